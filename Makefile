@@ -1,0 +1,59 @@
+# One front door. `make` alone lists what there is.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SEED   ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test check format bench soak clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Stamps: what is installed is looked at again only when what is asked for has changed.
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Oarlock needs Python 3.11 or newer; say which: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "This Python cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.setup: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch,examples]'
+	@touch $@
+
+$(VENV)/.setup-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch,dev]'
+	@touch $@ $(VENV)/.setup
+
+setup: $(VENV)/.setup  ## .venv with Oarlock, torch and what the examples need
+
+setup-dev: $(VENV)/.setup-dev  ## the same, and what the tests and checks need
+
+demo: setup  ## train the first example on this machine
+	$(BIN)/oarlock submit examples/01-digits/oarlock.yaml --follow
+
+check: setup-dev  ## ruff, mypy, the layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+# The whole suite has ten minutes on two cores; a single test has two (pyproject.toml).
+test: check  ## the checks, then the tests (ARGS=... goes to pytest)
+	$(BIN)/python -m pytest -n 2 --session-timeout=540 $(ARGS)
+
+format: setup-dev  ## let ruff lay out and repair what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
+	$(BIN)/python -m bench $(ARGS)
+
+soak: setup-dev  ## long runs with faults (SEED=... repeats one)
+	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+clean:  ## forget the virtual environment and the tools' caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

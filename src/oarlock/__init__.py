@@ -1,0 +1,27 @@
+"""Oarlock runs deep-learning work on a laptop and on Kubernetes: one job file, one scheduler, one record of what happened.
+
+This is the public root: the version, and the SDK's `Client`. `Client` is looked up at first use, because everything else
+pays for what this file imports: `oarlock --help`, and `import oarlock.train` inside a user's training process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oarlock.client.client import Client
+
+__all__ = ["Client", "__version__"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "Client":
+        from oarlock.client.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
