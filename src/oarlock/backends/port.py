@@ -1,0 +1,86 @@
+"""The backend's port: whoever runs tasks never decides.
+
+Every implementation (fake, local, Kubernetes) passes `tests/backends/contract.py`. A backend keeps no decision of its own: it is told which
+incarnations to make and which to end, and tells what it sees. Everything may be asked again: making what is made, killing what is gone
+and discarding what was discarded do nothing. What a backend knows survives a restart of the server, because it is read from the world
+(lock files and processes, pods), not from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from oarlock.spec import assignments, attempts, holdings, nodes, observations
+
+
+class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    key: attempts.TaskKey
+    assignment: assignments.Assignment
+    holding: holdings.Holding
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """A file of an ended task whose bytes may not all have been delivered: the server appends what it lacks."""
+
+    stream: str  # `stdout.0`, or `metrics-0` for metric frames
+    path: Path
+
+
+class ExecProcess(Protocol):
+    """A command inside a task's environment. Output arrives as (stream, bytes); the last item is (`exit`, code as ASCII)."""
+
+    def output(self) -> AsyncIterator[tuple[str, bytes]]: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close_stdin(self) -> None: ...
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def kill(self) -> None: ...
+
+
+class Backend(Protocol):
+    name: str
+
+    async def nodes(self) -> list[nodes.Node]:
+        """The machines that there are now. One that is lost is listed as not ready for as long as something is held on it."""
+        ...
+
+    async def launch(self, tasks: Sequence[TaskLaunch]) -> None:
+        """Make these tasks: all, or raise Unavailable with the reason; what was made by then is reported by `observe`, to be killed."""
+        ...
+
+    async def observe(self) -> list[observations.Observed]:
+        """Every task that this backend knows of, of any job, also those that ended, until they are discarded."""
+        ...
+
+    async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:
+        """End everything of these tasks, agent and user's processes, at once (SIGKILL). `observe` tells when they are gone."""
+        ...
+
+    async def leftovers(self, key: attempts.TaskKey) -> list[Leftover]:
+        """What an ended task has left for the server to read. Empty where the agent's own delivery is all there is."""
+        ...
+
+    async def discard(self, job: str, attempt: int) -> None:
+        """Forget an attempt that was released: its directories or pods. Never its checkpoints and results."""
+        ...
+
+    async def exec(
+        self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
+    ) -> ExecProcess:
+        """Raises Conflict when the task neither runs nor is frozen."""
+        ...
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when something may have changed (a task ended), or after the time-out. A hint."""
+        ...
+
+    async def close(self) -> None:
+        """Let go. What runs goes on running."""
+        ...

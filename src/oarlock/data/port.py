@@ -1,0 +1,113 @@
+"""The data layer's ports: blobs (code snapshots), logs, metrics. Each has a directory implementation beside it and passes its contract test.
+
+Keys are made by the server, never taken from users: a digest, a task key, a stream name of a fixed alphabet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from oarlock.spec import attempts
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    key: attempts.TaskKey
+    stream: str
+    length: int
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a job's log. `at` is when the server received it. `offset` is of its first byte in its stream; `partial` lines have no end yet."""
+
+    task: str  # `worker-0`
+    attempt: int
+    incarnation: int
+    stream: str
+    offset: int
+    at: float
+    text: str
+
+
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    attempt: int | None = None  # else all
+    role: str | None = None
+    index: int | None = None
+    tail: int | None = None  # the last N lines over all streams
+    since: float | None = None  # Unix seconds
+
+
+class Point(msgspec.Struct, frozen=True):
+    step: int
+    at: float
+    value: float
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """`low` and `high` hold the least and greatest value of each bucket where the points were thinned out."""
+
+    task: str
+    process: int
+    name: str
+    points: tuple[Point, ...]
+    count: int
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+class Blobs(Protocol):
+    """Content-addressed bytes: `sha256:` and 64 hexadecimal digits."""
+
+    async def put(self, digest: str, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
+        """Store, once the bytes are durable and their digest holds; returns the length. Raises InvalidInput (digest), TooLarge, Unavailable (disk)."""
+        ...
+
+    async def has(self, digest: str) -> bool: ...
+
+    def path(self, digest: str) -> Path:
+        """Where the bytes lie. Raises NotFound."""
+        ...
+
+    async def sweep(self, keep: set[str], older_than: float) -> int:
+        """Delete what is not in `keep` and was stored before `older_than`; returns how many."""
+        ...
+
+
+class Logs(Protocol):
+    """Append-only streams addressed by (task key, stream, offset)."""
+
+    async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
+        """Append at the stored length and return the new one, after fsync. Raises OffsetMismatch (a Conflict with `.length`) when `offset` is another."""
+        ...
+
+    async def length(self, key: attempts.TaskKey, stream: str) -> int: ...
+
+    async def streams(self, job: str) -> list[StreamInfo]: ...
+
+    def read(self, query: LogQuery) -> AsyncIterator[Line]:
+        """What is stored now, merged by time of arrival, each stream in its order."""
+        ...
+
+    def follow(self, query: LogQuery) -> AsyncIterator[Line]:
+        """As `read`, then what arrives, until the caller stops asking."""
+        ...
+
+    async def forget(self, job: str) -> None: ...
+
+
+class Metrics(Protocol):
+    """Metric frames in (docs/agent-protocol.md section 3), columnar compressed chunks on disk, thinned series out."""
+
+    async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
+        """As Logs.append. Frames may be cut anywhere between two calls. Over the job's quota: TooLarge, and what was stored stays."""
+        ...
+
+    async def names(self, job: str) -> list[str]: ...
+
+    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[Series]: ...
+
+    async def forget(self, job: str) -> None: ...

@@ -1,0 +1,41 @@
+"""What is still to be done for a job: the output of `lifecycle.wants`. Every action may be done again without harm.
+
+What the agents are to do is no action: `lifecycle.orders` derives it from the job whenever one asks.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import attempts, events
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action"):
+    """Root of all actions."""
+
+
+class Launch(Action, tag="launch"):
+    """Make and bind these tasks of the attempt: all of the gang at first, one where it is replaced in place."""
+
+    attempt: int
+    tasks: tuple[attempts.Task, ...]
+
+
+class Kill(Action, tag="kill"):
+    """The backend ends these tasks by force: the grace and 10 s are over, their agents do not answer, or they are stale."""
+
+    attempt: int
+    tasks: tuple[attempts.Task, ...]
+    reason: str
+
+
+class Release(Action, tag="release"):
+    """Everything is confirmed gone: free the holdings, end the attempt (`events.Released`), clean up."""
+
+    attempt: int
+
+
+class Note(Action, tag="note"):
+    """Something has become true by the passing of time: record it."""
+
+    event: events.AnyEvent

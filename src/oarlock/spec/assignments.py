@@ -1,0 +1,71 @@
+"""What the server tells the agent of a task. The wire format is docs/agent-protocol.md; these structs write it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import jobfile
+
+
+class Upload(msgspec.Struct, frozen=True):
+    source: str
+    to: str
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """`assignment.json`, made by the guardian field by field and delivered by the backend. Carries no secret but the token."""
+
+    key: str
+    server: str
+    token: str
+    command: str | tuple[str, ...]
+    server_file: str | None = None
+    ca_file: str | None = None
+    address: str = "127.0.0.1"
+    ports: tuple[int, ...] = ()
+    snapshot: str | None = None
+    downloads: tuple[jobfile.DataSource, ...] = ()
+    uploads: Upload | None = None
+    requirements: str | None = None
+    environments: str | None = None
+    helper: tuple[str, ...] = ()
+    workdir: str | None = None
+    nproc: int = 1
+    env: dict[str, str] = {}
+    path_env: dict[str, str] = {}
+    grace_s: float = 30.0
+    orphan_timeout_s: float | None = None
+    spool_bytes: int = 1 << 30
+    train_path: str | None = None
+    hook_path: str | None = None
+    cgroup: str | None = None
+    gpus: tuple[int, ...] | None = None
+    freeze_s: float | None = None
+
+
+class ProcessEnv(msgspec.Struct, frozen=True):
+    env: dict[str, str]
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
+    """What each task is told once the gang has met. Made by `oarlock.frameworks` from the job and everybody's address and ports."""
+
+    round: int
+    processes: tuple[ProcessEnv, ...]
+    files: dict[str, str] = {}
+    restore: tuple[str, ...] = ()
+
+
+class Stop(msgspec.Struct, frozen=True):
+    grace_s: float
+    reason: str
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task's agent is to do. Derived from the job at every asking; `version` is a digest of the rest."""
+
+    version: str
+    stop: Stop | None = None
+    stacks: int | None = None
+    round: int = 0
+    release: bool = False

@@ -1,0 +1,138 @@
+"""One uninterrupted life of a job's gang, from launch to release: its tasks and how they ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from oarlock.spec import phases, roles
+
+
+class Cause(StrEnum):
+    """Why a task or an attempt ended. In the order of blame: the first that applies is named."""
+
+    PLATFORM = "platform"  # a node lost, a launch that failed, an agent that died: not the user's doing
+    OOM = "oom"  # killed by the kernel for memory
+    SIGNAL = "signal"  # killed by a signal that was not ours
+    ERROR = "error"  # exited with another code than 0
+    PEER = "peer"  # failed because a peer did: its last lines say that a connection broke
+    HANG = "hang"  # no progress for hang_timeout
+    TIMEOUT = "timeout"  # the job's time was over
+    START_TIMEOUT = "start_timeout"  # the gang did not reach the barrier
+    LEFT_EARLY = "left_early"  # ended well, but was needed on (a parameter server)
+    STOPPED = "stopped"  # our own signal: neutral
+    SUCCEEDED = "succeeded"
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """The exit record of a task, as its agent wrote it. `code` is the first failing process's; 128 + signal for signals."""
+
+    code: int
+    cause: Cause
+    at: float
+    signal: int | None = None
+    reason: str = ""  # the agent's own word, see docs/agent-protocol.md
+    last_lines: tuple[str, ...] = ()
+    killed_by: str = ""  # `cgroup` or `session`: which way was used
+    process: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    step: int
+    at: float
+    total_steps: int | None = None
+    examples_per_s: float | None = None
+    loss: float | None = None
+    epoch: float | None = None
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One process (local) or pod (Kubernetes)."""
+
+    role: roles.RoleName
+    index: int
+    incarnation: int = 1
+    phase: phases.TaskPhase = phases.TaskPhase.PENDING
+    node: str = ""
+    address: str = ""
+    ports: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    detail: str = ""
+    progress: Progress | None = None
+    idle_s: float = 0.0
+    can_rejoin: bool = False
+    exit: Exit | None = None
+    phase_at: float = 0.0
+    gone: bool = False  # the backend has confirmed that nothing of it runs
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.index}"
+
+    def key(self, job: str, attempt: int) -> TaskKey:
+        return TaskKey(job, attempt, self.role, self.index, self.incarnation)
+
+
+class TaskKey(msgspec.Struct, frozen=True, order=True):
+    """Which start of which task of which attempt: everything an agent says is said under it."""
+
+    job: str
+    attempt: int
+    role: str
+    index: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.attempt}/{self.role}/{self.index}/{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskKey:
+        """Raises ValueError for anything but five parts with numbers where numbers belong."""
+        job, attempt, role, index, incarnation = text.split("/")
+        return cls(job, int(attempt), str(roles.RoleName(role)), int(index), int(incarnation))
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ended, and which task is to blame."""
+
+    cause: Cause
+    message: str
+    at: float
+    task: str = ""  # `worker-1`
+    exit_code: int = 0
+    last_lines: tuple[str, ...] = ()
+
+
+class Stacks(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python stacks of one task's processes, asked for when it hung. Text by process."""
+
+    task: str
+    at: float
+    stacks: dict[str, str]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """`number` counts from 1. `stop` says that its end was decided, and why; `verdict` is written once it has ended."""
+
+    number: int
+    started_at: float
+    round: int = 0  # 0: the gang has not met at the barrier yet
+    tasks: tuple[Task, ...] = ()
+    launched_at: float | None = None  # the backend has made and bound all tasks
+    barrier_at: float | None = None
+    processing_at: float | None = None
+    failing_since: float | None = None  # the first failure; blame is settled 1 s later
+    stop_at: float | None = None
+    stop: Cause | None = None
+    stop_message: str = ""
+    stacks_request: int = 0
+    stacks_at: float | None = None
+    stacks: tuple[Stacks, ...] = ()
+    frozen_until: float | None = None
+    verdict: Verdict | None = None
+    ended_at: float | None = None
+    restore_step: int | None = None
+
+    def task(self, role: str, index: int) -> Task | None:
+        return next((task for task in self.tasks if task.role == role and task.index == index), None)

@@ -1,0 +1,23 @@
+"""What is wanted of a job: kept apart from the phase, which says what is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Intent(StrEnum):
+    """Ordered: a stronger intent is not overwritten by a weaker one, except that `resume` turns `halt` into `run`."""
+
+    RUN = "run"
+    RESIZE = "resize"  # the scheduler wants another number of extras
+    PREEMPT = "preempt"  # the scheduler wants the place; the job goes back to the queue
+    HALT = "halt"  # the owner wants it stopped and kept
+    CANCEL = "cancel"  # the owner wants it stopped for good
+
+
+STRENGTH: dict[Intent, int] = {intent: place for place, intent in enumerate(Intent)}
+
+
+def stronger(one: Intent, other: Intent) -> Intent:
+    """The one that prevails where two are wanted at once."""
+    return one if STRENGTH[one] >= STRENGTH[other] else other

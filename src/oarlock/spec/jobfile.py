@@ -1,0 +1,148 @@
+"""The job file, as it was written: what somebody asked for, in the units in which they asked.
+
+These structs are the whole contract. They decode job files (YAML), requests (JSON) and flags alike, and the JSON Schema in
+`/openapi.json` is made from them. A quantity stays the text that was written (`2Gi`, `10m`); `oarlock.spec.quantities` turns it
+into bytes and seconds, and `oarlock.spec.judging` refuses what can never be meant.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from oarlock.spec import roles
+
+MAX_NAME_LENGTH = 63
+MAX_TASKS = 10_000
+MAX_NPROC = 128
+MAX_TEXT_BYTES = 64 * 1024
+"""The most bytes in a command, an environment value or any other free text of a job file."""
+
+
+class Placement(StrEnum):
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+class Domain(StrEnum):
+    """A level of the topology within which a gang may be asked to lie."""
+
+    NODE = "node"
+    NVLINK = "nvlink"
+    RACK = "rack"
+    ZONE = "zone"
+
+
+class SecretForm(StrEnum):
+    ENV = "env"  # a variable: `hub-token` becomes HUB_TOKEN
+    FILE = "file"  # a file only the task can read; HUB_TOKEN_FILE names it
+
+
+class StrategyKind(StrEnum):
+    ALLREDUCE = "allreduce"
+    PS = "ps"
+    NONE = "none"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    POWERSGD = "powersgd"
+    DGC = "dgc"
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the job file: unknown fields are errors, defaults are not written out."""
+
+
+class Role(Part):
+    """The tasks of one role. A task takes `cpus`, `memory` and `gpus` for all its `nproc` processes together."""
+
+    count: int = 1
+    min: int | None = None  # else count: the gang
+    max: int | None = None  # else count: the extras end here
+    nproc: int = 1
+    cpus: float | str = 1
+    memory: str | int | None = None
+    gpus: float = 0
+    gpu_type: tuple[str, ...] | str = ()  # in order of preference
+    gpu_memory: str | int | None = None
+    on_success: roles.OnSuccess | None = None  # else by framework and role
+    on_failure: roles.OnFailure | None = None
+
+
+class Strategy(Part):
+    kind: StrategyKind = StrategyKind.ALLREDUCE
+    compression: Compression = Compression.NONE
+
+
+class DataSource(Part):
+    source: str
+    mount: str
+
+
+class Volume(Part):
+    claim: str
+    mount: str
+    read_only: bool = False
+
+
+class Secret(Part):
+    name: str
+    form: SecretForm = msgspec.field(default=SecretForm.ENV, name="as")
+
+
+class Checkpoint(Part):
+    to: str | None = None  # else the server's own place
+    every: str | float | None = None  # seconds, or `10m`
+    keep: int = 3
+
+
+class Topology(Part):
+    same: Domain
+    required: bool = False
+
+
+class JobSpec(Part):
+    """What somebody submits. Only `command` is required."""
+
+    command: str | tuple[str, ...]
+    name: str | None = None
+    pool: str = "default"
+    framework: roles.Framework = roles.Framework.TORCH
+    image: str | None = None
+    dependencies: str | None = None
+    size: str | None = None
+    roles: dict[roles.RoleName, Role] = msgspec.field(default_factory=lambda: {roles.RoleName.WORKER: Role()})
+    strategy: Strategy = Strategy()
+    data: tuple[DataSource, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    secrets: tuple[Secret, ...] = ()
+    results: str | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    priority: int = 50
+    preemptible: bool = True
+    max_restarts: int = 3
+    timeout: str | float | None = None
+    start_timeout: str | float = "10m"
+    grace: str | float = "30s"
+    hang_timeout: str | float | None = None
+    freeze: str | float | None = None
+    placement: Placement = Placement.PACK
+    topology: Topology | None = None
+    env: dict[str, str] = {}
+    tensorboard: bool = False
+
+
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /api/v1/jobs`.
+
+    `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the submitting
+    shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same program in the job.
+    """
+
+    spec: JobSpec
+    snapshot: str | None = None
+    shell: dict[str, str] = {}

@@ -1,0 +1,64 @@
+"""A job: a training run that somebody submitted. The record of what was wanted, what is, and what was."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import attempts, intents, jobfile, phases, refusals
+
+KEPT_ATTEMPTS = 20
+"""Attempts kept in the record itself; earlier ones are in the event log."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """`version` grows with every write (compare and swap). Times are Unix seconds, given by the server's clock."""
+
+    id: str
+    name: str
+    owner: str
+    spec: jobfile.JobSpec
+    created_at: float
+    pool: str = "default"
+    snapshot: str | None = None
+    shell: dict[str, str] = {}
+    intent: intents.Intent = intents.Intent.RUN
+    phase: phases.Phase = phases.Phase.QUEUED
+    reason: str = ""  # why it is in this phase, one line
+    phase_at: float = 0.0
+    attempts: tuple[attempts.Attempt, ...] = ()
+    restarts: int = 0  # of its own making: counted against max_restarts
+    platform_failures: int = 0  # in a row: they back off and spend nothing
+    not_before: float | None = None
+    refusal: refusals.Refusal | None = None
+    started_at: float | None = None  # first PROCESSING
+    ended_at: float | None = None
+    exit_code: int | None = None
+    version: int = 0
+
+    @property
+    def attempt(self) -> attempts.Attempt | None:
+        """The present attempt, or the last one."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def live(self) -> attempts.Attempt | None:
+        """The attempt that has not been released yet."""
+        last = self.attempt
+        return last if last is not None and last.ended_at is None else None
+
+    @property
+    def terminal(self) -> bool:
+        return self.phase in phases.TERMINAL
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A visible checkpoint: one that was reported by the attempt that was current, and whose manifest is in place."""
+
+    job: str
+    step: int
+    attempt: int
+    round: int
+    path: str
+    manifest_sha256: str
+    bytes: int
+    at: float

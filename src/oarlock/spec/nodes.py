@@ -1,0 +1,35 @@
+"""Machines: what they have and where they stand."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import holdings
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU. `virtual` ones are pretended, for a laptop that plays a cluster."""
+
+    index: int
+    type: str
+    memory_bytes: int = 0
+    uuid: str = ""
+    virtual: bool = False
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine. `ports` is the range [first, last] out of which blocks are held, None where every task has its own address.
+
+    `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`.
+    """
+
+    name: str
+    capacity: holdings.Resources
+    devices: tuple[Device, ...] = ()
+    labels: dict[str, str] = {}
+    domains: dict[str, str] = {}
+    ports: tuple[int, int] | None = None
+    ready: bool = True
+    reason: str = ""
+    address: str = "127.0.0.1"
+    version: int = 0

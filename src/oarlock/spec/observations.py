@@ -1,0 +1,24 @@
+"""What a backend sees of the tasks it was asked to make."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from oarlock.spec import attempts
+
+
+class State(StrEnum):
+    RUNNING = "running"  # made; its agent lives, or may live
+    ENDED = "ended"  # its agent is gone, but something of it may still run: to be killed
+    GONE = "gone"  # confirmed: nothing of it runs
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of one task. A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one."""
+
+    key: attempts.TaskKey
+    state: State
+    exit: attempts.Exit | None = None
+    detail: str = ""  # `pulling image`, `node lost`: what stands in the way

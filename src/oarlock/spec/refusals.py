@@ -1,0 +1,55 @@
+"""Why a gang does not run now, as a value with numbers in it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Code(StrEnum):
+    NO_CAPACITY = "no_capacity"  # it would fit an emptier cluster: who holds what it needs is named
+    BEHIND = "behind"  # it would fit now, but others came first and must not be overtaken
+    POOL_LIMIT = "pool_limit"  # the pool's limit is used up
+    NEVER_FITS = "never_fits"  # no state of the declared nodes could hold it
+    NEVER_IN_POOL = "never_in_pool"  # the pool's limit is below what it needs
+    NO_SUCH_DEVICE = "no_such_device"  # no declared node has the GPU type or memory
+    NO_NODES = "no_nodes"  # no node is ready
+    BACKING_OFF = "backing_off"  # a failure of the platform; the next try is at a known time
+
+
+NEVER = frozenset({Code.NEVER_FITS, Code.NEVER_IN_POOL, Code.NO_SUCH_DEVICE})
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A job that holds what the refused one needs."""
+
+    job: str
+    name: str
+    amount: dict[str, float]
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """`needed`, `free` and `total` map a resource (`cpus`, `memory`, `gpus`) to an amount: cores, bytes, devices.
+
+    `message` is one plain sentence made of those numbers; `change` the smallest change that would admit the gang.
+    """
+
+    code: Code
+    message: str
+    needed: dict[str, float] = {}
+    free: dict[str, float] = {}
+    total: dict[str, float] = {}
+    holders: tuple[Holder, ...] = ()
+    ahead: int = 0
+    change: str = ""
+    not_before: float | None = None
+
+    def same_kind(self, other: Refusal | None) -> bool:
+        """Whether nothing has materially changed since `other`: the same reason, and the same shortage."""
+        return other is not None and (self.code, self.needed, self.free, self.ahead) == (
+            other.code,
+            other.needed,
+            other.free,
+            other.ahead,
+        )

@@ -1,0 +1,186 @@
+"""The store's port: the one place where decisions meet.
+
+A caller hands `write` a function; it runs inside one transaction and either all of it happens or nothing. It may run twice
+(a serialisation failure is retried), so it must have no effects but through its `Transaction`. It must not block on anything else:
+in SQLite all writes pass through one thread and are committed in groups.
+
+Every implementation (memory, SQLite, PostgreSQL) passes `tests/store/contract.py`. All methods of `Store` may be awaited from any event
+loop of any thread of the process that opened it. Over the memory store they never suspend.
+
+Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld` when a device or a
+port of a node has a holder, or a node's CPUs or memory would be exceeded; `NameTaken`; `StaleEpoch` when `epoch` is not the leader's;
+`Gone` when records before a compaction are asked for; `Unavailable` when the database cannot be reached or its disk is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from oarlock.spec import events, holdings, jobs, nodes, phases, pools, users
+
+T = TypeVar("T")
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """The leader's row. `expires_at` is Unix seconds on the leader's clock."""
+
+    holder: str
+    epoch: int
+    expires_at: float
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt of one job used, written when it was released; and, summed, what a user or pool used."""
+
+    owner: str
+    pool: str
+    job: str = ""
+    attempt: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    device_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs, newest first. `after` is the id of the last job of the page before."""
+
+    phases: frozenset[phases.Phase] | None = None
+    owner: str | None = None
+    pool: str | None = None
+    name: str | None = None
+    after: str | None = None
+    limit: int = 100
+
+
+class View(Protocol):
+    """A consistent state of the store, to be read."""
+
+    def job(self, job_id: str) -> jobs.Job | None: ...
+
+    def find(self, name_or_id: str, owner: str | None = None) -> jobs.Job | None:
+        """By id, else the newest job of that name (of that owner, where given)."""
+        ...
+
+    def jobs(self, which: JobFilter) -> list[jobs.Job]: ...
+
+    def active(self) -> list[jobs.Job]:
+        """Every job that is not terminal and not halted-and-released, oldest first: what controllers look at."""
+        ...
+
+    def count(self) -> dict[phases.Phase, int]: ...
+
+    def holdings(self, job: str | None = None) -> list[holdings.Holding]: ...
+
+    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[events.Record]:
+        """Event-log lines with `seq` > after, in order. Raises Gone when some of them were compacted away."""
+        ...
+
+    def last_seq(self) -> int: ...
+
+    def nodes(self) -> list[nodes.Node]: ...
+
+    def pools(self) -> list[pools.Pool]: ...
+
+    def checkpoints(self, job: str) -> list[jobs.Checkpoint]:
+        """The visible ones, best (newest step of the newest attempt) first."""
+        ...
+
+    def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
+        """The job id and the digest of the request that this key made."""
+        ...
+
+    def user(self, name: str) -> users.User | None: ...
+
+    def users(self) -> list[users.User]: ...
+
+    def token(self, sha256: str) -> users.Token | None: ...
+
+    def usage(self, *, since: float = 0.0) -> list[Usage]:
+        """Sums by owner and pool of what ended after `since`. What still runs is in `holdings`."""
+        ...
+
+    def snapshots_in_use(self) -> set[str]:
+        """Digests that a stored job names."""
+        ...
+
+    def leader(self) -> Leader | None: ...
+
+
+class Transaction(View, Protocol):
+    """A view that sees its own writes."""
+
+    def add_job(self, job: jobs.Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> jobs.Job:
+        """Insert, at version 1, with a `submitted` record. Raises NameTaken when the owner has an active job of that name."""
+        ...
+
+    def put_job(self, job: jobs.Job, happened: Iterable[events.AnyEvent] = (), *, at: float) -> jobs.Job:
+        """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress excepted) and one for a change of phase.
+
+        Raises VersionMismatch unless `job.version` is the stored one.
+        """
+        ...
+
+    def remove_jobs(self, ids: Collection[str], *, at: float) -> None:
+        """Forget terminal jobs with their records, checkpoints and keys; leaves a `removed` record each. Usage stays."""
+        ...
+
+    def hold(self, claims: Sequence[holdings.Holding]) -> None:
+        """All of them or AlreadyHeld. Checked against the node's row: devices and ports once each, CPUs and memory in sum."""
+        ...
+
+    def release(self, job: str, attempt: int) -> list[holdings.Holding]:
+        """Free what the attempt holds; says what it was. Again: nothing."""
+        ...
+
+    def add_usage(self, usage: Usage) -> None: ...
+
+    def put_node(self, node: nodes.Node) -> nodes.Node: ...
+
+    def remove_node(self, name: str) -> None:
+        """Raises Conflict while anything is held on it."""
+        ...
+
+    def put_pool(self, pool: pools.Pool) -> pools.Pool: ...
+
+    def add_checkpoint(self, checkpoint: jobs.Checkpoint) -> None:
+        """Again for the same path: nothing."""
+        ...
+
+    def remove_checkpoint(self, job: str, path: str) -> None: ...
+
+    def put_user(self, user: users.User) -> users.User: ...
+
+    def put_token(self, token: users.Token) -> None: ...
+
+    def remove_token(self, sha256: str) -> None: ...
+
+    def compact(self, before: int) -> None:
+        """Drop event-log lines with `seq` < before."""
+        ...
+
+
+class Store(Protocol):
+    async def write(self, change: Callable[[Transaction], T], *, epoch: int | None = None) -> T:
+        """Run `change` in one transaction and return what it returned, once it is durable.
+
+        With `epoch` the leader's row is locked and compared first: StaleEpoch unless it is the present one.
+        """
+        ...
+
+    async def read(self, look: Callable[[View], T]) -> T: ...
+
+    async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
+        """Take or renew the leadership: the epoch, or None while another's has not expired. A new holder gets a new, greater epoch."""
+        ...
+
+    async def resign(self, holder: str, epoch: int) -> None: ...
+
+    async def wait(self, after: int, timeout_s: float) -> int:
+        """Return the last seq once it is greater than `after`, or after the time-out. A hint: a lost wake-up costs time only."""
+        ...
+
+    async def close(self) -> None: ...
