@@ -1,13 +1,10 @@
-"""Oarlock runs deep-learning work on a laptop and on Kubernetes: one job file, one scheduler, one record of what happened.
+"""Oarlock runs deep-learning work on a laptop and on Kubernetes: one job file, one scheduler, one record.
 
-This is the public root: the version, and the SDK's `Client`. `Client` is looked up at first use, because everything else
-pays for what this file imports: `oarlock --help`, and `import oarlock.train` inside a user's training process.
+This is the public root: the version, and the SDK's `Client`. `Client` is looked up at first use, because everything
+else pays for what this file imports: `oarlock --help`, and `import oarlock.train` inside a user's training process.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # not from `typing`, whose import alone takes half of what this file may take
 if TYPE_CHECKING:
     from oarlock.client.client import Client
 
@@ -21,7 +18,3 @@ def __getattr__(name: str) -> object:
 
         return Client
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -1,0 +1,24 @@
+"""What holds for every test: a home of its own, no settings from the developer's shell, reproducible examples."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Examples are the same on every run, so that a red build can be repeated; the soak tests draw new ones.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`OARLOCK_HOME` of this test: nothing a test does reaches the developer's own server or settings."""
+    for name in [name for name in os.environ if name.startswith("OARLOCK_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "oarlock-home"
+    monkeypatch.setenv("OARLOCK_HOME", str(home))
+    return home
