@@ -1,0 +1,27 @@
+"""The token of a task: derived for its key, so that it is stored nowhere, and dies with the incarnation that it names.
+
+The guardian derives it for the assignment, the API derives it again and compares. The secret is the server's own: 32 random bytes that
+outlive it, because agents outlive it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from oarlock.spec import attempts
+
+SECRET_BYTES = 32
+_PURPOSE = b"oarlock task token 1\0"
+
+
+def derive(secret: bytes, key: attempts.TaskKey) -> str:
+    """HMAC-SHA256 of the task key, 64 hexadecimal digits. Raises ValueError for a secret too short to be one."""
+    if len(secret) < SECRET_BYTES:
+        raise ValueError(f"the task secret has {len(secret)} bytes, not {SECRET_BYTES}")
+    return hmac.new(secret, _PURPOSE + str(key).encode(), hashlib.sha256).hexdigest()
+
+
+def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:
+    """Whether this is the key's token, in constant time."""
+    return hmac.compare_digest(derive(secret, key).encode(), token.encode())
