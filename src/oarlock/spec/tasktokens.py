@@ -1,7 +1,7 @@
 """The token of a task: derived for its key, so that it is stored nowhere, and dies with the incarnation that it names.
 
-The guardian derives it for the assignment, the API derives it again and compares. The secret is the server's own: 32 random bytes that
-outlive it, because agents outlive it too.
+The guardian derives it for the assignment, the API derives it again and compares. The secret is the server's own:
+32 random bytes that outlive it, because agents outlive it too.
 """
 
 from __future__ import annotations
