@@ -1,9 +1,9 @@
 """The backend's port: whoever runs tasks never decides.
 
-Every implementation (fake, local, Kubernetes) passes `tests/backends/contract.py`. A backend keeps no decision of its own: it is told which
-incarnations to make and which to end, and tells what it sees. Everything may be asked again: making what is made, killing what is gone
-and discarding what was discarded do nothing. What a backend knows survives a restart of the server, because it is read from the world
-(lock files and processes, pods), not from memory.
+Every implementation (fake, local, Kubernetes) passes `tests/backends/contract.py`. A backend keeps no decision of its
+own: it is told which incarnations to make and which to end, and tells what it sees. Everything may be asked again:
+making what is made, killing what is gone and discarding what was discarded do nothing. What a backend knows survives a
+restart of the server, because it is read from the world (lock files and processes, pods), not from memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 class ExecProcess(Protocol):
-    """A command inside a task's environment. Output arrives as (stream, bytes); the last item is (`exit`, code as ASCII)."""
+    """A command inside a task's environment.
+
+    Output arrives as (stream, bytes); the last item is (`exit`, code as ASCII).
+    """
 
     def output(self) -> AsyncIterator[tuple[str, bytes]]: ...
 
@@ -48,11 +51,16 @@ class Backend(Protocol):
     name: str
 
     async def nodes(self) -> list[nodes.Node]:
-        """The machines that there are now. One that is lost is listed as not ready for as long as something is held on it."""
+        """The machines that there are now.
+
+        One that is lost is listed as not ready for as long as something is held on it.
+        """
         ...
 
     async def launch(self, tasks: Sequence[TaskLaunch]) -> None:
-        """Make these tasks: all, or raise Unavailable with the reason; what was made by then is reported by `observe`, to be killed."""
+        """Make these tasks: all, or raise Unavailable with the reason; what was made by then is reported by `observe`,
+        to be killed.
+        """
         ...
 
     async def observe(self) -> list[observations.Observed]:
@@ -60,7 +68,10 @@ class Backend(Protocol):
         ...
 
     async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:
-        """End everything of these tasks, agent and user's processes, at once (SIGKILL). `observe` tells when they are gone."""
+        """End everything of these tasks, agent and user's processes, at once (SIGKILL).
+
+        `observe` tells when they are gone.
+        """
         ...
 
     async def leftovers(self, key: attempts.TaskKey) -> list[Leftover]:

@@ -1,4 +1,5 @@
-"""The data layer's ports: blobs (code snapshots), logs, metrics. Each has a directory implementation beside it and passes its contract test.
+"""The data layer's ports: blobs (code snapshots), logs, metrics. Each has a directory implementation beside it and
+passes its contract test.
 
 Keys are made by the server, never taken from users: a digest, a task key, a stream name of a fixed alphabet.
 """
@@ -21,7 +22,11 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a job's log. `at` is when the server received it. `offset` is of its first byte in its stream; `partial` lines have no end yet."""
+    """A line of a job's log.
+
+    `at` is when the server received it. `offset` is of its first byte in its stream; `partial` lines have no end
+    yet.
+    """
 
     task: str  # `worker-0`
     attempt: int
@@ -63,7 +68,10 @@ class Blobs(Protocol):
     """Content-addressed bytes: `sha256:` and 64 hexadecimal digits."""
 
     async def put(self, digest: str, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
-        """Store, once the bytes are durable and their digest holds; returns the length. Raises InvalidInput (digest), TooLarge, Unavailable (disk)."""
+        """Store, once the bytes are durable and their digest holds; returns the length.
+
+        Raises InvalidInput (digest), TooLarge, Unavailable (disk).
+        """
         ...
 
     async def has(self, digest: str) -> bool: ...
@@ -81,7 +89,10 @@ class Logs(Protocol):
     """Append-only streams addressed by (task key, stream, offset)."""
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
-        """Append at the stored length and return the new one, after fsync. Raises OffsetMismatch (a Conflict with `.length`) when `offset` is another."""
+        """Append at the stored length and return the new one, after fsync.
+
+        Raises OffsetMismatch (a Conflict with `.length`) when `offset` is another.
+        """
         ...
 
     async def length(self, key: attempts.TaskKey, stream: str) -> int: ...
@@ -103,7 +114,10 @@ class Metrics(Protocol):
     """Metric frames in (docs/agent-protocol.md section 3), columnar compressed chunks on disk, thinned series out."""
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
-        """As Logs.append. Frames may be cut anywhere between two calls. Over the job's quota: TooLarge, and what was stored stays."""
+        """As Logs.append.
+
+        Frames may be cut anywhere between two calls. Over the job's quota: TooLarge, and what was stored stays.
+        """
         ...
 
     async def names(self, job: str) -> list[str]: ...

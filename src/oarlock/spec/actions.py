@@ -14,28 +14,30 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, tag_field="action"):
     """Root of all actions."""
 
 
-class Launch(Action, tag="launch"):
+class Launch(Action, frozen=True, kw_only=True, tag="launch"):
     """Make and bind these tasks of the attempt: all of the gang at first, one where it is replaced in place."""
 
     attempt: int
     tasks: tuple[attempts.Task, ...]
 
 
-class Kill(Action, tag="kill"):
-    """The backend ends these tasks by force: the grace and 10 s are over, their agents do not answer, or they are stale."""
+class Kill(Action, frozen=True, kw_only=True, tag="kill"):
+    """The backend ends these tasks by force: the grace and 10 s are over, their agents do not answer, or they are
+    stale.
+    """
 
     attempt: int
     tasks: tuple[attempts.Task, ...]
     reason: str
 
 
-class Release(Action, tag="release"):
+class Release(Action, frozen=True, kw_only=True, tag="release"):
     """Everything is confirmed gone: free the holdings, end the attempt (`events.Released`), clean up."""
 
     attempt: int
 
 
-class Note(Action, tag="note"):
+class Note(Action, frozen=True, kw_only=True, tag="note"):
     """Something has become true by the passing of time: record it."""
 
     event: events.AnyEvent

@@ -13,7 +13,10 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """`assignment.json`, made by the guardian field by field and delivered by the backend. Carries no secret but the token."""
+    """`assignment.json`, made by the guardian field by field and delivered by the backend.
+
+    Carries no secret but the token.
+    """
 
     key: str
     server: str
@@ -48,7 +51,10 @@ class ProcessEnv(msgspec.Struct, frozen=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
-    """What each task is told once the gang has met. Made by `oarlock.frameworks` from the job and everybody's address and ports."""
+    """What each task is told once the gang has met.
+
+    Made by `oarlock.frameworks` from the job and everybody's address and ports.
+    """
 
     round: int
     processes: tuple[ProcessEnv, ...]

@@ -26,7 +26,10 @@ class Cause(StrEnum):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """The exit record of a task, as its agent wrote it. `code` is the first failing process's; 128 + signal for signals."""
+    """The exit record of a task, as its agent wrote it.
+
+    `code` is the first failing process's; 128 + signal for signals.
+    """
 
     code: int
     cause: Cause

@@ -1,7 +1,7 @@
 """What happened to a job: the input of `lifecycle.step`, and the lines of its record.
 
-An event is a fact, told once or many times: `step` gives the same job however often it hears it. Events about a task carry its
-incarnation, and about an attempt its number, so that news of an earlier life changes nothing.
+An event is a fact, told once or many times: `step` gives the same job however often it hears it. Events about a task
+carry its incarnation, and about an attempt its number, so that news of an earlier life changes nothing.
 """
 
 from __future__ import annotations
@@ -17,41 +17,42 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Root of all events."""
 
 
-class Intended(Event, tag="intended"):
-    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` as resume) or the scheduler (`preempt`)."""
+class Intended(Event, frozen=True, kw_only=True, tag="intended"):
+    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` as resume) or the scheduler (`preempt`).
+    """
 
     intent: intents.Intent
     by: str = ""
     reason: str = ""
 
 
-class Refused(Event, tag="refused"):
+class Refused(Event, frozen=True, kw_only=True, tag="refused"):
     """The scheduler could not place the gang now."""
 
     refusal: refusals.Refusal
 
 
-class Admitted(Event, tag="admitted"):
+class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     """The scheduler placed the gang: holdings are taken in the same transaction; attempt `attempt` begins."""
 
     attempt: int
     holdings: tuple[holdings.Holding, ...]
 
 
-class Launched(Event, tag="launched"):
+class Launched(Event, frozen=True, kw_only=True, tag="launched"):
     """The backend has made and bound all tasks of the gang."""
 
     attempt: int
 
 
-class LaunchFailed(Event, tag="launch_failed"):
+class LaunchFailed(Event, frozen=True, kw_only=True, tag="launch_failed"):
     """The backend could not make them all; it has been asked to tear down what it made. Platform's fault."""
 
     attempt: int
     reason: str
 
 
-class TaskEvent(Event):
+class TaskEvent(Event, frozen=True, kw_only=True):
     """Root of events about one incarnation of one task."""
 
     attempt: int
@@ -60,14 +61,14 @@ class TaskEvent(Event):
     incarnation: int
 
 
-class TaskRegistered(TaskEvent, tag="task_registered"):
+class TaskRegistered(TaskEvent, frozen=True, kw_only=True, tag="task_registered"):
     """The agent stands at the barrier. `ports` are those of its block that it found free."""
 
     address: str
     ports: tuple[int, ...] = ()
 
 
-class TaskReported(TaskEvent, tag="task_reported"):
+class TaskReported(TaskEvent, frozen=True, kw_only=True, tag="task_reported"):
     """The agent tells its phase and progress."""
 
     phase: str | None = None
@@ -77,23 +78,25 @@ class TaskReported(TaskEvent, tag="task_reported"):
     can_rejoin: bool | None = None
 
 
-class TaskExited(TaskEvent, tag="task_exited"):
+class TaskExited(TaskEvent, frozen=True, kw_only=True, tag="task_exited"):
     """The agent, or the backend that read its exit record, tells how the task ended."""
 
     exit: attempts.Exit
 
 
-class TaskGone(TaskEvent, tag="task_gone"):
+class TaskGone(TaskEvent, frozen=True, kw_only=True, tag="task_gone"):
     """The backend confirms that nothing of this task runs. Without an exit before it: the failure "exit unknown"."""
 
 
-class StacksTaken(TaskEvent, tag="stacks_taken"):
+class StacksTaken(TaskEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     request: int
     stacks: dict[str, str]
 
 
-class StopDecided(Event, tag="stop_decided"):
-    """The attempt is to end, with this cause: settled blame, a time-out, a hang, an intent. Found by `wants`, noted by the guardian."""
+class StopDecided(Event, frozen=True, kw_only=True, tag="stop_decided"):
+    """The attempt is to end, with this cause: settled blame, a time-out, a hang, an intent. Found by `wants`, noted by
+    the guardian.
+    """
 
     attempt: int
     cause: attempts.Cause
@@ -101,7 +104,7 @@ class StopDecided(Event, tag="stop_decided"):
     task: str = ""
 
 
-class StacksAsked(Event, tag="stacks_asked"):
+class StacksAsked(Event, frozen=True, kw_only=True, tag="stacks_asked"):
     """A task hangs: every rank's stacks have been asked for, before the attempt is stopped."""
 
     attempt: int
@@ -109,13 +112,13 @@ class StacksAsked(Event, tag="stacks_asked"):
     message: str
 
 
-class Released(Event, tag="released"):
+class Released(Event, frozen=True, kw_only=True, tag="released"):
     """Nothing of the attempt runs any more; its holdings are freed in the same transaction. Ends the attempt."""
 
     attempt: int
 
 
-class CheckpointVisible(Event, tag="checkpoint_visible"):
+class CheckpointVisible(Event, frozen=True, kw_only=True, tag="checkpoint_visible"):
     checkpoint_step: int
     attempt: int
     path: str
@@ -140,7 +143,8 @@ AnyEvent = (
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the event log. `seq` is given under one lock, in commit order; `kind` an event's tag, or `submitted`, `phase`, `removed`.
+    """A line of the event log. `seq` is given under one lock, in commit order; `kind` an event's tag, or `submitted`,
+    `phase`, `removed`.
 
     `version` is the job's after it. Progress reports are not logged.
     """

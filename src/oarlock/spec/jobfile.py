@@ -1,8 +1,8 @@
 """The job file, as it was written: what somebody asked for, in the units in which they asked.
 
-These structs are the whole contract. They decode job files (YAML), requests (JSON) and flags alike, and the JSON Schema in
-`/openapi.json` is made from them. A quantity stays the text that was written (`2Gi`, `10m`); `oarlock.spec.quantities` turns it
-into bytes and seconds, and `oarlock.spec.judging` refuses what can never be meant.
+These structs are the whole contract. They decode job files (YAML), requests (JSON) and flags alike, and the JSON Schema
+in `/openapi.json` is made from them. A quantity stays the text that was written (`2Gi`, `10m`);
+`oarlock.spec.quantities` turns it into bytes and seconds, and `oarlock.spec.judging` refuses what can never be meant.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A part of the job file: unknown fields are errors, defaults are not written out."""
 
 
-class Role(Part):
+class Role(Part, frozen=True):
     """The tasks of one role. A task takes `cpus`, `memory` and `gpus` for all its `nproc` processes together."""
 
     count: int = 1
@@ -73,39 +73,39 @@ class Role(Part):
     on_failure: roles.OnFailure | None = None
 
 
-class Strategy(Part):
+class Strategy(Part, frozen=True):
     kind: StrategyKind = StrategyKind.ALLREDUCE
     compression: Compression = Compression.NONE
 
 
-class DataSource(Part):
+class DataSource(Part, frozen=True):
     source: str
     mount: str
 
 
-class Volume(Part):
+class Volume(Part, frozen=True):
     claim: str
     mount: str
     read_only: bool = False
 
 
-class Secret(Part):
+class Secret(Part, frozen=True):
     name: str
     form: SecretForm = msgspec.field(default=SecretForm.ENV, name="as")
 
 
-class Checkpoint(Part):
+class Checkpoint(Part, frozen=True):
     to: str | None = None  # else the server's own place
     every: str | float | None = None  # seconds, or `10m`
     keep: int = 3
 
 
-class Topology(Part):
+class Topology(Part, frozen=True):
     same: Domain
     required: bool = False
 
 
-class JobSpec(Part):
+class JobSpec(Part, frozen=True):
     """What somebody submits. Only `command` is required."""
 
     command: str | tuple[str, ...]
@@ -139,8 +139,9 @@ class JobSpec(Part):
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /api/v1/jobs`.
 
-    `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the submitting
-    shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same program in the job.
+    `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the
+    submitting shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same
+    program in the job.
     """
 
     spec: JobSpec

@@ -6,6 +6,8 @@ import msgspec
 
 from oarlock.spec import attempts, intents, jobfile, phases, refusals
 
+Attempt = attempts.Attempt  # a job has a field of that module's name
+
 KEPT_ATTEMPTS = 20
 """Attempts kept in the record itself; earlier ones are in the event log."""
 
@@ -36,12 +38,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
     @property
-    def attempt(self) -> attempts.Attempt | None:
+    def attempt(self) -> Attempt | None:
         """The present attempt, or the last one."""
         return self.attempts[-1] if self.attempts else None
 
     @property
-    def live(self) -> attempts.Attempt | None:
+    def live(self) -> Attempt | None:
         """The attempt that has not been released yet."""
         last = self.attempt
         return last if last is not None and last.ended_at is None else None

@@ -18,7 +18,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine. `ports` is the range [first, last] out of which blocks are held, None where every task has its own address.
+    """A machine. `ports` is the range [first, last] out of which blocks are held, None where every task has its own
+    address.
 
     `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`.
     """

@@ -16,7 +16,10 @@ class State(StrEnum):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """One incarnation of one task. A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one."""
+    """One incarnation of one task.
+
+    A task that the backend has never heard of is not listed; `exit` is its exit record, if it left one.
+    """
 
     key: attempts.TaskKey
     state: State

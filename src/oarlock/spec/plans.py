@@ -82,7 +82,10 @@ class When(StrEnum):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of `oarlock plan FILE`. `start` is Unix seconds, None where no end of what holds the place is known."""
+    """The verdict of `oarlock plan FILE`.
+
+    `start` is Unix seconds, None where no end of what holds the place is known.
+    """
 
     when: When
     message: str

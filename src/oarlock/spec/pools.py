@@ -8,7 +8,9 @@ DEFAULT = "default"
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Per resource (`cpus`, `memory`, `gpus`) a reservation, a limit (absent: none) and a share. Today's policy reads the limits."""
+    """Per resource (`cpus`, `memory`, `gpus`) a reservation, a limit (absent: none) and a share. Today's policy reads
+    the limits.
+    """
 
     name: str
     parent: str | None = None

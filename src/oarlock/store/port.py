@@ -1,15 +1,16 @@
 """The store's port: the one place where decisions meet.
 
-A caller hands `write` a function; it runs inside one transaction and either all of it happens or nothing. It may run twice
-(a serialisation failure is retried), so it must have no effects but through its `Transaction`. It must not block on anything else:
-in SQLite all writes pass through one thread and are committed in groups.
+A caller hands `write` a function; it runs inside one transaction and either all of it happens or nothing. It may run
+twice (a serialisation failure is retried), so it must have no effects but through its `Transaction`. It must not block
+on anything else: in SQLite all writes pass through one thread and are committed in groups.
 
-Every implementation (memory, SQLite, PostgreSQL) passes `tests/store/contract.py`. All methods of `Store` may be awaited from any event
-loop of any thread of the process that opened it. Over the memory store they never suspend.
+Every implementation (memory, SQLite, PostgreSQL) passes `tests/store/contract.py`. All methods of `Store` may be
+awaited from any event loop of any thread of the process that opened it. Over the memory store they never suspend.
 
-Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld` when a device or a
-port of a node has a holder, or a node's CPUs or memory would be exceeded; `NameTaken`; `StaleEpoch` when `epoch` is not the leader's;
-`Gone` when records before a compaction are asked for; `Unavailable` when the database cannot be reached or its disk is full.
+Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld`
+when a device or a port of a node has a holder, or a node's CPUs or memory would be exceeded; `NameTaken`; `StaleEpoch`
+when `epoch` is not the leader's; `Gone` when records before a compaction are asked for; `Unavailable` when the database
+cannot be reached or its disk is full.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from oarlock.spec import events, holdings, jobs, nodes, phases, pools, users
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.events import AnyEvent, Record
+from oarlock.spec.holdings import Holding
+from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.nodes import Node
+from oarlock.spec.phases import Phase
+from oarlock.spec.pools import Pool
+from oarlock.spec.users import Token, User
 
 T = TypeVar("T")
 
@@ -48,7 +56,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs, newest first. `after` is the id of the last job of the page before."""
 
-    phases: frozenset[phases.Phase] | None = None
+    phases: frozenset[Phase] | None = None
     owner: str | None = None
     pool: str | None = None
     name: str | None = None
@@ -59,33 +67,33 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 class View(Protocol):
     """A consistent state of the store, to be read."""
 
-    def job(self, job_id: str) -> jobs.Job | None: ...
+    def job(self, job_id: str) -> Job | None: ...
 
-    def find(self, name_or_id: str, owner: str | None = None) -> jobs.Job | None:
+    def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
         """By id, else the newest job of that name (of that owner, where given)."""
         ...
 
-    def jobs(self, which: JobFilter) -> list[jobs.Job]: ...
+    def jobs(self, which: JobFilter) -> list[Job]: ...
 
-    def active(self) -> list[jobs.Job]:
+    def active(self) -> list[Job]:
         """Every job that is not terminal and not halted-and-released, oldest first: what controllers look at."""
         ...
 
-    def count(self) -> dict[phases.Phase, int]: ...
+    def count(self) -> dict[Phase, int]: ...
 
-    def holdings(self, job: str | None = None) -> list[holdings.Holding]: ...
+    def holdings(self, job: str | None = None) -> list[Holding]: ...
 
-    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[events.Record]:
+    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
         """Event-log lines with `seq` > after, in order. Raises Gone when some of them were compacted away."""
         ...
 
     def last_seq(self) -> int: ...
 
-    def nodes(self) -> list[nodes.Node]: ...
+    def nodes(self) -> list[Node]: ...
 
-    def pools(self) -> list[pools.Pool]: ...
+    def pools(self) -> list[Pool]: ...
 
-    def checkpoints(self, job: str) -> list[jobs.Checkpoint]:
+    def checkpoints(self, job: str) -> list[Checkpoint]:
         """The visible ones, best (newest step of the newest attempt) first."""
         ...
 
@@ -93,11 +101,11 @@ class View(Protocol):
         """The job id and the digest of the request that this key made."""
         ...
 
-    def user(self, name: str) -> users.User | None: ...
+    def user(self, name: str) -> User | None: ...
 
-    def users(self) -> list[users.User]: ...
+    def users(self) -> list[User]: ...
 
-    def token(self, sha256: str) -> users.Token | None: ...
+    def token(self, sha256: str) -> Token | None: ...
 
     def usage(self, *, since: float = 0.0) -> list[Usage]:
         """Sums by owner and pool of what ended after `since`. What still runs is in `holdings`."""
@@ -113,48 +121,58 @@ class View(Protocol):
 class Transaction(View, Protocol):
     """A view that sees its own writes."""
 
-    def add_job(self, job: jobs.Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> jobs.Job:
-        """Insert, at version 1, with a `submitted` record. Raises NameTaken when the owner has an active job of that name."""
+    def add_job(self, job: Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> Job:
+        """Insert, at version 1, with a `submitted` record.
+
+        Raises NameTaken when the owner has an active job of that name.
+        """
         ...
 
-    def put_job(self, job: jobs.Job, happened: Iterable[events.AnyEvent] = (), *, at: float) -> jobs.Job:
-        """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress excepted) and one for a change of phase.
+    def put_job(self, job: Job, happened: Iterable[AnyEvent] = (), *, at: float) -> Job:
+        """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress
+        excepted) and one for a change of phase.
 
         Raises VersionMismatch unless `job.version` is the stored one.
         """
         ...
 
     def remove_jobs(self, ids: Collection[str], *, at: float) -> None:
-        """Forget terminal jobs with their records, checkpoints and keys; leaves a `removed` record each. Usage stays."""
+        """Forget terminal jobs with their records, checkpoints and keys; leaves a `removed` record each.
+
+        Usage stays.
+        """
         ...
 
-    def hold(self, claims: Sequence[holdings.Holding]) -> None:
-        """All of them or AlreadyHeld. Checked against the node's row: devices and ports once each, CPUs and memory in sum."""
+    def hold(self, claims: Sequence[Holding]) -> None:
+        """All of them or AlreadyHeld.
+
+        Checked against the node's row: devices and ports once each, CPUs and memory in sum.
+        """
         ...
 
-    def release(self, job: str, attempt: int) -> list[holdings.Holding]:
+    def release(self, job: str, attempt: int) -> list[Holding]:
         """Free what the attempt holds; says what it was. Again: nothing."""
         ...
 
     def add_usage(self, usage: Usage) -> None: ...
 
-    def put_node(self, node: nodes.Node) -> nodes.Node: ...
+    def put_node(self, node: Node) -> Node: ...
 
     def remove_node(self, name: str) -> None:
         """Raises Conflict while anything is held on it."""
         ...
 
-    def put_pool(self, pool: pools.Pool) -> pools.Pool: ...
+    def put_pool(self, pool: Pool) -> Pool: ...
 
-    def add_checkpoint(self, checkpoint: jobs.Checkpoint) -> None:
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Again for the same path: nothing."""
         ...
 
     def remove_checkpoint(self, job: str, path: str) -> None: ...
 
-    def put_user(self, user: users.User) -> users.User: ...
+    def put_user(self, user: User) -> User: ...
 
-    def put_token(self, token: users.Token) -> None: ...
+    def put_token(self, token: Token) -> None: ...
 
     def remove_token(self, sha256: str) -> None: ...
 
@@ -174,13 +192,18 @@ class Store(Protocol):
     async def read(self, look: Callable[[View], T]) -> T: ...
 
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
-        """Take or renew the leadership: the epoch, or None while another's has not expired. A new holder gets a new, greater epoch."""
+        """Take or renew the leadership: the epoch, or None while another's has not expired. A new holder gets a new,
+        greater epoch.
+        """
         ...
 
     async def resign(self, holder: str, epoch: int) -> None: ...
 
     async def wait(self, after: int, timeout_s: float) -> int:
-        """Return the last seq once it is greater than `after`, or after the time-out. A hint: a lost wake-up costs time only."""
+        """Return the last seq once it is greater than `after`, or after the time-out.
+
+        A hint: a lost wake-up costs time only.
+        """
         ...
 
     async def close(self) -> None: ...
