@@ -1,6 +1,7 @@
 """The agent's exit record (`exit.json`, docs/agent-protocol.md section 1) as the `Exit` that the job's record keeps.
 
-It reaches the server two ways, reported by the agent and read by the backend that found it, and must mean the same both times.
+It reaches the server two ways, reported by the agent and read by the backend that found it, and must mean the same
+both times.
 """
 
 from __future__ import annotations
