@@ -18,8 +18,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
-    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` as resume) or the scheduler (`preempt`).
-    """
+    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` to resume) or the scheduler."""
 
     intent: intents.Intent
     by: str = ""

@@ -41,15 +41,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     free: dict[str, float] = {}
     total: dict[str, float] = {}
     holders: tuple[Holder, ...] = ()
-    ahead: int = 0
+    ahead: int = 0  # how many wait before it; grows and shrinks without being a change
     change: str = ""
     not_before: float | None = None
 
     def same_kind(self, other: Refusal | None) -> bool:
         """Whether nothing has materially changed since `other`: the same reason, and the same shortage."""
-        return other is not None and (self.code, self.needed, self.free, self.ahead) == (
-            other.code,
-            other.needed,
-            other.free,
-            other.ahead,
-        )
+        return other is not None and (self.code, self.needed, self.free) == (other.code, other.needed, other.free)

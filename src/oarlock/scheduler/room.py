@@ -1,0 +1,115 @@
+"""What is free on the nodes, as a transaction: a gang is tried in it, and kept whole or discarded whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from oarlock.spec import holdings, nodes, plans
+
+NOTHING = holdings.Resources()
+
+
+class NodeRoom:
+    """One node's free amount, devices and ports. Only ready nodes have room."""
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.node = node
+        self.free = node.capacity
+        self.devices = {device.index: device for device in node.devices}
+        self.ports_taken: set[int] = set()
+
+    def take(self, holding: holdings.Holding) -> None:
+        self.free -= holding.amount
+        for device in holding.devices:
+            self.devices.pop(device, None)
+        self.ports_taken.update(holding.ports)
+
+    def give_back(self, holding: holdings.Holding) -> None:
+        self.free += holding.amount
+        for device in self.node.devices:
+            if device.index in holding.devices:
+                self.devices[device.index] = device
+        self.ports_taken.difference_update(holding.ports)
+
+    def claim(self, job: str, task: plans.GangTask, gpu_type: str | None) -> holdings.Holding | None:
+        """The holding that `task` would have here, or None where it does not fit."""
+        if not task.amount.fits(self.free):
+            return None
+        devices = self.suitable(task, gpu_type)[: task.amount.gpus]
+        if len(devices) < task.amount.gpus:
+            return None
+        ports = self._free_block(task.ports)
+        if ports is None:
+            return None
+        return holdings.Holding(
+            job=job,
+            attempt=0,
+            role=task.role,
+            index=task.index,
+            node=self.node.name,
+            amount=task.amount,
+            devices=tuple(devices),
+            ports=ports,
+        )
+
+    def suitable(self, task: plans.GangTask, gpu_type: str | None) -> list[int]:
+        """Indexes of the free devices that this task may use."""
+        return sorted(index for index, device in self.devices.items() if accepts(task, device, gpu_type))
+
+    def _free_block(self, size: int) -> tuple[int, ...] | None:
+        """The first free block of ports; empty where every task has an address of its own, None where all are held."""
+        if self.node.ports is None or size == 0:
+            return ()
+        first, last = self.node.ports
+        for start in range(first, last - size + 2, size):
+            block = range(start, start + size)
+            if self.ports_taken.isdisjoint(block):
+                return tuple(block)
+        return None
+
+
+def accepts(task: plans.GangTask, device: nodes.Device, gpu_type: str | None) -> bool:
+    """Whether a device is of the type that was chosen for the gang, and has the memory."""
+    return (gpu_type is None or device.type == gpu_type) and device.memory_bytes >= task.gpu_memory_bytes
+
+
+class Room:
+    """All nodes' room. `place` changes nothing when it returns None."""
+
+    def __init__(self, of: Iterable[nodes.Node], held: Iterable[holdings.Holding] = ()) -> None:
+        self.nodes = {node.name: NodeRoom(node) for node in sorted(of, key=lambda node: node.name)}
+        for holding in held:
+            if holding.node in self.nodes:
+                self.nodes[holding.node].take(holding)
+
+    def ready(self) -> list[NodeRoom]:
+        return [room for room in self.nodes.values() if room.node.ready]
+
+    def free(self) -> holdings.Resources:
+        return sum((room.free for room in self.ready()), NOTHING)
+
+    def total(self) -> holdings.Resources:
+        return sum((room.node.capacity for room in self.nodes.values()), NOTHING)
+
+    def take(self, claims: Iterable[holdings.Holding]) -> None:
+        for claim in claims:
+            self.nodes[claim.node].take(claim)
+
+    def give_back(self, claims: Iterable[holdings.Holding]) -> None:
+        for claim in claims:
+            if claim.node in self.nodes:
+                self.nodes[claim.node].give_back(claim)
+
+    def domains(self, level: str) -> list[list[NodeRoom]]:
+        """The ready nodes by their domain of that level, the domain with the least room first."""
+        groups: dict[str, list[NodeRoom]] = {}
+        for room in self.ready():
+            name = room.node.name if level == "node" else room.node.domains.get(level)
+            if name is not None:
+                groups.setdefault(name, []).append(room)
+        return sorted(groups.values(), key=_total_free)
+
+
+def _total_free(rooms: Sequence[NodeRoom]) -> tuple[int, int, int]:
+    free = sum((room.free for room in rooms), NOTHING)
+    return free.gpus, free.cpus_milli, free.memory_bytes
