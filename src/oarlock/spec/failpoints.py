@@ -1,8 +1,9 @@
 """Named points at which a test may stop the program, to see that nothing was lost and nothing is half-made.
 
-The code says `failpoints.hit("store.before_commit")`. That does nothing, unless somebody has armed the point with an action: a process
-that is to be killed arms it with its own end (main.py does, from the environment), a test in the same process with what it likes.
-Every name stands in `NAMES`; a test compares that list with the code, and others kill the server at every one of them.
+The code says `failpoints.hit("store.before_commit")`. That does nothing, unless somebody has armed the point with an
+action: a process that is to be killed arms it with its own end (main.py does, from the environment), a test in the same
+process with what it likes. Every name stands in `NAMES`; a test compares that list with the code, and others kill the
+server at every one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def hit(name: str) -> None:
 
 
 def arm(name: str, action: Callable[[], None]) -> None:
-    """Have `action` called each time the point is reached, in the thread that reaches it. Raises InvalidInput for an unknown name."""
+    """Have `action` called each time the point is reached, in the thread that reaches it.
+
+    Raises InvalidInput for an unknown name.
+    """
     if name not in NAMES:
         raise errors.InvalidInput(f"there is no failpoint {name!r}", hint=f"Known are: {', '.join(NAMES)}.")
     _armed[name] = action

@@ -5,7 +5,8 @@ twice (a serialisation failure is retried), so it must have no effects but throu
 on anything else: in SQLite all writes pass through one thread and are committed in groups.
 
 Every implementation (memory, SQLite, PostgreSQL) passes `tests/store/contract.py`. All methods of `Store` may be
-awaited from any event loop of any thread of the process that opened it. Over the memory store they never suspend.
+awaited from any event loop of any thread of the process that opened it. Over the memory store they never suspend, but
+for `wait` while nothing is new.
 
 Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld`
 when a device or a port of a node has a holder, or a node's CPUs or memory would be exceeded; `NameTaken`; `StaleEpoch`
@@ -54,7 +55,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs, newest first. `after` is the id of the last job of the page before."""
+    """Which jobs, newest first. `after` is the id of the last job of the page before: Gone when that was removed
+    since.
+    """
 
     phases: frozenset[Phase] | None = None
     owner: str | None = None
@@ -76,7 +79,9 @@ class View(Protocol):
     def jobs(self, which: JobFilter) -> list[Job]: ...
 
     def active(self) -> list[Job]:
-        """Every job that is not terminal and not halted-and-released, oldest first: what controllers look at."""
+        """Every job that is not terminal, oldest first: what controllers look at. One that is halted, released and
+        meant to stay so is left out.
+        """
         ...
 
     def count(self) -> dict[Phase, int]: ...
@@ -84,7 +89,11 @@ class View(Protocol):
     def holdings(self, job: str | None = None) -> list[Holding]: ...
 
     def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
-        """Event-log lines with `seq` > after, in order. Raises Gone when some of them were compacted away."""
+        """Event-log lines with `seq` > after, in order.
+
+        Raises Gone when some of them (of that job, where given) were compacted away; its `detail["first"]` is where
+        the log begins now. The lines of a removed job are missing without that: its `removed` line stands for them.
+        """
         ...
 
     def last_seq(self) -> int: ...
@@ -108,7 +117,9 @@ class View(Protocol):
     def token(self, sha256: str) -> Token | None: ...
 
     def usage(self, *, since: float = 0.0) -> list[Usage]:
-        """Sums by owner and pool of what ended after `since`. What still runs is in `holdings`."""
+        """Sums by owner and pool of what ended after `since`, with the first start and the last end. What still runs
+        is in `holdings`.
+        """
         ...
 
     def snapshots_in_use(self) -> set[str]:
@@ -124,7 +135,7 @@ class Transaction(View, Protocol):
     def add_job(self, job: Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> Job:
         """Insert, at version 1, with a `submitted` record.
 
-        Raises NameTaken when the owner has an active job of that name.
+        Raises NameTaken when the owner has an active job of that name, Conflict when the id or the owner's key is taken.
         """
         ...
 
@@ -132,21 +143,25 @@ class Transaction(View, Protocol):
         """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress
         excepted) and one for a change of phase.
 
-        Raises VersionMismatch unless `job.version` is the stored one.
+        Raises VersionMismatch unless `job.version` is the stored one, Conflict when the stored job is terminal or the
+        name, owner or time is another, NotFound when it was removed, NameTaken when a resumed job's name has been taken
+        meanwhile. A `TaskReported` is progress, unless the task's phase (or whether it can rejoin) is another after it.
         """
         ...
 
     def remove_jobs(self, ids: Collection[str], *, at: float) -> None:
         """Forget terminal jobs with their records, checkpoints and keys; leaves a `removed` record each.
 
-        Usage stays.
+        Usage stays. Unknown ids are left aside. Raises Conflict, and removes none, when one is not terminal or still
+        holds something.
         """
         ...
 
     def hold(self, claims: Sequence[Holding]) -> None:
         """All of them or AlreadyHeld.
 
-        Checked against the node's row: devices and ports once each, CPUs and memory in sum.
+        Checked against the node's row: devices and ports once each, CPUs and memory in sum. Raises Conflict when the
+        node, or its device or port, is not there (any more), NotFound when the job is not.
         """
         ...
 
@@ -154,9 +169,13 @@ class Transaction(View, Protocol):
         """Free what the attempt holds; says what it was. Again: nothing."""
         ...
 
-    def add_usage(self, usage: Usage) -> None: ...
+    def add_usage(self, usage: Usage) -> None:
+        """Again for the same attempt: nothing."""
+        ...
 
-    def put_node(self, node: Node) -> Node: ...
+    def put_node(self, node: Node) -> Node:
+        """Insert at version 0, else compare and swap; returned at version + 1. So are pools and users."""
+        ...
 
     def remove_node(self, name: str) -> None:
         """Raises Conflict while anything is held on it."""
@@ -172,7 +191,9 @@ class Transaction(View, Protocol):
 
     def put_user(self, user: User) -> User: ...
 
-    def put_token(self, token: Token) -> None: ...
+    def put_token(self, token: Token) -> None:
+        """Raises NotFound when there is no such user."""
+        ...
 
     def remove_token(self, sha256: str) -> None: ...
 

@@ -1,0 +1,279 @@
+"""What every implementation of the store agrees on before it writes: pure checks, and the records that a change leaves.
+
+Here is what does not depend on how rows are kept. What does (one holder for each device, one job for each key) is a
+constraint of
+the tables, and these checks only give it words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases
+from oarlock.store import port
+
+MAX_NUMBER = 2**63 - 1
+"""The greatest `seq`, and whatever else a caller may count with."""
+
+Note = tuple[str, dict[str, Any]]
+"""A record to be: its kind and its data."""
+
+
+class Versioned(Protocol):
+    """A node, pool or user: something with a name that is written by compare and swap."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+
+def active(job: jobs.Job) -> bool:
+    """Whether a controller has to look at the job: not when it is terminal, nor when it is halted, released and meant
+    to stay so.
+    """
+    if job.terminal:
+        return False
+    return job.phase is not phases.Phase.HALTED or job.live is not None or job.intent is not intents.Intent.HALT
+
+
+def storable(text: str) -> bool:
+    """Whether any stored text could equal this one: no database keeps NUL or half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def check_new(job: jobs.Job) -> None:
+    """Raises InvalidInput for names that no database could give back."""
+    for field in ("id", "name", "owner", "pool"):
+        value = getattr(job, field)
+        if not value or not storable(value):
+            raise errors.InvalidInput(f"{value!r} cannot be stored", path=field, hint="Use printable text without NUL.")
+
+
+def check_change(stored: jobs.Job | None, job: jobs.Job) -> jobs.Job:
+    """The stored job, when `job` may take its place."""
+    if stored is None:
+        raise unknown_job(job.id)
+    if stored.terminal:
+        raise errors.Conflict(
+            f"job {job.id} is {stored.phase} and never changes again", hint="Submit a new job to run it once more."
+        )
+    if stored.version != job.version:
+        raise changed("job", job.id, stored.version, job.version)
+    if (stored.name, stored.owner, stored.created_at) != (job.name, job.owner, job.created_at):
+        raise errors.Conflict(f"job {job.id} keeps its name, owner and time", hint="Submit a new job instead.")
+    return stored
+
+
+def check_swap(kind: str, stored_version: int | None, item: Versioned) -> None:
+    """Raises VersionMismatch unless `item` was made from what is stored; version 0 is what is not stored yet."""
+    if (stored_version or 0) != item.version:
+        raise changed(kind, item.name, stored_version or 0, item.version)
+
+
+def changed(kind: str, name: str, stored: int, given: int) -> errors.VersionMismatch:
+    return errors.VersionMismatch(
+        f"{kind} {name} is at version {stored}, not {given}",
+        hint="Read it again, look whether the change is still wanted, and repeat it.",
+        detail={"version": stored},
+    )
+
+
+def id_taken(job_id: str) -> errors.Conflict:
+    return errors.Conflict(f"there is a job {job_id} already", hint="Make a new id for a new job.")
+
+
+def unknown_job(job_id: str) -> errors.NotFound:
+    return errors.NotFound(f"there is no job {job_id}", hint="It was removed: list the jobs again.")
+
+
+def unknown_user(name: str) -> errors.NotFound:
+    return errors.NotFound(f"there is no user {name}", hint="Make the user first.")
+
+
+def in_use(node: str, holder: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"job {holder} holds something on node {node}",
+        hint="Wait for its release, or cancel the job.",
+        detail={"job": holder},
+    )
+
+
+def name_taken(job: jobs.Job, holder: str) -> errors.NameTaken:
+    return errors.NameTaken(
+        f"{job.owner} has an active job of the name {job.name!r} already: {holder}",
+        path="name",
+        hint="Choose another name, or cancel or halt that job first.",
+        detail={"job": holder},
+    )
+
+
+def key_taken(owner: str, key: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"{owner} has used the idempotency key {key!r} already", hint="Use a new key for a new request."
+    )
+
+
+def check_removal(job: jobs.Job, *, holds: bool) -> None:
+    if not job.terminal:
+        raise errors.Conflict(f"job {job.id} is {job.phase}, it cannot be removed", hint="Cancel it first.")
+    if holds:
+        raise errors.Conflict(f"job {job.id} still holds something", hint="Try again when it has been released.")
+
+
+def check_claims(
+    claims: Sequence[holdings.Holding],
+    known: Mapping[str, nodes.Node],
+    used: Mapping[str, holdings.Resources],
+    taken: Mapping[tuple[str, str, int], str],
+) -> None:
+    """Whether all claims fit beside what is held.
+
+    `known` has the nodes by name, `used` the sums of what is held on each, `taken` who has (node, `device` or `port`,
+    number).
+    Raises AlreadyHeld with the holder or the numbers, and Conflict when the node has no such thing (any more).
+    """
+    wanted: dict[str, holdings.Resources] = {}
+    mine: dict[tuple[str, str, int], str] = {}
+    for claim in claims:
+        node = known.get(claim.node)
+        if node is None:
+            raise errors.Conflict(f"there is no node {claim.node}", hint="Look at the nodes again and plan anew.")
+        for kind, number in slots(claim):
+            _check_slot(node, kind, number)
+            if (holder := taken.get((node.name, kind, number)) or mine.get((node.name, kind, number))) is not None:
+                raise held(node.name, kind, number, holder)
+            mine[node.name, kind, number] = claim.job
+        wanted[node.name] = wanted.get(node.name, holdings.Resources()) + claim.amount
+    for name, amount in wanted.items():
+        _check_sum(known[name], used.get(name, holdings.Resources()), amount)
+
+
+def slots(claim: holdings.Holding) -> list[tuple[str, int]]:
+    """What of a node can have one holder only."""
+    return [("device", number) for number in claim.devices] + [("port", number) for number in claim.ports]
+
+
+def held(node: str, kind: str, number: int, holder: str) -> errors.AlreadyHeld:
+    return errors.AlreadyHeld(
+        f"{kind} {number} of node {node} is held by job {holder}",
+        hint="Look at the holdings again and plan anew.",
+        detail={"node": node, kind: number, "job": holder},
+    )
+
+
+def claimed(claim: holdings.Holding) -> errors.AlreadyHeld:
+    return errors.AlreadyHeld(
+        f"{claim.role}-{claim.index} of job {claim.job}, attempt {claim.attempt}, is on {claim.node} already",
+        hint="Release the attempt first.",
+    )
+
+
+def _check_slot(node: nodes.Node, kind: str, number: int) -> None:
+    if kind == "device":
+        there = any(device.index == number for device in node.devices)
+    else:
+        there = node.ports is not None and node.ports[0] <= number <= node.ports[1]
+    if not there:
+        raise errors.Conflict(f"node {node.name} has no {kind} {number}", hint="Look at the nodes again and plan anew.")
+
+
+def _check_sum(node: nodes.Node, used: holdings.Resources, wanted: holdings.Resources) -> None:
+    for resource in ("cpus_milli", "memory_bytes"):
+        total, have, want = (getattr(part, resource) for part in (node.capacity, used, wanted))
+        if want and have + want > total:
+            raise errors.AlreadyHeld(
+                f"node {node.name} has {total - have} {resource} left of {total}, {want} are asked for",
+                hint="Look at the holdings again and plan anew.",
+                detail={"node": node.name, "resource": resource, "free": total - have, "needed": want},
+            )
+
+
+def submitted(job: jobs.Job) -> Note:
+    return "submitted", {"name": job.name, "owner": job.owner, "pool": job.pool}
+
+
+def removed(job: jobs.Job) -> Note:
+    """Names the owner: who may see the line can no longer be asked of the job."""
+    return "removed", {"name": job.name, "owner": job.owner, "phase": str(job.phase)}
+
+
+def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEvent]) -> list[Note]:
+    """A record for each event, in their order, then one for a change of phase."""
+    notes: list[Note] = []
+    for event in happened:
+        if isinstance(event, events.TaskReported) and not _news(event, before, after):
+            continue
+        data = msgspec.to_builtins(event)
+        kind = data.pop("event")
+        if isinstance(event, events.TaskReported):
+            data = {
+                key: value for key, value in data.items() if key not in ("progress", "idle_s") and value is not None
+            }
+        notes.append((kind, data))
+    if before.phase is not after.phase:
+        notes.append(("phase", {"from": str(before.phase), "to": str(after.phase), "reason": after.reason}))
+    return notes
+
+
+def _news(report: events.TaskReported, before: jobs.Job, after: jobs.Job) -> bool:
+    """Whether a report said more than progress: agents may repeat their phase with each one."""
+    was, now = _task(before, report), _task(after, report)
+    if was is None or now is None:
+        return was is not now
+    return (was.phase, was.can_rejoin) != (now.phase, now.can_rejoin)
+
+
+def _task(job: jobs.Job, report: events.TaskReported) -> attempts.Task | None:
+    attempt = next((one for one in job.attempts if one.number == report.attempt), None)
+    return attempt.task(report.role, report.index) if attempt is not None else None
+
+
+def compacted(after: int, floor: int) -> errors.Gone:
+    """`floor` is the first `seq` that may still be there."""
+    return errors.Gone(
+        f"the event log begins at {floor}; what followed {after} was compacted",
+        hint=f"List what you need again, then read on after {floor - 1}.",
+        detail={"first": floor},
+    )
+
+
+def page_gone(after: str) -> errors.Gone:
+    return errors.Gone(f"job {after} is no longer there, to list from", hint="List again from the first page.")
+
+
+def lead(row: port.Leader, holder: str, now: float, ttl_s: float) -> port.Leader | None:
+    """The leader's row after `holder` asked to lead, or None while another's lease lasts. A row without holder is
+    nobody's.
+    """
+    if row.holder == holder:
+        return port.Leader(holder, row.epoch, now + ttl_s)
+    if row.holder and row.expires_at > now:
+        return None
+    return port.Leader(holder, row.epoch + 1, now + ttl_s)
+
+
+def resign(row: port.Leader, holder: str, epoch: int) -> port.Leader:
+    """The row after `holder` has given up `epoch`: the number stays, so that the next one is greater."""
+    return port.Leader("", row.epoch, 0.0) if (row.holder, row.epoch) == (holder, epoch) else row
+
+
+def check_epoch(row: port.Leader, epoch: int) -> None:
+    if not row.holder or row.epoch != epoch:
+        raise stale(epoch, row.epoch)
+
+
+def stale(epoch: int, present: int) -> errors.StaleEpoch:
+    return errors.StaleEpoch(
+        f"epoch {epoch} leads no more, the present one is {present}",
+        hint="Stop acting as the leader; take the leadership again first.",
+        detail={"epoch": present},
+    )
