@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from oarlock.spec import attempts
+
+if TYPE_CHECKING:  # the command line packs with this package and must start fast
+    import asyncio
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +25,11 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a job's log.
+    """A line of a job's log, without its newline.
 
-    `at` is when the server received it. `offset` is of its first byte in its stream; `partial` lines have no end
-    yet.
+    `at` is when the server received its last byte; `offset` is of its first byte in its stream. A `partial` line has
+    no end yet: the next one of that stream goes on where it stops. Lines longer than 64 KiB come in such pieces.
+    Control characters are as they were printed (a face that shows them strips them); what is not UTF-8 is replaced.
     """
 
     task: str  # `worker-0`
@@ -35,6 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     at: float
     text: str
+    partial: bool = False
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +58,11 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` and `high` hold the least and greatest value of each bucket where the points were thinned out."""
+    """One name's values in one process of a task, over all its attempts and incarnations.
+
+    Where a later life repeats steps, the earlier one's are dropped. `count` is the number of points before thinning;
+    where they were thinned, each point is its bucket's last, and `low` and `high` are its least and greatest value.
+    """
 
     task: str
     process: int
@@ -103,8 +112,11 @@ class Logs(Protocol):
         """What is stored now, merged by time of arrival, each stream in its order."""
         ...
 
-    def follow(self, query: LogQuery) -> AsyncIterator[Line]:
-        """As `read`, then what arrives, until the caller stops asking."""
+    def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:
+        """As `read`, then what arrives, until the caller stops asking.
+
+        Where `until` is given, ends by itself once it is set and everything stored by then was given. Text without a newline comes as a `partial` line once it has waited for half a second.
+        """
         ...
 
     async def forget(self, job: str) -> None: ...

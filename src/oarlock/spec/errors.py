@@ -2,7 +2,9 @@
 
     OarlockError
     ├── InvalidInput        the request can never work as written        exit 2, HTTP 422
-    │   └── UnknownField
+    │   ├── UnknownField
+    │   ├── MethodNotAllowed  a known path, but not with this method   exit 2, HTTP 405
+    │   └── Truncated       the body did not arrive whole                exit 1, HTTP 408
     ├── TooLarge            over a stated limit                          exit 1, HTTP 413
     ├── Unauthenticated     no token, or not one of ours                 exit 1, HTTP 401
     ├── Forbidden           known, but not allowed                       exit 1, HTTP 403
@@ -11,6 +13,7 @@
     │   ├── NameTaken
     │   ├── VersionMismatch compare-and-swap lost
     │   ├── AlreadyHeld     the slot has a holder
+    │   ├── OffsetMismatch  a stream is not that long: go on at `.length`
     │   └── Unsupported     this backend cannot do that                  exit 1, HTTP 409
     ├── Gone                compacted or stale: list again               exit 1, HTTP 410
     │   ├── StaleTask       an earlier attempt or incarnation speaks
@@ -55,6 +58,14 @@ class UnknownField(InvalidInput):
     code = "unknown_field"
 
 
+class MethodNotAllowed(InvalidInput):
+    code, status = "method_not_allowed", 405
+
+
+class Truncated(InvalidInput):
+    code, status, exit_code = "truncated", 408, 1
+
+
 class TooLarge(OarlockError):
     code, status = "too_large", 413
 
@@ -85,6 +96,16 @@ class VersionMismatch(Conflict):
 
 class AlreadyHeld(Conflict):
     code = "already_held"
+
+
+class OffsetMismatch(Conflict):
+    """`length` is what is stored of the stream. It travels as `detail`, so that a client that raises this has it too."""
+
+    code = "offset_mismatch"
+
+    @property
+    def length(self) -> int:
+        return int(self.detail["length"])
 
 
 class Unsupported(Conflict):
