@@ -1,0 +1,88 @@
+"""The training library: what a training script imports.
+
+    from oarlock import train
+
+    world = train.init()
+    model = train.data_parallel(Net())
+    batches = train.Batches((images, labels), batch_size=32, seed=1)
+    with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
+        for x, y in session.steps(batches, epochs=5):
+            ...
+            session.log(loss=loss)
+
+The same script runs alone, under torchrun and under Oarlock. Names are resolved on first use, so that importing this
+package costs nothing and asks for nothing: torch is imported when something that needs it is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oarlock.train.batches import Batches
+    from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
+    from oarlock.train.hooks import Hook
+    from oarlock.train.session import Session, Stopped
+    from oarlock.train.strategies.allreduce import AllReduce, data_parallel, no_sync
+    from oarlock.train.strategies.strategy import Strategy
+    from oarlock.train.world import World, device, init, is_chief, rank, shutdown, world_size
+
+_HOMES = {
+    "AllReduce": "strategies.allreduce",
+    "Batches": "batches",
+    "CheckpointError": "errors",
+    "Hook": "hooks",
+    "ReportError": "errors",
+    "Session": "session",
+    "StateError": "errors",
+    "Stopped": "session",
+    "Strategy": "strategies.strategy",
+    "TrainError": "errors",
+    "World": "world",
+    "WorldError": "errors",
+    "data_parallel": "strategies.allreduce",
+    "device": "world",
+    "init": "world",
+    "is_chief": "world",
+    "no_sync": "strategies.allreduce",
+    "rank": "world",
+    "shutdown": "world",
+    "world_size": "world",
+}
+
+__all__ = [
+    "AllReduce",
+    "Batches",
+    "CheckpointError",
+    "Hook",
+    "ReportError",
+    "Session",
+    "StateError",
+    "Stopped",
+    "Strategy",
+    "TrainError",
+    "World",
+    "WorldError",
+    "data_parallel",
+    "device",
+    "init",
+    "is_chief",
+    "no_sync",
+    "rank",
+    "shutdown",
+    "world_size",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"oarlock.train has no {name!r}; it has {', '.join(__all__)}")
+    value: object = getattr(import_module(f"oarlock.train.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

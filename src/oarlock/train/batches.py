@@ -1,0 +1,200 @@
+"""This rank's batches, in an order that can be taken up again in the middle.
+
+The order of an epoch is a permutation made from (seed, epoch) alone. It is cut into global batches, and each of those
+into one batch for every rank; the position is the number of examples that all ranks together have taken from it. So a
+resumed run sees the batches that it would have seen, and a run resumed with another number of ranks sees every example
+of the epoch once. Reading ahead does not move the position: taking a batch does.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import data
+
+from oarlock.train import errors
+from oarlock.train import world as worlds
+
+
+class Batches:
+    """An endless iterator over this rank's batches, epoch after epoch.
+
+    `dataset` is a tuple of tensors of equal length, or any dataset with a length. `batch_size` counts one rank's
+    examples. With `drop_last` an epoch ends where no full global batch is left; without, the last one is smaller, and
+    filled up from the epoch's beginning to a multiple of the ranks. Tensors come on `device` (this process's, unless
+    said). `workers` processes read ahead; each example's random numbers there come from (seed, epoch, example), so that
+    they too are the same after a resumption.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        workers: int = 0,
+        device: torch.device | str | None = None,
+        world: worlds.World | None = None,
+    ) -> None:
+        self._world = world or worlds.init()
+        self._tensors: tuple[torch.Tensor, ...] | None = None
+        if isinstance(dataset, tuple) and all(isinstance(each, torch.Tensor) for each in dataset):
+            dataset = data.TensorDataset(*dataset)
+        if isinstance(dataset, data.TensorDataset):
+            self._tensors = dataset.tensors
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise errors.StateError(
+                f"{type(dataset).__name__} has no length and no __getitem__: a position in it cannot be found again. "
+                "Give a map-style dataset, or iterate over it yourself with session.steps(iterable)."
+            )
+        self.batch_size = batch_size
+        self.epoch = 0
+        self.last = False  # the batch in hand is its epoch's last
+        self._taken = 0  # examples of this epoch taken, by all ranks together
+        self._dataset, self._length = dataset, len(dataset)
+        self._seed, self._shuffle, self._drop_last, self._workers = seed, shuffle, drop_last, workers
+        self._device = torch.device(device) if device is not None else self._world.device
+        self._loader: data.DataLoader[Any] | None = None
+        self._stream: Iterator[Any] | None = None
+        if len(self) < 1:
+            raise errors.StateError(
+                f"{self._length} examples make no batch of {batch_size} for each of {self._world.world_size} ranks: "
+                "take a smaller batch_size, or drop_last=False"
+            )
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch."""
+        return self._batches_from(0)
+
+    @property
+    def examples(self) -> int:
+        """Examples taken since the first epoch, by all ranks together."""
+        return self.epoch * self._length + self._taken
+
+    def remaining(self, epochs: int) -> int:
+        """Batches still to come until `epochs` epochs are done."""
+        return max(0, epochs - self.epoch - 1) * len(self) + (
+            self._batches_from(self._taken) if self.epoch < epochs else 0
+        )
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._batches_from(self._taken):
+            self.epoch, self._taken, self._stream = self.epoch + 1, 0, None
+        if self._stream is None:
+            self._stream = self._open()
+        batch = next(self._stream)
+        self._taken = min(self._taken + self._global_batch, self._length)
+        self.last = not self._batches_from(self._taken)
+        return _moved(batch, self._device)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self._seed, "length": self._length, "epoch": self.epoch, "taken": self._taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Raises CheckpointError when the state belongs to other data or another seed: its position would mean nothing
+        here.
+        """
+        for name, here in (("seed", self._seed), ("length", self._length)):
+            if state[name] != here:
+                raise errors.CheckpointError(
+                    f"the checkpoint's position is in batches with {name} {state[name]}, these have {name} {here}. "
+                    "Use the same, or begin again with Session(resume=False)."
+                )
+        self.epoch, self._taken, self._stream = state["epoch"], state["taken"], None
+
+    @property
+    def _global_batch(self) -> int:
+        return self.batch_size * self._world.world_size
+
+    def _batches_from(self, taken: int) -> int:
+        left = self._length - taken
+        return left // self._global_batch if self._drop_last else -(-left // self._global_batch)
+
+    def _shares(self) -> Iterator[list[int]]:
+        """The indices of this rank's batches from the position on."""
+        generator = torch.Generator().manual_seed(_mixed(self._seed, self.epoch))
+        order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
+        ranks = self._world.world_size
+        for start in range(
+            self._taken, self._taken + self._batches_from(self._taken) * self._global_batch, self._global_batch
+        ):
+            batch = order[start : start + self._global_batch]
+            if len(batch) % ranks:
+                batch = torch.cat((batch, order.repeat(-(-ranks // self._length))[: ranks - len(batch) % ranks]))
+            share = len(batch) // ranks
+            yield batch[self._world.rank * share : (self._world.rank + 1) * share].tolist()
+
+    def _open(self) -> Iterator[Any]:
+        if self._tensors is not None:
+            tensors = self._tensors
+            return (tuple(tensor[indices] for tensor in tensors) for indices in self._shares())
+        if self._loader is None:
+            self._loader = data.DataLoader(
+                _Seeded(self._dataset, self._seed) if self._workers else self._dataset,
+                batch_sampler=_Sampler(self),
+                num_workers=self._workers,
+                persistent_workers=self._workers > 0,
+                pin_memory=self._device.type == "cuda",
+                # The loader draws a seed: from torch's own generator, that would shift what is drawn after a resume.
+                generator=torch.Generator().manual_seed(_mixed(self._seed, -1)),
+            )
+        return iter(self._loader)
+
+
+class _Sampler:
+    """What a DataLoader reads ahead: indices, or for worker processes (epoch, index)."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches._batches_from(self._batches._taken)
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        epoch, seeded = self._batches.epoch, self._batches._workers > 0
+        for share in self._batches._shares():
+            yield [(epoch, index) for index in share] if seeded else share
+
+
+class _Seeded(data.Dataset[Any]):
+    """Seeds a worker process for every example."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        seed = _mixed(_mixed(self._seed, epoch), index)
+        random.seed(seed)
+        torch.manual_seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
+        return self._dataset[index]
+
+
+def _mixed(seed: int, number: int) -> int:
+    """A 63-bit seed from two numbers (the finaliser of splitmix64), so that neighbours have nothing in common."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & 0xFFFFFFFFFFFFFFFF
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return (mixed ^ mixed >> 31) >> 1
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: _moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        moved = [_moved(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch

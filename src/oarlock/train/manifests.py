@@ -1,0 +1,162 @@
+"""A checkpoint on disk, as far as it can be judged without torch.
+
+`CHECKPOINTS/attempt-A-round-R-step-S/` holds `rank-K.pt` for each rank and, last of all, `manifest.json` with every
+shard's size and digest (docs/agent-protocol.md, section 4). A directory without a manifest is no checkpoint; one whose
+sizes or digests differ from its manifest is not to be loaded. Removal goes the other way: the manifest first, so that
+what is half removed is no checkpoint either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from oarlock.train import errors, failpoints
+
+FORMAT = 1
+FILE = "manifest.json"
+_NAME = re.compile(r"attempt-(\d+)-round-(\d+)-step-(\d+)")
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's file within a checkpoint; `sha256` in hexadecimal."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of. `time` in Unix seconds; `meta` is plain JSON for people."""
+
+    step: int
+    attempt: int
+    round: int
+    world_size: int
+    time: float
+    shards: tuple[Shard, ...]
+    meta: dict[str, object]
+
+    def encode(self) -> bytes:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+
+def directory_name(attempt: int, round_number: int, step: int) -> str:
+    return f"attempt-{attempt}-round-{round_number}-step-{step}"
+
+
+def order(path: Path) -> tuple[int, int, int] | None:
+    """(attempt, round, step) of a checkpoint's directory; None for any other path."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def complete(directory: Path) -> list[Path]:
+    """The checkpoints in `directory` that have a manifest, newest first. They are not verified."""
+    return [path for path in attempted(directory) if (path / FILE).is_file()]
+
+
+def attempted(directory: Path) -> list[Path]:
+    """Every checkpoint's directory in `directory`, torn ones included, newest first."""
+    if not directory.is_dir():
+        return []
+    found = [(key, path) for path in directory.iterdir() if (key := order(path)) is not None]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def read(checkpoint: Path) -> Manifest:
+    """The manifest of `checkpoint`. Raises CheckpointError when there is none or when it is not one."""
+    try:
+        fields = json.loads((checkpoint / FILE).read_bytes())
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']}, this library reads {FORMAT}")
+        shards = tuple(Shard(str(each["file"]), int(each["bytes"]), str(each["sha256"])) for each in fields["shards"])
+        if [shard.file for shard in shards] != [f"rank-{rank}.pt" for rank in range(int(fields["world_size"]))]:
+            raise ValueError("its shards are not one for each rank")
+        return Manifest(
+            step=int(fields["step"]),
+            attempt=int(fields["attempt"]),
+            round=int(fields["round"]),
+            world_size=int(fields["world_size"]),
+            time=float(fields["time"]),
+            shards=shards,
+            meta=dict(fields["meta"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise errors.CheckpointError(
+            f"{checkpoint} has no readable manifest ({cause}); remove the directory to have it passed over"
+        ) from cause
+
+
+def fault(checkpoint: Path, manifest: Manifest, ranks: Iterable[int] | None = None) -> str | None:
+    """What keeps these ranks' shards (all, unless said) from being loaded, or None when sizes and digests hold."""
+    for rank in range(manifest.world_size) if ranks is None else ranks:
+        shard = manifest.shards[rank]
+        path = checkpoint / shard.file
+        try:
+            size = path.stat().st_size
+            if size != shard.bytes:
+                return f"{shard.file} has {size} bytes, its manifest says {shard.bytes}"
+            if digest(path) != shard.sha256:
+                return f"the digest of {shard.file} is not the one in its manifest"
+        except OSError as cause:
+            return f"{shard.file} cannot be read ({cause})"
+    return None
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, in hexadecimal."""
+    sha256 = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            sha256.update(chunk)
+    return sha256.hexdigest()
+
+
+def write(checkpoint: Path, manifest: Manifest) -> str:
+    """Make `checkpoint` a checkpoint: its manifest, written durably. Returns the manifest's sha256."""
+    content = manifest.encode()
+    temporary = checkpoint / f"{FILE}.tmp"
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        failpoints.hit("train.after_manifest_write")
+        os.fsync(file.fileno())
+    failpoints.hit("train.after_manifest_sync")
+    temporary.rename(checkpoint / FILE)
+    failpoints.hit("train.after_manifest_rename")
+    sync_directory(checkpoint)
+    failpoints.hit("train.after_manifest_directory_sync")
+    return hashlib.sha256(content).hexdigest()
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, or what is left of one."""
+    (checkpoint / FILE).unlink(missing_ok=True)
+    sync_directory(checkpoint)
+    failpoints.hit("train.during_removal")
+    for path in checkpoint.iterdir():
+        path.unlink()
+    checkpoint.rmdir()
+    failpoints.hit("train.after_removal")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable: a rename is not until its directory is synced."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,237 @@
+"""What a training process says about itself, written without getting in its way.
+
+`log` puts a row into a queue and returns; a daemon thread turns what has gathered (every 0.25 s, or when 64 KB have)
+into whole frames of `metrics-N.bin`, points of TensorBoard's event file, progress events, and a line for whoever
+watches. GPU values are kept as copies on their device and fetched there, all at once: logging never waits for the GPU.
+Events that somebody acts on (a checkpoint, the end) are written at once. The formats are those of
+docs/agent-protocol.md, section 3. This module works without torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import json
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from oarlock.train import errors
+from oarlock.train.progress import Line, Progress
+
+VERSION = "0.1.0"
+FLUSH_S = 0.25
+FLUSH_BYTES = 64 << 10
+PROGRESS_EVERY_S = 1.0  # with the one more at the end never over two in any second
+QUEUED_ROWS = 50_000
+UNSENT_BYTES = 16 << 20
+
+_NUMBERS = frozenset((float, int, bool))
+_FRAME = struct.Struct("<BI")
+_ROW_HEAD = struct.Struct("<HQd")
+
+
+class Row(NamedTuple):
+    """The values that were logged together: at this step, at this Unix time."""
+
+    step: int
+    time: float
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+class Sink(Protocol):
+    """Takes rows, in the order they were logged."""
+
+    def write(self, rows: Sequence[Row]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Appender:
+    """An append-only file whose readers see whole records: what a full disk cut off is written first the next time."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._unsent = b""
+
+    def write(self, records: bytes) -> None:
+        """Raises OSError when the disk refuses: `records` then wait for the next call, up to UNSENT_BYTES of them."""
+        if len(self._unsent) + len(records) <= UNSENT_BYTES:
+            self._unsent += records
+        while self._unsent:
+            self._unsent = self._unsent[os.write(self._descriptor, self._unsent) :]
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class MetricFrames:
+    """`metrics-N.bin`: a schema frame for each new set of names, then a row frame for each row."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = Appender(path)
+        self._schemas: dict[tuple[str, ...], tuple[int, struct.Struct]] = {}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        frames = []
+        for row in rows:
+            schema = self._schemas.get(row.names)
+            if schema is None:
+                schema = self._schemas[row.names] = (len(self._schemas), struct.Struct(f"<BIHQd{len(row.names)}d"))
+                payload = json.dumps({"id": schema[0], "names": row.names}).encode()
+                frames.append(_FRAME.pack(1, len(payload)) + payload)
+            number, layout = schema
+            frames.append(layout.pack(2, layout.size - _FRAME.size, number, row.step, row.time, *row.values))
+        self._file.write(b"".join(frames))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Reports:
+    """All that one process reports. `events` and `sinks` may be absent; `line` is for a person watching."""
+
+    def __init__(self, *, events: Path | None = None, sinks: Sequence[Sink] = (), line: Line | None = None) -> None:
+        self.progress = Progress()
+        self._events = Appender(events) if events else None
+        self._sinks = list(sinks)
+        self._line = line
+        self._queue: collections.deque[tuple[int, float, tuple[str, ...], tuple[Any, ...]]] = collections.deque()
+        self._told = (0, -PROGRESS_EVERY_S, 0)  # step, when, examples of the last progress event
+        self._failed: set[str] = set()
+        self._writing = threading.RLock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="oarlock-reports", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def begin(self, step: int, examples: int | None) -> None:
+        """Progress counts from here: what an earlier attempt did is no speed of this one."""
+        self.progress.step, self.progress.examples = step, examples
+        self._told = (step, time.monotonic(), examples or 0)
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Queue a row. Values are numbers or tensors of one element; raises ReportError for anything else."""
+        row = tuple(values.values())
+        if not _NUMBERS.issuperset(map(type, row)):
+            row = tuple(_held(name, value) for name, value in values.items())
+        queue = self._queue
+        queue.append((step, time.time(), tuple(values), row))
+        if len(queue) * (_ROW_HEAD.size + 8 * len(row)) >= FLUSH_BYTES:
+            self._wake.set()
+            if len(queue) >= QUEUED_ROWS:
+                self.flush()
+
+    def event(self, event: str, **fields: object) -> None:
+        """Write one line to the events file now, after everything that was logged before."""
+        with self._writing:
+            self.flush()
+            self._write_event(event, fields)
+
+    def flush(self) -> None:
+        """Write what has gathered. A disk that refuses is said once and costs reports, never the training."""
+        with self._writing:
+            rows = _fetched([self._queue.popleft() for _ in range(len(self._queue))])
+            if rows:
+                self.progress.note(rows)
+                for sink in self._sinks:
+                    self._guarded(type(sink).__name__, lambda sink=sink: sink.write(rows))
+            self._tell_progress(last=False)
+
+    def close(self) -> None:
+        """Write the rest and stop. Safe to call twice; a forked child has nothing to write."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._wake.set()
+        self._thread.join()
+        with self._writing:
+            self.flush()
+            self._tell_progress(last=True)
+            for sink in self._sinks:
+                self._guarded(type(sink).__name__, sink.close)
+            if self._events:
+                self._events.close()
+            if self._line:
+                self._line.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait(FLUSH_S)
+            self._wake.clear()
+            self._guarded("reports", self.flush)
+
+    def _tell_progress(self, *, last: bool) -> None:
+        now, progress = time.monotonic(), self.progress
+        step, when, examples = self._told
+        if progress.step == step or (not last and now - when < PROGRESS_EVERY_S):
+            if self._line and last:
+                self._line.show(progress, last=True)
+            return
+        if progress.examples is not None:
+            progress.examples_per_s = max(0, progress.examples - examples) / max(now - when, 1e-9)
+        self._told = (progress.step, now, progress.examples or 0)
+        self._write_event("progress", progress.fields())
+        if self._line:
+            self._line.show(progress, last=last)
+
+    def _write_event(self, event: str, fields: Mapping[str, object]) -> None:
+        if self._events:
+            line = json.dumps({"event": event, "time": time.time(), **fields}).encode() + b"\n"
+            file = self._events
+            self._guarded("events", lambda: file.write(line))
+
+    def _guarded(self, what: str, work: Any) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # a report must not end the training, whatever is wrong with it
+            if what not in self._failed:
+                self._failed.add(what)
+                sys.stderr.write(f"oarlock.train: {what} cannot be written ({error}); training goes on without\n")
+
+
+def _held(name: str, value: Any) -> Any:
+    """A number now, or on a GPU a copy of it there: the script may change its tensor in place before it is fetched."""
+    if type(value) in _NUMBERS:
+        return value
+    try:
+        if not hasattr(value, "detach"):
+            return float(value)
+        if value.numel() != 1:
+            raise errors.ReportError(f"{name} has {value.numel()} elements; log one number, for example {name}.mean()")
+        value = value.detach()
+        return float(value) if value.device.type == "cpu" else value.clone()
+    except (TypeError, ValueError) as cause:
+        raise errors.ReportError(
+            f"{name} is a {type(value).__name__}; log a number or a tensor of one element"
+        ) from cause
+
+
+def _fetched(queued: Sequence[tuple[int, float, tuple[str, ...], tuple[Any, ...]]]) -> list[Row]:
+    """Rows of numbers: what is still on a GPU is fetched with one copy for each device."""
+    waiting: dict[Any, list[Any]] = {}
+    for *_, values in queued:
+        for value in values:
+            if type(value) not in _NUMBERS:
+                waiting.setdefault(value.device, []).append(value)
+    numbers: dict[int, float] = {}
+    for device, tensors in waiting.items():
+        torch = sys.modules["torch"]
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the copies may have been queued on any stream
+        stacked = torch.stack([tensor.reshape(()).to(torch.float64) for tensor in tensors])
+        numbers.update(zip(map(id, tensors), stacked.tolist()))
+    if not numbers:
+        return [Row(*row) for row in queued]
+    return [
+        Row(step, when, names, tuple(numbers.get(id(value), value) for value in values))
+        for step, when, names, values in queued
+    ]
