@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,15 @@ from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, nodes, plans, quantities, refusals
 
 SHOWN_HOLDERS = 5
+
+
+class OverLimit(NamedTuple):
+    """The pool (the gang's own or one above it) whose limit a gang would exceed."""
+
+    pool: str
+    resource: str
+    used: float
+    limit: float
 
 
 def needed(gang: plans.Gang) -> holdings.Resources:
@@ -46,7 +56,7 @@ def never(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None
         f"and even empty they hold only {fitting} of its {len(gang.tasks)} tasks.",
         needed=numbers(amount),
         total=total,
-        change=_smaller(gang, fitting),
+        change=_smaller(gang, fitting) or "Ask for less per task.",
     )
 
 
@@ -64,23 +74,26 @@ def no_capacity(gang: plans.Gang, snapshot: plans.Snapshot, room: rooms.Room, ah
     short = _shortest(needed(gang), free)
     holders = _holders(snapshot.running, short)
     held_by = ", ".join(f"{holder.name} holds {shown(short, holder.amount[short])}" for holder in holders)
+    fitting = placement.most(gang, room)
+    waited_for = f"Wait for {holders[0].name} to end." if holders else "Wait."
     return refusals.Refusal(
         code=refusals.Code.NO_CAPACITY,
-        message=f"It needs {_sum_text(gang)}; {_amount_text(free)} are free{': ' + held_by if held_by else ''}.",
+        message=f"It needs {_sum_text(gang)}; {_free_text(gang, room)}{': ' + held_by if held_by else ''}.",
         needed=numbers(needed(gang)),
         free=numbers(free),
         total=numbers(room.total()),
         holders=holders,
         ahead=ahead,
-        change=_smaller(gang, placement.most(gang, room)),
+        change=_smaller(gang, fitting) or waited_for,
     )
 
 
-def pool_limit(gang: plans.Gang, name: str, used: float, limit: float, ahead: int) -> refusals.Refusal:
+def pool_limit(gang: plans.Gang, over: OverLimit, ahead: int) -> refusals.Refusal:
+    name, used, limit = over.resource, over.used, over.limit
     asked = numbers(needed(gang))[name]
     return refusals.Refusal(
         code=refusals.Code.POOL_LIMIT,
-        message=f"It needs {shown(name, asked)}; the pool {gang.pool} uses {shown(name, used)} "
+        message=f"It needs {shown(name, asked)}; the pool {over.pool} uses {shown(name, used)} "
         f"of its {shown(name, limit)}.",
         needed=numbers(needed(gang)),
         free={name: limit - used},
@@ -131,7 +144,18 @@ def _amount_text(amount: holdings.Resources) -> str:
 
 
 def _sum_text(gang: plans.Gang) -> str:
-    return f"{_amount_text(needed(gang))} for {len(gang.tasks)} task{'' if len(gang.tasks) == 1 else 's'}"
+    within = f" within one {gang.topology.same}" if gang.topology is not None and gang.topology.required else ""
+    return f"{_amount_text(needed(gang))} for {len(gang.tasks)} task{'' if len(gang.tasks) == 1 else 's'}{within}"
+
+
+def _free_text(gang: plans.Gang, room: rooms.Room) -> str:
+    """`0 of 4 GPUs, 3 of 16 CPUs are free`: only what the gang asks for."""
+    asked, free, total = (numbers(amount) for amount in (needed(gang), room.free(), room.total()))
+    parts = []
+    for name in asked:
+        have = quantities.memory_text(free.get(name, 0.0)) if name == "memory" else f"{free.get(name, 0.0):g}"
+        parts.append(f"{have} of {shown(name, total.get(name, 0.0))}")
+    return f"{', '.join(parts)} are free"
 
 
 def _shortest(asked: holdings.Resources, free: holdings.Resources) -> str:
@@ -151,12 +175,12 @@ def _holders(running: Iterable[plans.Running], short: str) -> tuple[refusals.Hol
 
 
 def _smaller(gang: plans.Gang, fitting: int) -> str:
-    """The smallest change that would admit it now."""
+    """The smallest change that would admit it: fewer workers; empty where that would not do."""
     workers = [task for task in gang.tasks if task.role == "worker"]
     fewer = len(workers) - (len(gang.tasks) - fitting)
     if workers and fewer >= 1:
         return f"With {fewer} worker{'' if fewer == 1 else 's'} instead of {len(workers)} it would fit."
-    return "Ask for less per task."
+    return ""
 
 
 def _no_such_device(gang: plans.Gang, empty: rooms.Room) -> refusals.Refusal:

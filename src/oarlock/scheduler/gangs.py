@@ -39,7 +39,7 @@ def tasks(spec: jobfile.JobSpec) -> Iterable[plans.GangTask]:
                 memory_bytes=quantities.memory_bytes(role.memory) if role.memory is not None else 0,
                 gpus=int(role.gpus),
             ),
-            ports=PORTS_PER_TASK,
+            ports=PORTS_PER_TASK + role.nproc - 1,
             gpu_types=types,
             gpu_memory_bytes=quantities.memory_bytes(role.gpu_memory) if role.gpu_memory is not None else 0,
         )

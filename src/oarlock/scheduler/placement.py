@@ -53,6 +53,9 @@ def gpu_types(gang: plans.Gang, room: rooms.Room) -> list[str | None]:
 def _candidates(gang: plans.Gang, room: rooms.Room) -> list[list[rooms.NodeRoom]]:
     """Sets of nodes to try, best first."""
     everywhere = room.ready()
+    if gang.topology is None and gang.placement is jobfile.Placement.PACK and len(gang.tasks) > 1:
+        amount = sum((task.amount for task in gang.tasks), rooms.NOTHING)
+        return [*([node] for (node,) in room.domains("node") if amount.fits(node.free)), everywhere]
     if gang.topology is None:
         return [everywhere]
     domains = room.domains(gang.topology.same)
@@ -84,7 +87,7 @@ def _largest_first(task: plans.GangTask) -> tuple[int, int, str, int]:
 
 
 def _preference(gang: plans.Gang, node: rooms.NodeRoom, here: dict[str, int]) -> tuple[int, ...]:
-    """Best fit: the node with the least room left that holds it. Spread: the node with the fewest of this gang first."""
+    """Best fit: the node with the least room left that holds it. Spread: the one with the fewest of this gang."""
     free = (node.free.gpus, node.free.cpus_milli, node.free.memory_bytes)
     if gang.placement is jobfile.Placement.SPREAD:
         return (here.get(node.node.name, 0), *(-amount for amount in free))

@@ -33,9 +33,9 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Any = None) -> plans.Plan:
         if gang.not_before is not None and gang.not_before > now:
             refused[gang.job] = explaining.backing_off(gang)
         elif first is not None:
-            refused[gang.job] = explaining.behind(gang, first, ahead)
+            refused[gang.job] = _newly_impossible(gang, snapshot) or explaining.behind(gang, first, ahead)
         elif (over := usage.over(gang)) is not None:
-            refused[gang.job] = explaining.never(gang, snapshot) or explaining.pool_limit(gang, *over, ahead)
+            refused[gang.job] = explaining.never(gang, snapshot) or explaining.pool_limit(gang, over, ahead)
         elif (claims := placement.place(gang, room)) is not None:
             room.take(claims)
             usage.add(gang)
@@ -45,6 +45,12 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Any = None) -> plans.Plan:
             refused[gang.job] = impossible or explaining.no_capacity(gang, snapshot, room, ahead)
             first = first if impossible else gang
     return plans.Plan(launches=tuple(launches), refusals=refused)
+
+
+def _newly_impossible(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+    """Whether it can never run: asked once for each gang of a long queue, and again only while the answer is yes."""
+    known = gang.refusal
+    return explaining.never(gang, snapshot) if known is None or known.code in refusals.NEVER else None
 
 
 def in_order(waiting: tuple[plans.Gang, ...]) -> list[plans.Gang]:
@@ -128,14 +134,14 @@ class PoolUsage:
     def add(self, gang: plans.Gang) -> None:
         self._count(gang.pool, explaining.needed(gang))
 
-    def over(self, gang: plans.Gang) -> tuple[str, float, float] | None:
-        """The first resource of which a limit would be exceeded, with what is used and the limit."""
+    def over(self, gang: plans.Gang) -> explaining.OverLimit | None:
+        """The first limit that would be exceeded, of its pool or of one above."""
         asked = explaining.numbers(explaining.needed(gang))
         for name in self._line(gang.pool):
             used = explaining.numbers(self.used.get(name, rooms.NOTHING))
             for resource, limit in self.pools[name].limit.items():
                 if asked.get(resource, 0.0) and used.get(resource, 0.0) + asked[resource] > limit:
-                    return resource, used.get(resource, 0.0), limit
+                    return explaining.OverLimit(name, resource, used.get(resource, 0.0), limit)
         return None
 
     def _count(self, pool: str, amount: holdings.Resources) -> None:

@@ -1,0 +1,64 @@
+"""Who is in the gang: every task's address and ports, as the barrier collected them. What each framework's environment
+is made from.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import attempts, jobs, quantities, roles
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One task. `ports` is its held block: process K of the task serves on `ports[K]`."""
+
+    role: roles.RoleName
+    index: int
+    address: str
+    ports: tuple[int, ...]
+    nproc: int
+    cpus_milli: int
+    gpus: int
+
+    def endpoint(self, process: int = 0) -> str:
+        return f"{self.address}:{self.ports[process] if process < len(self.ports) else 0}"
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The gang of one attempt and round."""
+
+    job: str
+    attempt: int
+    round: int
+    max_restarts: int
+    members: tuple[Member, ...]
+
+    def of(self, *names: roles.RoleName) -> list[Member]:
+        """The members of these roles, in the order of the roles named, then by index."""
+        return sorted(
+            (member for member in self.members if member.role in names),
+            key=lambda member: (names.index(member.role), member.index),
+        )
+
+
+def cluster(job: jobs.Job, attempt: attempts.Attempt) -> Cluster:
+    return Cluster(
+        job=job.id,
+        attempt=attempt.number,
+        round=attempt.round,
+        max_restarts=job.spec.max_restarts,
+        members=tuple(_member(job, task) for task in attempt.tasks),
+    )
+
+
+def _member(job: jobs.Job, task: attempts.Task) -> Member:
+    role = job.spec.roles[task.role]
+    return Member(
+        role=task.role,
+        index=task.index,
+        address=task.address or "127.0.0.1",
+        ports=task.ports,
+        nproc=role.nproc,
+        cpus_milli=quantities.cpus_milli(role.cpus),
+        gpus=int(role.gpus),
+    )

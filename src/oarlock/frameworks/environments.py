@@ -1,0 +1,53 @@
+"""The rendezvous of one task: what each of its processes is told once the gang has met at the barrier.
+
+Pure: from the job's record and the task's key. Asked again in the same round it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import jax, mpi, plain, tensorflow, torch
+from oarlock.spec import assignments, attempts, errors, jobs, roles
+
+Environment = Callable[[clusters.Cluster, clusters.Member, int], dict[str, str]]
+
+ENVIRONMENTS: dict[roles.Framework, Environment] = {
+    roles.Framework.TORCH: torch.environment,
+    roles.Framework.TENSORFLOW: tensorflow.environment,
+    roles.Framework.JAX: jax.environment,
+    roles.Framework.MPI: mpi.environment,
+    roles.Framework.PLAIN: plain.environment,
+}
+
+
+def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()) -> assignments.Rendezvous:
+    """What the task `key` is told. Raises StaleTask when the job's present attempt has no such incarnation.
+
+    `restore` are the paths of the visible checkpoints, best first.
+    """
+    live = job.live
+    task = live.task(key.role, key.index) if live is not None and live.number == key.attempt else None
+    if live is None or task is None or task.incarnation != key.incarnation:
+        raise errors.StaleTask(f"{key} is not of the present attempt")
+    cluster = clusters.cluster(job, live)
+    member = next(one for one in cluster.members if (one.role, one.index) == (task.role, task.index))
+    framework = ENVIRONMENTS[job.spec.framework]
+    files = plain.files(cluster, member)
+    if job.spec.framework is roles.Framework.MPI:
+        files |= mpi.files(cluster)
+    processes = tuple(
+        assignments.ProcessEnv(
+            {
+                name: value
+                for name, value in {
+                    **plain.environment(cluster, member, process),
+                    **framework(cluster, member, process),
+                }.items()
+                if name not in job.spec.env  # what the job file says itself wins
+            }
+        )
+        for process in range(member.nproc)
+    )
+    return assignments.Rendezvous(round=live.round, processes=processes, files=files, restore=tuple(restore))

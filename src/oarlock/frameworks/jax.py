@@ -1,0 +1,25 @@
+"""The coordinator's address, the number of processes and which one this is: the arguments of
+`jax.distributed.initialize`.
+
+jax itself reads only the address from the environment; docs/frameworks.md shows the call that passes the other two.
+"""
+
+from __future__ import annotations
+
+from oarlock.frameworks import cluster as clusters
+from oarlock.spec import roles
+
+RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)
+
+
+def environment(cluster: clusters.Cluster, member: clusters.Member, process: int) -> dict[str, str]:
+    ranked = cluster.of(*RANKED)
+    if member not in ranked:
+        return {}
+    before = sum(other.nproc for other in ranked[: ranked.index(member)])
+    return {
+        "JAX_COORDINATOR_ADDRESS": ranked[0].endpoint(),
+        "JAX_NUM_PROCESSES": str(sum(other.nproc for other in ranked)),
+        "JAX_PROCESS_ID": str(before + process),
+        "JAX_LOCAL_PROCESS_ID": str(process),
+    }

@@ -1,0 +1,153 @@
+"""What each framework's process is told, against what its own launcher tells it where that can be run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oarlock.frameworks import environments
+from oarlock.spec import attempts, errors, jobfile, jobs, roles
+
+
+def job(framework: str, shape: dict[str, jobfile.Role], incarnation: int = 1) -> jobs.Job:
+    spec = jobfile.JobSpec(
+        command="true",
+        framework=roles.Framework(framework),
+        roles={roles.RoleName(name): role for name, role in shape.items()},
+    )
+    tasks = []
+    for number, (name, role) in enumerate(shape.items()):
+        for index in range(role.count):
+            first = 20000 + 100 * number + 10 * index
+            tasks.append(
+                attempts.Task(
+                    role=roles.RoleName(name),
+                    index=index,
+                    incarnation=incarnation,
+                    address=f"10.0.{number}.{index}",
+                    ports=tuple(range(first, first + 4)),
+                )
+            )
+    attempt = attempts.Attempt(number=2, started_at=0.0, round=1, tasks=tuple(tasks))
+    return jobs.Job(id="j-1", name="digits", owner="ann", spec=spec, created_at=0.0, attempts=(attempt,))
+
+
+def told(one: jobs.Job, role: str, index: int, incarnation: int = 1) -> list[dict[str, str]]:
+    key = attempts.TaskKey(one.id, 2, role, index, incarnation)
+    return [dict(process.env) for process in environments.rendezvous(one, key).processes]
+
+
+def test_torch_ranks_run_over_chief_and_workers() -> None:
+    one = job("torch", {"worker": jobfile.Role(count=2, nproc=2), "chief": jobfile.Role(), "evaluator": jobfile.Role()})
+    ranks = {
+        (role, index, process): env["RANK"]
+        for role, index in [("chief", 0), ("worker", 0), ("worker", 1)]
+        for process, env in enumerate(told(one, role, index))
+    }
+    assert ranks == {
+        ("chief", 0, 0): "0",
+        ("worker", 0, 0): "1",
+        ("worker", 0, 1): "2",
+        ("worker", 1, 0): "3",
+        ("worker", 1, 1): "4",
+    }
+    last = told(one, "worker", 1)[1]
+    assert (last["WORLD_SIZE"], last["LOCAL_RANK"], last["LOCAL_WORLD_SIZE"]) == ("5", "1", "2")
+    assert (last["MASTER_ADDR"], last["MASTER_PORT"]) == ("10.0.1.0", "20100"), "the chief is rank 0"
+    assert "RANK" not in told(one, "evaluator", 0)[0]
+
+
+def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
+    """Every variable that torchrun sets for a worker is set by us too, with the same value where it says who is who."""
+    script = tmp_path / "env.py"
+    script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    before = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "PET_", "OMP"))}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--master-port=29531", str(script)]
+    done = subprocess.run(command, env=before, capture_output=True, text=True, timeout=100, check=True)
+    theirs = json.loads(done.stdout)
+    added = {
+        name for name in theirs if name not in before and name.startswith(("TORCHELASTIC", "R", "W", "L", "G", "M"))
+    }
+    ours = told(job("torch", {"worker": jobfile.Role()}), "worker", 0)[0]
+    assert len(added) > 10
+    assert added - set(ours) == set()
+    who = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"]
+    assert {name: theirs[name] for name in who} == {name: ours[name] for name in who}
+
+
+def test_pet_variables_alone_drive_torchrun(tmp_path: Path) -> None:
+    """A command that is torchrun itself takes its shape from what the task was told."""
+    one = job("torch", {"worker": jobfile.Role(nproc=1)})
+    env = told(one, "worker", 0)[0] | {"PET_MASTER_ADDR": "127.0.0.1", "PET_NPROC_PER_NODE": "2"}
+    env["TORCHELASTIC_ERROR_FILE"] = str(tmp_path / "error.json")
+    script = tmp_path / "rank.py"
+    script.write_text("import os, sys; sys.stdout.write(os.environ['RANK'] + '/' + os.environ['WORLD_SIZE'] + '\\n')")
+    command = [sys.executable, "-m", "torch.distributed.run", str(script)]
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=100, check=True)
+    assert sorted(done.stdout.split()) == ["0/2", "1/2"]
+
+
+def test_tensorflow_cluster_leaves_the_evaluator_outside() -> None:
+    shape = {
+        "chief": jobfile.Role(),
+        "worker": jobfile.Role(count=2),
+        "ps": jobfile.Role(),
+        "evaluator": jobfile.Role(),
+    }
+    config = json.loads(told(job("tensorflow", shape), "worker", 1)[0]["TF_CONFIG"])
+    assert config == {
+        "cluster": {
+            "chief": ["10.0.0.0:20000"],
+            "worker": ["10.0.1.0:20100", "10.0.1.1:20110"],
+            "ps": ["10.0.2.0:20200"],
+        },
+        "task": {"type": "worker", "index": 1},
+        "environment": "cloud",
+    }
+    evaluator = json.loads(told(job("tensorflow", shape), "evaluator", 0)[0]["TF_CONFIG"])
+    assert evaluator["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_jax_counts_processes() -> None:
+    env = told(job("jax", {"worker": jobfile.Role(count=2, nproc=2)}), "worker", 1)[1]
+    assert (env["JAX_COORDINATOR_ADDRESS"], env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"]) == (
+        "10.0.0.0:20000",
+        "4",
+        "3",
+    )
+
+
+def test_mpi_hostfile_has_a_line_for_each_host() -> None:
+    one = job("mpi", {"launcher": jobfile.Role(), "worker": jobfile.Role(count=2, nproc=4)})
+    key = attempts.TaskKey(one.id, 2, "launcher", 0, 1)
+    assert environments.rendezvous(one, key).files["hostfile"] == "10.0.1.0 slots=4\n10.0.1.1 slots=4\n"
+    assert told(one, "launcher", 0)[0]["OMPI_MCA_orte_default_hostfile"] == "{task_dir}/hostfile"
+
+
+def test_plain_describes_the_cluster() -> None:
+    one = job("plain", {"worker": jobfile.Role(count=2)})
+    described = json.loads(
+        environments.rendezvous(one, attempts.TaskKey("j-1", 2, "worker", 1, 1)).files["cluster.json"]
+    )
+    assert described["self"] == {"role": "worker", "index": 1}
+    assert [task["address"] for task in described["tasks"]] == ["10.0.0.0", "10.0.0.1"]
+
+
+def test_the_job_files_own_variables_win() -> None:
+    one = job("torch", {"worker": jobfile.Role(cpus=4)})
+    assert told(one, "worker", 0)[0]["OMP_NUM_THREADS"] == "4"
+    spec = jobfile.JobSpec(command="true", roles=one.spec.roles, env={"OMP_NUM_THREADS": "1"})
+    mine = jobs.Job(id="j-1", name="digits", owner="ann", spec=spec, created_at=0.0, attempts=one.attempts)
+    assert "OMP_NUM_THREADS" not in told(mine, "worker", 0)[0], "the agent puts the job file's own there"
+
+
+@pytest.mark.parametrize(("attempt", "incarnation"), [(1, 1), (2, 2), (3, 1)])
+def test_another_life_is_told_nothing(attempt: int, incarnation: int) -> None:
+    one = job("torch", {"worker": jobfile.Role()})
+    with pytest.raises(errors.StaleTask):
+        environments.rendezvous(one, attempts.TaskKey("j-1", attempt, "worker", 0, incarnation))

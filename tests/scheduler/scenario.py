@@ -1,0 +1,171 @@
+"""Scenarios as text: a cluster, jobs arriving, and what the scheduler says. The language of `scenarios/*.txt`.
+
+    node NAME cpus=4 gpus=2:h100 memory=16Gi rack=r1 ports=20000-20099 down
+    pool NAME limit.gpus=4 parent=NAME
+    running JOB tasks=2 cpus=1 gpus=1 on=NODE pool=P end=120
+    job JOB tasks=2 cpus=1 gpus=1 type=h100,a100 gpu_memory=40Gi priority=60 spread same=rack required not_before=50
+    plan now=0         what follows the line `----` is the plan, one line a job
+    forecast JOB now=0
+    start JOB          what was planned for JOB runs from now on (end=T: until T)
+    finish JOB
+
+Times are seconds. Lines that begin with # are comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from oarlock.scheduler import planning
+from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
+
+
+class Cluster:
+    """The state that a scenario builds up, line by line."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, nodes.Node] = {}
+        self.pools: dict[str, pools.Pool] = {}
+        self.waiting: dict[str, plans.Gang] = {}
+        self.running: dict[str, plans.Running] = {}
+
+    def snapshot(self) -> plans.Snapshot:
+        return plans.Snapshot(
+            nodes=tuple(self.nodes.values()),
+            pools=tuple(self.pools.values()),
+            waiting=tuple(self.waiting.values()),
+            running=tuple(self.running.values()),
+        )
+
+    def do(self, line: str) -> str:
+        """Carry out one line; what it prints, if anything."""
+        verb, *words = line.split()
+        name = words.pop(0) if words and "=" not in words[0] else ""
+        options = dict(word.split("=", 1) if "=" in word else (word, "yes") for word in words)
+        return str(getattr(self, f"_{verb}")(name, options) or "")
+
+    def _node(self, name: str, options: dict[str, str]) -> None:
+        count, _, kind = options.get("gpus", "0:").partition(":")
+        memory = quantities.memory_bytes(options.get("gpu_memory", "80Gi"))
+        devices = tuple(nodes.Device(index=i, type=kind or "gpu", memory_bytes=memory) for i in range(int(count)))
+        ports = options.get("ports")
+        self.nodes[name] = nodes.Node(
+            name=name,
+            capacity=_amount(options | {"gpus": count}),
+            devices=devices,
+            domains={level: options[level] for level in ("rack", "zone") if level in options},
+            ports=tuple(int(port) for port in ports.split("-")) if ports else None,  # type: ignore[arg-type]
+            ready="down" not in options,
+        )
+
+    def _pool(self, name: str, options: dict[str, str]) -> None:
+        limit = {key[6:]: float(value) for key, value in options.items() if key.startswith("limit.")}
+        self.pools[name] = pools.Pool(name=name, parent=options.get("parent"), limit=limit)
+
+    def _job(self, name: str, options: dict[str, str]) -> None:
+        task = plans.GangTask(
+            role="worker",
+            index=0,
+            amount=_amount(options),
+            ports=int(options.get("ports", "0")),
+            gpu_types=tuple(options["type"].split(",")) if "type" in options else (),
+            gpu_memory_bytes=quantities.memory_bytes(options.get("gpu_memory", "0")),
+        )
+        same = options.get("same")
+        self.waiting[name] = plans.Gang(
+            job=name,
+            name=name,
+            pool=options.get("pool", "default"),
+            tasks=tuple(msgspec.structs.replace(task, index=i) for i in range(int(options.get("tasks", "1")))),
+            submitted_at=float(options.get("at", len(self.waiting))),
+            priority=int(options.get("priority", "50")),
+            placement=jobfile.Placement.SPREAD if "spread" in options else jobfile.Placement.PACK,
+            topology=jobfile.Topology(same=jobfile.Domain(same), required="required" in options) if same else None,
+            not_before=float(options["not_before"]) if "not_before" in options else None,
+        )
+
+    def _running(self, name: str, options: dict[str, str]) -> None:
+        node = self.nodes[options["on"]]
+        amount = _amount(options)
+        tasks = int(options.get("tasks", "1"))
+        held = tuple(
+            holdings.Holding(
+                job=name,
+                attempt=1,
+                role="worker",
+                index=i,
+                node=node.name,
+                amount=amount,
+                devices=tuple(range(i * amount.gpus, (i + 1) * amount.gpus)),
+            )
+            for i in range(tasks)
+        )
+        end = options.get("end")
+        self.running[name] = plans.Running(
+            job=name,
+            name=name,
+            pool=options.get("pool", "default"),
+            holdings=held,
+            started_at=0.0,
+            expected_end=float(end) if end else None,
+        )
+
+    def _plan(self, _: str, options: dict[str, str]) -> str:
+        answer = planning.plan(self.snapshot(), float(options.get("now", "0")))
+        return "\n".join(_told(answer, name) for name in self.waiting)
+
+    def _start(self, name: str, options: dict[str, str]) -> None:
+        answer = planning.plan(self.snapshot(), 0.0)
+        launch = next(launch for launch in answer.launches if launch.job == name)
+        gang = self.waiting.pop(name)
+        end = options.get("end")
+        self.running[name] = plans.Running(
+            job=name,
+            name=name,
+            pool=gang.pool,
+            holdings=launch.holdings,
+            started_at=0.0,
+            expected_end=float(end) if end else None,
+        )
+
+    def _finish(self, name: str, _: dict[str, str]) -> None:
+        del self.running[name]
+
+    def _forecast(self, name: str, options: dict[str, str]) -> str:
+        verdict = planning.forecast(self.snapshot(), self.waiting[name], float(options.get("now", "0")))
+        start = "" if verdict.start is None else f" start={verdict.start:g}"
+        return f"{name}: {verdict.when}{start}: {verdict.message}"
+
+
+def _amount(options: dict[str, str]) -> holdings.Resources:
+    return holdings.Resources(
+        cpus_milli=quantities.cpus_milli(options.get("cpus", "0")),
+        memory_bytes=quantities.memory_bytes(options.get("memory", "0")),
+        gpus=int(options.get("gpus", "0")),
+    )
+
+
+def _told(answer: plans.Plan, name: str) -> str:
+    launch = next((launch for launch in answer.launches if launch.job == name), None)
+    if launch is not None:
+        places = ", ".join(
+            claim.node
+            + (f"[{','.join(str(device) for device in claim.devices)}]" if claim.devices else "")
+            + (f":{claim.ports[0]}-{claim.ports[-1]}" if claim.ports else "")
+            for claim in sorted(launch.holdings, key=lambda claim: claim.index)
+        )
+        return f"{name}: starts on {places}"
+    refusal = answer.refusals[name]
+    change = f" {refusal.change}" if refusal.change else ""
+    return f"{name}: {refusal.code}: {refusal.message}{change}"
+
+
+def blocks(text: str) -> Iterator[tuple[list[str], str]]:
+    """The scenario's blocks: commands, and what the last of them is expected to print."""
+    for block in text.strip().split("\n\n"):
+        commands, _, expected = block.partition("\n----\n")
+        lines = [line for line in commands.splitlines() if line and not line.startswith("#")]
+        if lines:
+            yield lines, expected.strip()

@@ -1,0 +1,143 @@
+"""Bad job files: each gets the path of the field, the reason, and the next step."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from oarlock.spec import errors, jobfile, judging, quantities, roles
+
+REFUSED = [
+    # what was written, the path that is named, words that must be in the answer
+    ("nam: y\ncommand: x", "nam", "`name`"),
+    ("command: x\nroles: {worker: {gpuz: 1}}", "roles.worker.gpuz", "`gpus`"),
+    ("command: x\nroles: {wroker: {}}", "roles", "`worker`"),
+    ("command: x\nroles: {worker: {count: 0}}", "roles.worker.count", "between 1 and 10000"),
+    ("command: x\nroles: {worker: {count: 1000000}}", "roles", "too many"),
+    ("command: x\nroles: {worker: {count: 99999999999999999999999999}}", "roles", "too many"),
+    ("command: x\nroles: {worker: {count: 2, min: 3}}", "roles.worker.min", "between 1 and 2"),
+    ("command: x\nroles: {worker: {count: 2, max: 1}}", "roles.worker.max", "between 2"),
+    ("command: x\nroles: {worker: {count: two}}", "roles.worker.count", "whole number"),
+    ("command: x\nroles: {worker: {memory: -2Gi}}", "roles.worker.memory", "512Mi"),
+    ("command: x\nroles: {worker: {memory: 99999999Pi}}", "roles.worker.memory", "out of range"),
+    ("command: x\nroles: {worker: {cpus: -1}}", "roles.worker.cpus", "out of range"),
+    ("command: x\nroles: {worker: {cpus: .nan}}", "roles.worker.cpus", "out of range"),
+    ("command: x\nroles: {worker: {gpus: 1.5}}", "roles.worker.gpus", "whole number"),
+    ("command: x\nroles: {worker: {gpus: .nan}}", "roles.worker.gpus", "out of range"),
+    ("command: x\nroles: {worker: {gpus: .inf}}", "roles.worker.gpus", "out of range"),
+    ("command: x\nroles: {}", "roles", "at least one"),
+    ("command: x\nroles: {chief: {count: 2}}", "roles.chief.count", "one chief"),
+    ("command: x\ncommand: y", "", "stands twice"),
+    ("a: &a [1]\nb: *a", "", "anchors and aliases"),
+    ("command: !!python/object/apply:os.system [ls]", "", "tag"),
+    ("[1]", "", "mapping"),
+    ("", "", "mapping"),
+    ("name: x", "", "`command`"),
+    ("command: ''", "command", "empty"),
+    ("command: []", "command", "empty"),
+    ("command: [a, 1]", "command[1]", "text"),
+    ('command: "a\\0b"', "command", "NUL"),
+    ('command: "\\ud800"', "command", "Unicode"),
+    (f"command: {'x' * 70_000}", "command", "too long"),
+    (f"command: x\nname: {'n' * 1_000_000}", "name", "no name"),
+    ("command: x\nname: Ä", "name", "lower-case"),
+    ("command: x\npool: a/b", "pool", "lower-case"),
+    ("command: x\nenv: {A: 1}", "env.A", "text"),
+    ("command: x\nenv: {OARLOCK_JOB: a}", "env.OARLOCK_JOB", "Oarlock"),
+    ("command: x\nenv: {'A=B': a}", "env", "variable"),
+    ("command: x\ndata: [{source: a, mount: ../b}]", "data[0].mount", "working directory"),
+    ("command: x\ndata: [{source: a, mount: /b}]", "data[0].mount", "working directory"),
+    ("command: x\ndata: [{source: a, mount: b}, {source: c, mount: b}]", "data[1].mount", "taken"),
+    ("command: x\ndata: [{sorce: a, mount: b}]", "data[0].sorce", "`source`"),
+    ("command: x\ndependencies: /etc/passwd", "dependencies", "working directory"),
+    ("command: x\nsecrets: [{name: a, as: foo}]", "secrets[0].as", "env, file"),
+    ("command: x\ntimeout: 0", "timeout", "more than nothing"),
+    ("command: x\ntimeout: 10q", "timeout", "10m"),
+    ("command: x\ncheckpoint: {every: 10q}", "checkpoint.every", "10m"),
+    ("command: x\ncheckpoint: {keep: 0}", "checkpoint.keep", "between 1"),
+    ("command: x\npriority: 5000", "priority", "between 0 and 1000"),
+    ("command: x\nframework: pytorch", "framework", "`torch`"),
+    ("command: x\nstrategy: {kind: ring}", "strategy.kind", "allreduce"),
+    ("x: " + "[" * 100 + "]" * 100, "", "nested too deeply"),
+    ("{" * 5000, "", "YAML"),
+    ("command: x\n\tname: y", "", "line 2"),
+    ("1: 2", "", "not text"),
+]
+
+
+@pytest.mark.parametrize(("written", "path", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(written: str, path: str, words: str) -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        judging.load(written)
+    said = str(caught.value)
+    assert caught.value.path == path
+    assert words in said
+    assert caught.value.hint
+    assert len(said) < 1000, "a message is for reading"
+
+
+def test_a_bomb_is_too_large() -> None:
+    with pytest.raises(errors.TooLarge):
+        judging.load("a: " + "x" * 2_000_000)
+
+
+def test_the_designs_example_is_accepted() -> None:
+    spec = judging.load("""
+name: digits
+command: python train.py --epochs 5
+roles:
+  worker: {count: 2, min: 1, max: 8, nproc: 1, cpus: 1, memory: 2Gi, gpus: 0, gpu_type: [h100, a100],
+           gpu_memory: 40Gi, on_failure: attempt}
+  ps: {count: 1, cpus: 1}
+strategy: {kind: allreduce, compression: none}
+data: [{source: s3://bucket/digits, mount: data/digits}]
+volumes: [{claim: imagenet, mount: /data, read_only: true}]
+secrets: [{name: hub-token, as: env}]
+checkpoint: {to: s3://bucket/ckpt, every: 10m, keep: 3}
+timeout: 12h
+topology: {same: rack, required: false}
+env: {OMP_NUM_THREADS: "1"}
+tensorboard: true
+""")
+    assert spec.roles[roles.RoleName.WORKER].max == 8
+    assert spec.secrets[0].form is jobfile.SecretForm.ENV
+
+
+@hypothesis.given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_whatever_comes_the_answer_is_a_spec_or_an_error_of_ours(raw: object) -> None:
+    hints = []
+    for tried in (raw, {"command": "x", "roles": raw}, {"command": "x", "env": raw}, {"command": raw}):
+        try:
+            judging.decode(tried)
+        except errors.OarlockError as error:
+            hints.append(error.hint)
+    assert all(hints)
+
+
+@pytest.mark.parametrize(
+    ("written", "amount"),
+    [("2Gi", 2 << 30), ("1.5G", 1_500_000_000), ("512Mi", 512 << 20), (1024, 1024), ("10", 10), ("1 GiB", 1 << 30)],
+)
+def test_memory(written: str | int, amount: int) -> None:
+    assert quantities.memory_bytes(written) == amount
+
+
+@pytest.mark.parametrize(
+    ("written", "amount_s"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800), (1.5, 1.5), ("45", 45), ("500ms", 0.5)],
+)
+def test_durations(written: str | float, amount_s: float) -> None:
+    assert quantities.seconds(written) == amount_s
+
+
+@pytest.mark.parametrize("written", ["", "m", "-1s", "1x", "1h-3m", "1e3s", "٣s", "inf", "nan", "9" * 30])
+def test_no_duration(written: str) -> None:
+    with pytest.raises(errors.InvalidInput):
+        quantities.seconds(written)
