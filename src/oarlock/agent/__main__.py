@@ -1,0 +1,58 @@
+"""`python3 -I agent.pyz DIR`: supervise the task whose directory is DIR. Exit status 75: another agent already does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+ALREADY_SUPERVISED = 75
+BAD_ASSIGNMENT = 78
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        sys.stderr.write("usage: python3 -I agent.pyz TASK_DIRECTORY\n")
+        return 64
+    _without_site(arguments)
+    directory = os.path.abspath(arguments[1])
+    if not _lock(directory):
+        sys.stderr.write(f"oarlock agent: another agent holds {directory}/lock: it supervises this task\n")
+        return ALREADY_SUPERVISED
+    from oarlock.agent import assignment, failpoints, supervisor
+
+    failpoints.arm(os.environ.pop(failpoints.ENVIRONMENT_NAME, ""))
+    failpoints.failpoint("lock.taken")
+    try:
+        task = assignment.read(directory)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.stderr.write(f"oarlock agent: assignment.json cannot be used: {type(error).__name__}: {error}\n")
+        return BAD_ASSIGNMENT
+    return supervisor.Supervisor(task).run()
+
+
+def _without_site(arguments: list[str]) -> None:
+    """Begin again with -S where it was not given.
+
+    What an image's site-packages run at start is none of our business, and may cost more than the whole agent.
+    """
+    if sys.flags.no_site or not sys.executable:
+        return
+    os.execv(sys.executable, [sys.executable, "-I", "-S", arguments[0], *arguments[1:]])
+
+
+def _lock(directory: str) -> bool:
+    """Take the lock that says that this task has a living agent. Closed on exec, it dies with this process."""
+    fd = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    status = main(sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the threads may be in the middle of a long poll

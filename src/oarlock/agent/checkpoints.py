@@ -1,0 +1,68 @@
+"""Tells the server of each checkpoint, in order. The server may verify for a long while, so this has its own thread."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+
+from oarlock.agent import client, fetch, files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from oarlock.agent.assignment import Assignment
+    from oarlock.agent.board import Board
+    from oarlock.agent.journal import Journal
+
+MANIFEST_LIMIT_BYTES = 32 << 20
+
+
+class Checkpoints:
+    """A queue of events and the thread that posts them; `waiting` is how many are not answered yet."""
+
+    def __init__(self, task: Assignment, connect: Callable[[], client.Client], board: Board, journal: Journal) -> None:
+        self._task, self._connect, self._board, self._journal = task, connect, board, journal
+        self._queue: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.waiting = 0
+
+    def post(self, event: dict[str, Any]) -> None:
+        self.waiting += 1
+        self._queue.put(event)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        server = self._connect()
+        try:
+            while True:
+                event = self._queue.get()
+                self._send(server, event)
+                self.waiting -= 1
+        except client.Stale:
+            self._board.mark_stale()
+
+    def _send(self, server: client.Client, event: dict[str, Any]) -> None:
+        path = str(event.get("path") or "")
+        try:
+            manifest = self._manifest(path, event.get("manifest_sha256"))
+        except (OSError, ValueError) as error:
+            self._journal.say(f"checkpoint {path} was not reported: {error}")
+            return
+        answer = server.ask("POST", "/checkpoints", dict(event, path=path, manifest=manifest))
+        if not answer.ok:
+            said = answer.json().get("error", "")
+            self._journal.say(f"checkpoint {path} was refused with {answer.status}: {said}")
+
+    def _manifest(self, directory: str, expected: object) -> object:
+        path = os.path.join(directory, "manifest.json")
+        text = files.read_bytes(path, MANIFEST_LIMIT_BYTES)
+        if not text:
+            raise ValueError("its manifest cannot be read")
+        if expected and fetch.sha256_of(path) != str(expected).rpartition(":")[2]:
+            raise ValueError("its manifest does not have the digest that was announced")
+        return json.loads(text.decode("utf-8"))

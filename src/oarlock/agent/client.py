@@ -1,0 +1,291 @@
+"""The agent's side of HTTP: one keep-alive HTTP/1.1 connection for each thread that speaks, over plain sockets.
+
+http.client and urllib cost the agent a third of its memory and start-up; what the protocol needs of HTTP is this page.
+No proxy is ever used. TLS is loaded only where the server's URL asks for it, and always verified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from oarlock.agent.assignment import Assignment
+
+ANSWER_LIMIT_BYTES = 64 << 20
+HEAD_LIMIT_BYTES = 64 << 10
+SILENCE_S = 30.0  # longest silence of a server that owes us bytes, beyond what a long poll asked for
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+REFUSALS_UNTIL_STALE = 3
+
+
+class Stale(Exception):
+    """The server says that this task is no longer wanted: kill and go."""
+
+
+class Abandoned(Exception):
+    """The caller's own reason to stop trying came true between two tries."""
+
+
+class Broken(OSError):
+    """The answer is not HTTP, or ended early: the connection is of no more use."""
+
+
+class Answer:
+    """One HTTP answer: `status`, and `body` (empty where it was streamed into a sink)."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def json(self) -> dict[str, Any]:
+        """The body as an object; anything else is an empty one, so that every field reads as absent."""
+        try:
+            value = json.loads(self.body.decode("utf-8")) if self.body else {}
+        except ValueError:
+            value = {}
+        return value if isinstance(value, dict) else {}
+
+
+class Client:
+    """Asks until the server answers, and tells apart the answers that matter to every request: see `ask`."""
+
+    def __init__(self, assignment: Assignment, on_contact: Callable[[], None]) -> None:
+        self._assignment = assignment
+        self._on_contact = on_contact
+        self._connection: Connection | None = None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        wait_s: float = 0.0,
+        sink: Callable[[bytes], object] | None = None,
+        abandon: Callable[[], bool] | None = None,
+    ) -> Answer:
+        """Return the first 2xx or 4xx answer, however long that takes; raise Stale at 410, or at 401 and 403 thrice.
+
+        `body` is bytes, sent raw, or anything else, sent as JSON. A body that went into `sink` before the connection
+        broke is not taken back: the caller starts over by raising from `sink` or by checking a digest.
+        """
+        pause_s, refusals = FIRST_PAUSE_S, 0
+        while True:
+            if abandon is not None and abandon():
+                raise Abandoned
+            try:
+                answer = self._once(method, path, body, wait_s, sink)
+            except OSError:
+                answer = Answer(0, b"")
+            if 200 <= answer.status < 500 and answer.status not in (408, 429):
+                self._on_contact()
+                if answer.status == 410:
+                    raise Stale
+                if answer.status not in (401, 403):
+                    return answer
+                refusals += 1
+                if refusals >= REFUSALS_UNTIL_STALE:
+                    raise Stale
+                pause_s = 1.0
+            time.sleep(pause_s * (0.75 + os.urandom(1)[0] / 512.0))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _once(
+        self, method: str, path: str, body: object, wait_s: float, sink: Callable[[bytes], object] | None
+    ) -> Answer:
+        """One try. A kept connection that the server had closed meanwhile is replaced without counting as a try."""
+        kept = self._connection is not None and self._connection.usable()
+        if not kept:
+            self._connection = Connection(self._assignment)
+        connection = self._connection
+        assert connection is not None
+        try:
+            return connection.exchange(method, path, body, wait_s, sink)
+        except OSError:
+            connection.close()
+            if not kept or connection.heard:
+                raise
+            self._connection = Connection(self._assignment)
+            return self._connection.exchange(method, path, body, wait_s, sink)
+
+
+class Connection:
+    """One TCP or TLS connection to where the server is now (`server_file` is read at every new connection)."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        secure, self._host, port, self._base = split_url(server_url(assignment))
+        self._head = f"Authorization: Bearer {assignment.token}\r\nOarlock-Task: {assignment.key.text}\r\n"
+        self._buffer = b""
+        self._open = True
+        self.heard = False  # a byte of the present answer has come: it cannot be asked for again unseen
+        plain = socket.create_connection((self._host.strip("[]"), port), timeout=10.0)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _wrap(plain, self._host.strip("[]"), assignment.ca_file) if secure else plain
+
+    def usable(self) -> bool:
+        """False once the server has closed its side: an idle connection has nothing to be read."""
+        if not self._open or self._buffer:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if poll.poll(0):
+            self.close()
+        return self._open
+
+    def close(self) -> None:
+        self._open = False
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def exchange(
+        self, method: str, path: str, body: object, wait_s: float, sink: Callable[[bytes], object] | None
+    ) -> Answer:
+        payload, kind = body, "application/octet-stream"
+        if not isinstance(payload, bytes):
+            payload = b"" if body is None else json.dumps(body).encode()
+            kind = "application/json"
+        head = f"{method} {self._base}/agent/v1{path} HTTP/1.1\r\nHost: {self._host}\r\n{self._head}"
+        if payload or method != "GET":
+            head += f"Content-Type: {kind}\r\nContent-Length: {len(payload)}\r\n"
+        self.heard = False
+        self._socket.settimeout(wait_s + SILENCE_S)
+        self._socket.sendall((head + "\r\n").encode("latin-1") + payload)
+        return self._answer(sink)
+
+    def _answer(self, sink: Callable[[bytes], object] | None) -> Answer:
+        status, headers = self._read_head()
+        while 100 <= status < 200:
+            status, headers = self._read_head()
+        parts: list[bytes] = []
+        keep = sink if sink is not None and status == 200 else parts.append
+        if status not in (204, 304):
+            self._read_body(headers, keep)
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return Answer(status, b"".join(parts))
+
+    def _read_head(self) -> tuple[int, dict[str, str]]:
+        while b"\r\n\r\n" not in self._buffer:
+            if len(self._buffer) > HEAD_LIMIT_BYTES:
+                raise Broken("the answer's head is too long")
+            self._fill()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ", 2)
+        if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
+            raise Broken("not an HTTP answer")
+        headers = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return int(words[1]), headers
+
+    def _read_body(self, headers: dict[str, str], keep: Callable[[bytes], object]) -> None:
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            while self._read_chunk(keep):
+                pass
+        elif "content-length" in headers:
+            self._read_exactly(_number(headers["content-length"], 10), keep)
+        else:
+            self._read_to_end(keep)
+
+    def _read_chunk(self, keep: Callable[[bytes], object]) -> bool:
+        size = _number(self._read_line().split(b";")[0].decode("latin-1"), 16)
+        if size:
+            self._read_exactly(size, keep)
+            self._read_line()
+            return True
+        while self._read_line():
+            pass  # trailers
+        return False
+
+    def _read_line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            if len(self._buffer) > HEAD_LIMIT_BYTES:
+                raise Broken("a line of the answer is too long")
+            self._fill()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _read_exactly(self, left: int, keep: Callable[[bytes], object]) -> None:
+        if left > ANSWER_LIMIT_BYTES and getattr(keep, "__self__", None).__class__ is list:
+            raise Broken("the answer is too long")
+        while left:
+            if not self._buffer:
+                self._fill()
+            part, self._buffer = self._buffer[:left], self._buffer[left:]
+            left -= len(part)
+            keep(part)
+
+    def _read_to_end(self, keep: Callable[[bytes], object]) -> None:
+        if self._buffer:
+            keep(self._buffer)
+        self._buffer = b""
+        while True:
+            part = self._socket.recv(65536)
+            if not part:
+                self.close()
+                return
+            keep(part)
+
+    def _fill(self) -> None:
+        part = self._socket.recv(65536)
+        if not part:
+            raise Broken("the server closed the connection")
+        self.heard = True
+        self._buffer += part
+
+
+def server_url(assignment: Assignment) -> str:
+    """Where the server is now: a local one may have come back on another port, and says so in its file."""
+    if assignment.server_file:
+        try:
+            with open(assignment.server_file, encoding="utf-8") as file:
+                url = json.load(file).get("url")
+            if isinstance(url, str) and url:
+                return url
+        except (OSError, ValueError, AttributeError):
+            pass
+    return assignment.server
+
+
+def split_url(url: str) -> tuple[bool, str, int, str]:
+    """(is https, host, port, base path) of a server's URL. IPv6 hosts keep their brackets."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("http", "https"):
+        raise Broken(f"the server's URL must begin with http:// or https://, not {url!r}")
+    authority, slash, path = rest.partition("/")
+    host, colon, port = authority.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = authority, ""
+    base = (slash + path).rstrip("/")
+    return scheme == "https", host, int(port or (443 if scheme == "https" else 80)), base
+
+
+def _number(text: str, radix: int) -> int:
+    try:
+        value = int(text, radix)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise Broken(f"a length that is no number: {text!r}")
+    return value
+
+
+def _wrap(plain: socket.socket, host: str, ca_file: str | None) -> socket.socket:
+    import ssl  # 5 MB and 10 ms: only where the URL asks for it
+
+    context = ssl.create_default_context(cafile=ca_file)
+    return context.wrap_socket(plain, server_hostname=host)

@@ -1,0 +1,74 @@
+"""What the library in the user's process says in `report/events-N.jsonl`: read line by line as it grows.
+
+Whole lines only; a line that is not an object is skipped, because the file is the user's process's to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+READ_BYTES = 256 << 10
+LONGEST_LINE_BYTES = 1 << 20
+
+
+class EventFile:
+    """One process's events. `poll` returns the new ones, in order."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._rest = b""
+
+    def poll(self) -> list[dict[str, Any]]:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return []
+        data = os.read(self._fd, READ_BYTES)
+        if not data:
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE_BYTES:
+            self._rest = b""
+        return [event for event in map(_parse, lines) if event is not None]
+
+
+class Events:
+    """All processes' events, sorted by what becomes of them: `hello` and `progress` to report, checkpoints to post."""
+
+    def __init__(self, report: str, nproc: int) -> None:
+        self._files = [EventFile(os.path.join(report, f"events-{number}.jsonl")) for number in range(nproc)]
+        self.hello: dict[str, Any] | None = None
+        self.progress: dict[str, Any] | None = None
+        self.progressed_at: float | None = None  # monotonic; None while no library has spoken
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Take in what is new; return the checkpoint events among it."""
+        checkpoints = []
+        for file in self._files:
+            for event in file.poll():
+                kind = event.get("event")
+                if kind in ("hello", "progress", "checkpoint", "done"):
+                    self.progressed_at = time.monotonic()
+                if kind == "hello":
+                    self.hello = event
+                elif kind == "progress":
+                    self.progress = event
+                elif kind == "checkpoint":
+                    checkpoints.append(event)
+        return checkpoints
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

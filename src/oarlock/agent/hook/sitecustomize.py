@@ -1,0 +1,93 @@
+"""Lets a user's Python process answer with its stacks: first on PYTHONPATH, so that Python imports it at its start.
+
+Acts only where OARLOCK_REPORT is set. SIGUSR2 then makes the interpreter write every thread's stack into a file, in C
+and without the program's help, so it works in a hung collective and in an endless loop. The ready file says that this
+process can answer. A program that wants SIGUSR2 for itself gets it, and the ready file goes.
+
+Then the sitecustomize that this one hides, if there is one, runs as if this one were not here. Nothing is printed, and
+nothing that goes wrong here reaches the program. Python 3.6 and newer.
+"""
+
+
+def _answer_with_stacks() -> None:
+    import os
+
+    report = os.environ.get("OARLOCK_REPORT")
+    if not report or not os.path.isdir(report):
+        return
+    import _signal  # type: ignore[import-not-found]  # what signal is made of, without its enums: 3 ms less
+    import atexit
+    import faulthandler
+
+    state = {"fd": -1, "pid": 0}
+
+    def path(suffix: str) -> str:
+        return os.path.join(report, f"stack-{state['pid']}.{suffix}")
+
+    def withdraw() -> None:
+        if state["pid"] == os.getpid():
+            for suffix in ("ready", "txt"):
+                try:
+                    os.unlink(path(suffix))
+                except Exception:
+                    pass
+
+    def register() -> None:
+        try:
+            if state["fd"] >= 0:
+                os.close(state["fd"])  # the parent's file, after a fork
+            state["fd"], state["pid"] = -1, os.getpid()
+            fd = os.open(path("txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                import fcntl
+
+                # A high number: programs may count on 3 being free.
+                high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
+                os.close(fd)
+                fd = high
+            except Exception:
+                pass
+            state["fd"] = fd
+            faulthandler.register(_signal.SIGUSR2, file=fd, all_threads=True, chain=False)
+            ready = os.open(path("ready"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.write(ready, path("txt").encode())
+            os.close(ready)
+        except Exception:
+            pass
+
+    set_handler = _signal.signal
+
+    def signal(signalnum: int, handler: object) -> object:
+        if signalnum == _signal.SIGUSR2:
+            withdraw()
+        return set_handler(signalnum, handler)
+
+    register()
+    _signal.signal = signal  # what the signal module calls
+    atexit.register(withdraw)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=register)
+
+
+def _run_hidden() -> None:
+    import os
+    import sys
+    from _frozen_importlib_external import PathFinder
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    from _frozen_importlib import module_from_spec
+
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)  # its errors are its own: site reports them as it would without us
+
+
+try:
+    _answer_with_stacks()
+except Exception:
+    pass
+_run_hidden()

@@ -1,0 +1,80 @@
+"""The long poll for orders, and the two that need no decision of main: stacks, and a new round of the membership."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from oarlock.agent import client, rendezvous, stacks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from oarlock.agent.assignment import Assignment
+    from oarlock.agent.board import Board
+    from oarlock.agent.journal import Journal
+    from oarlock.agent.killing import Reach
+
+WAIT_S = 25
+UNEXPECTED_S = 5.0
+
+
+class Orders:
+    """Keeps `board.orders` fresh for as long as the agent lives."""
+
+    def __init__(
+        self, task: Assignment, connect: Callable[[], client.Client], board: Board, reach: Reach, journal: Journal
+    ) -> None:
+        self._task, self._connect, self._board, self._reach, self._journal = task, connect, board, reach, journal
+        self._stacks_done: object = None
+        self._started = False
+
+    def start(self) -> None:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="orders", daemon=True).start()
+
+    def _run(self) -> None:
+        server = self._connect()
+        try:
+            while True:
+                seen = self._board.orders.get("version", "")
+                answer = server.ask("GET", f"/orders?seen={seen}&wait={WAIT_S}", wait_s=WAIT_S)
+                if answer.status == 200:
+                    self._board.take_orders(answer.json())
+                self._follow(server)
+                if answer.status != 204 and self._board.orders.get("version", "") == seen:
+                    time.sleep(UNEXPECTED_S)  # an answer that brings nothing new must not become a busy loop
+        except client.Stale:
+            self._board.mark_stale()
+
+    def _follow(self, server: client.Client) -> None:
+        orders, current = self._board.orders, self._board.rendezvous
+        request = orders.get("stacks")
+        if request is not None and request != self._stacks_done and self._board.phase is not None:
+            self._stacks_done = request
+            threading.Thread(target=self._send_stacks, args=(request,), name="stacks", daemon=True).start()
+        if current is not None and int(orders.get("round") or 0) > current.round:
+            self._next_round(server, int(orders["round"]))
+
+    def _send_stacks(self, request: object) -> None:
+        try:
+            found = stacks.collect(self._task.report, self._reach)
+            blanker = self._board.blanker
+            texts = {str(pid): blanker.text(text) if blanker else text for pid, text in found.items()}
+            self._connect().ask("POST", "/stacks", {"request": request, "stacks": texts})
+        except client.Stale:
+            self._board.mark_stale()
+
+    def _next_round(self, server: client.Client, number: int) -> None:
+        """Survivors of a change in the membership find the new round in a file; the library in them looks for it."""
+        answer = server.ask("GET", f"/rendezvous?round={number}&wait=5", wait_s=5)
+        if answer.status != 200:
+            return
+        try:
+            newer = rendezvous.Rendezvous(answer.json())
+            newer.announce(self._task)
+            self._board.rendezvous = newer
+        except (OSError, ValueError) as error:
+            self._journal.say(f"round {number} could not be written: {error}")

@@ -1,0 +1,132 @@
+"""The user's processes: each the leader of a session of its own, writing to files, reaped by nobody but the agent.
+
+A leader that has ended is left a zombie until everything of the task is gone: as long as it is there, its number
+cannot be given to a stranger, and signals to its group and session reach what they are meant for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oarlock.agent.cgroups import Cgroup
+
+
+class Process:
+    """One started process. `code` or `signal` is set once it has ended; `ended_by_us` if we had signalled it before."""
+
+    def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None) -> None:
+        self.pid = pid
+        self._popen = popen  # kept, so that subprocess does not reap it behind our back
+        self.code: int | None = None
+        self.signal: int | None = None
+        self.ended_at: float | None = None
+        self.signalled = False
+        self.ended_by_us = False
+
+    @property
+    def running(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def failed(self) -> bool:
+        return not self.running and not self.ended_by_us and bool(self.signal or self.code)
+
+    def poll(self) -> bool:
+        """Notice the end without reaping (as process 1 of a container: reap, strangers too); True if it has ended."""
+        if self.running:
+            status = _peek(self.pid)
+            if status is not None:
+                self.end(*status)
+        return not self.running
+
+    def end(self, code: int | None, signum: int | None) -> None:
+        self.code, self.signal = code, signum
+        self.ended_at = time.time()
+        self.ended_by_us = self.signalled
+        if self._popen is not None:
+            self._popen.returncode = -signum if signum else (code or 0)
+
+    def reap(self) -> None:
+        with contextlib.suppress(OSError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+
+def start(
+    argv: list[str], env: dict[str, str], cwd: str, stdout: str, stderr: str, cgroup: Cgroup | None = None
+) -> Process:
+    """Start `argv` in a new session, output appended to the two files. OSError where it cannot be started.
+
+    subprocess forks and execs in C. Only where a cgroup is to be entered does Python code run in between, and that
+    code is one write to a descriptor that is open already: it takes no lock that another thread could hold.
+    """
+    entry = cgroup.entry_fd() if cgroup is not None else -1
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    out = os.open(stdout, flags, 0o600)
+    err = out if stderr == stdout else os.open(stderr, flags, 0o600)
+
+    def enter() -> None:
+        try:
+            os.write(entry, b"0\n")
+        except OSError:
+            pass  # seen from outside afterwards: Cgroup.holds
+
+    try:
+        popen = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            preexec_fn=enter if entry >= 0 else None,  # noqa: PLW1509 - see above
+        )
+    finally:
+        for fd in {out, err, entry} - {-1}:
+            os.close(fd)
+    return Process(popen.pid, popen)
+
+
+def argv_of(command: str | list[str]) -> list[str]:
+    return ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+
+
+def _peek(pid: int) -> tuple[int | None, int | None] | None:
+    """(code, signal) of an ended child, which stays a zombie where the system allows it; None while it runs."""
+    if os.getpid() != 1 and hasattr(os, "waitid"):
+        try:
+            seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None, 9  # reaped by somebody else: it is gone, and nobody can say how
+        if seen is None:
+            return None
+        return (seen.si_status, None) if seen.si_code == os.CLD_EXITED else (None, seen.si_status)
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None, 9
+    if not done:
+        return None
+    return (os.WEXITSTATUS(status), None) if os.WIFEXITED(status) else (None, os.WTERMSIG(status))
+
+
+def reap_strangers(own: set[int]) -> None:
+    """As process 1 of a container the agent inherits orphans: reap those that are none of its own processes."""
+    if os.getpid() != 1 or not hasattr(os, "waitid"):
+        return
+    for _ in range(1000):
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if seen is None or seen.si_pid in own:
+            return  # the owner's poll takes it first
+        try:
+            os.waitpid(seen.si_pid, os.WNOHANG)
+        except OSError:
+            return

@@ -1,0 +1,86 @@
+"""The exit record: how the task ended, decided from what was seen, and written so that it is whole or absent."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oarlock.agent.process import Process
+
+COMMAND_NOT_FOUND = 127
+SHELL_SIGNAL_BASE = 128
+LAST_SIGNAL = 31
+
+
+class Outcome:
+    """What the job is told of this task's end. `code` and `signal` are the first failure's."""
+
+    def __init__(self, reason: str, code: int | None, signum: int | None = None, killed_by_us: bool = False) -> None:
+        self.reason, self.code, self.signal, self.killed_by_us = reason, code, signum, killed_by_us
+        self.detail = ""
+
+    @property
+    def good(self) -> bool:
+        return self.reason == "exited" and self.code == 0
+
+
+def judge(processes: list[Process], ending: str | None, through_shell: bool, oom_seen: bool, oom_sure: bool) -> Outcome:
+    """The outcome of ended processes. `ending` is why we ended them, if we did: stopped, stale, orphaned.
+
+    A process that failed before our signal reached it decides: the first one, by time. Then our own signal, which is
+    neutral. `oom_sure`: the counter is the task's alone; otherwise only a SIGKILL that was not ours is put down to it.
+    """
+    failures = sorted((p for p in processes if p.failed), key=lambda p: p.ended_at or 0.0)
+    if failures and ending not in ("stale", "orphaned"):
+        return _failure(failures[0], through_shell, oom_seen, oom_sure)
+    if ending is not None:
+        ended = [p for p in processes if p.signal or p.code] or processes
+        first = ended[0] if ended else None
+        signum = first.signal if first else None
+        return Outcome(ending, _code(first.code, signum) if first else None, signum, True)
+    return Outcome("exited", 0)
+
+
+def _failure(process: Process, through_shell: bool, oom_seen: bool, oom_sure: bool) -> Outcome:
+    code, signum = process.code, process.signal
+    if through_shell and code is not None and SHELL_SIGNAL_BASE < code <= SHELL_SIGNAL_BASE + LAST_SIGNAL:
+        signum = code - SHELL_SIGNAL_BASE  # the shell's way to say that its child was killed
+    if oom_seen and (oom_sure or signum == 9):
+        return Outcome("oom", _code(code, signum), signum)
+    if signum:
+        return Outcome("signal", _code(code, signum), signum)
+    if through_shell and code == COMMAND_NOT_FOUND:
+        return Outcome("command_not_found", code)
+    return Outcome("exited", code)
+
+
+def _code(code: int | None, signum: int | None) -> int | None:
+    return SHELL_SIGNAL_BASE + signum if code is None and signum else code
+
+
+def compose(
+    key: str,
+    outcome: Outcome,
+    processes: list[dict[str, Any]],
+    started_at: float | None,
+    way: str,
+    left: list[int],
+    oom_seen: bool,
+) -> dict[str, Any]:
+    return {
+        "key": key,
+        "code": outcome.code,
+        "signal": outcome.signal,
+        "reason": outcome.reason,
+        "detail": outcome.detail,
+        "killed_by_us": outcome.killed_by_us,
+        "oom": outcome.reason == "oom" or oom_seen,
+        "processes": processes,
+        "started_at": started_at,
+        "ended_at": time.time(),
+        "kill": way,
+        "left": left,
+    }

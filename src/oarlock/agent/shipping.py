@@ -1,0 +1,195 @@
+"""Everything that goes to the server, in one thread: log bytes, metric bytes, reports, the exit.
+
+The files on disk are the spool: nothing is kept in memory but the batch under way. After an outage the server says how
+many bytes it has, and shipping goes on from there, so that every byte arrives once and in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from oarlock.agent import checkpoints, client, events, reports, stream
+from oarlock.agent.failpoints import failpoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from oarlock.agent.assignment import Assignment
+    from oarlock.agent.board import Board
+    from oarlock.agent.journal import Journal
+
+REQUEST_SPACING_S = 0.05  # about 20 requests a second
+QUIET_POLL_S = 0.2
+BUSY_POLL_S = 0.05
+BUSY_FOR_S = 2.0
+REFUSALS_UNTIL_GIVEN_UP = 3
+REFUSED_PAUSE_S = 2.0
+# A failure must be known within seconds even where a backlog of logs or a slow checkpoint would delay it; a good end or
+# a stop is told after them, because what follows it (a resume) wants them.
+FAILURE_AFTER_S = 2.0
+GOOD_END_AFTER_S = 60.0
+
+
+class Shipper:
+    def __init__(self, task: Assignment, connect: Callable[[], client.Client], board: Board, journal: Journal) -> None:
+        self._task, self._connect, self._board, self._journal = task, connect, board, journal
+        self._events = events.Events(task.report, task.nproc)
+        self._checkpoints = checkpoints.Checkpoints(task, connect, board, journal)
+        self._reports = reports.Reports()
+        self._logs: list[stream.Stream] = []
+        self._metrics: list[stream.Stream] = []
+        self._wake = threading.Event()
+        self._started = False
+        self._grown = 0
+        self._grew_at = time.monotonic()
+        self._exit_since: float | None = None
+        self._exit_told = False
+        self._exit_refusals = 0
+
+    def start(self) -> None:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="shipper", daemon=True).start()
+
+    def nudge(self) -> None:
+        """Main has changed something that should be sent now."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        server = self._connect()
+        try:
+            while not self._board.delivered:
+                began = time.monotonic()
+                requests = self._turn(server)
+                self._rest(requests, time.monotonic() - began)
+        except client.Stale:
+            self._board.mark_stale()
+        except Exception as error:  # noqa: BLE001 - said in the journal, then the thread begins anew
+            self._journal.say(f"shipping stumbled: {type(error).__name__}: {error}")
+            time.sleep(1.0)
+            self._started = False
+            self.start()
+
+    def _rest(self, requests: int, took_s: float) -> None:
+        """The pause that keeps us at the request rate when there is work, and cheap when there is none."""
+        if requests:
+            pause_s = REQUEST_SPACING_S * requests - took_s
+        else:
+            busy = self._board.ended or time.monotonic() - self._grew_at < BUSY_FOR_S
+            pause_s = BUSY_POLL_S if busy else QUIET_POLL_S
+        if pause_s > 0:
+            self._wake.wait(pause_s)
+        self._wake.clear()
+
+    def _turn(self, server: client.Client) -> int:
+        ended = self._board.ended  # read before the files: what is in them now is then all there will be
+        self._open_streams()
+        self._limit_spool()
+        requests = 0
+        for file in self._logs:
+            requests += self._ship(server, "/logs/", file, ended)
+        for file in self._metrics:
+            requests += self._ship(server, "/metrics/", file, ended)
+        for event in self._events.poll():
+            self._checkpoints.post(event)
+        requests += self._report(server, time.monotonic())
+        if self._exit_told and ended and self._drained() and not self._checkpoints.waiting:
+            self._board.delivered = True
+            self._board.wake()
+        return requests
+
+    def _open_streams(self) -> None:
+        """Log files are read only once the secrets are known that must be blanked in them."""
+        if self._logs or self._board.blanker is None:
+            return
+        for number in range(self._task.nproc):
+            for kind in ("stdout", "stderr"):
+                name = f"{kind}.{number}"
+                self._logs.append(stream.Stream(name, self._task.path(name), self._board.blanker))
+            path = f"{self._task.report}/metrics-{number}.bin"
+            self._metrics.append(stream.Stream(str(number), path, None))
+
+    def _limit_spool(self) -> None:
+        sizes = {file: file.unsent() for file in self._logs}
+        grown = sum(file.end() for file in self._logs)
+        if grown != self._grown:
+            self._grown, self._grew_at = grown, time.monotonic()
+        excess = sum(sizes.values()) - self._task.spool_bytes
+        if excess > 0:
+            largest = max(self._logs, key=lambda file: sizes[file])
+            dropped = largest.drop(excess + self._task.spool_bytes // 8)
+            self._journal.say(f"{largest.name}: {dropped} bytes dropped: the spool is full")
+
+    def _ship(self, server: client.Client, path: str, file: stream.Stream, final: bool) -> int:
+        """Send one batch, if there is one; return the number of requests made."""
+        if file.refusals >= REFUSALS_UNTIL_GIVEN_UP and final:
+            return 0
+        data = file.batch(final)
+        if not data:
+            return 0
+        failpoint("logs.before_send")
+        answer = server.ask("POST", f"{path}{file.name}?offset={file.acknowledged}", data)
+        failpoint("logs.after_send")
+        length = answer.json().get("length")
+        if answer.status in (200, 409) and isinstance(length, int):
+            if length == file.acknowledged:
+                file.refusals += 1
+            else:
+                file.refusals = 0
+            file.acknowledge(length)
+        else:
+            file.refusals += 1
+            self._journal.say(f"{path}{file.name} was refused with {answer.status}")
+        if file.refusals:
+            time.sleep(REFUSED_PAUSE_S if not final else REQUEST_SPACING_S)
+        return 1
+
+    def _report(self, server: client.Client, now: float) -> int:
+        exit_record = self._board.exit if self._exit_may_go(now) else None
+        idle_s = now - (self._events.progressed_at or self._grew_at) if self._board.phase == "PROCESSING" else None
+        body = self._reports.due(
+            now,
+            idle_s,
+            phase=self._board.phase,
+            detail=self._board.detail,
+            hello=self._events.hello,
+            progress=self._events.progress,
+            exit=exit_record,
+        )
+        if body is None:
+            return 0
+        if exit_record is not None:
+            failpoint("report.before_exit")
+        answer = server.ask("POST", "/report", body)
+        if answer.ok:
+            self._board.take_orders(answer.json().get("orders"))
+        else:
+            self._journal.say(f"a report was refused with {answer.status}")
+        self._reports.told(now, body)
+        if "exit" in body:
+            self._note_exit(answer)
+        return 1
+
+    def _note_exit(self, answer: client.Answer) -> None:
+        failpoint("report.after_exit")
+        self._exit_refusals += not answer.ok
+        self._exit_told = answer.ok or self._exit_refusals >= REFUSALS_UNTIL_GIVEN_UP
+        if not self._exit_told:
+            self._reports = reports.Reports()
+
+    def _exit_may_go(self, now: float) -> bool:
+        """Logs and checkpoints first, within bounds."""
+        record = self._board.exit
+        if record is None or self._exit_told:
+            return record is not None
+        self._exit_since = self._exit_since if self._exit_since is not None else now
+        good = record["killed_by_us"] or record["code"] == 0
+        if now - self._exit_since > (GOOD_END_AFTER_S if good else FAILURE_AFTER_S):
+            return True
+        return self._drained() and not self._checkpoints.waiting
+
+    def _drained(self) -> bool:
+        given_up = REFUSALS_UNTIL_GIVEN_UP
+        return all(not file.unsent() or file.refusals >= given_up for file in self._logs + self._metrics)

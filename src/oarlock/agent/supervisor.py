@@ -1,0 +1,362 @@
+"""The life of one task, top-down: arrive, start, supervise, store, record, linger.
+
+The main thread runs this and never waits for the network: it sleeps on the board, and decides. Threads that do speak
+with the server may be anywhere in their conversations when the end comes; they start nothing once `closing` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from oarlock.agent import (
+    arrival,
+    blanking,
+    cgroups,
+    client,
+    environment,
+    fetch,
+    files,
+    journal,
+    killing,
+    orders,
+    process,
+    procfs,
+    record,
+    shipping,
+    stream,
+)
+from oarlock.agent.board import Board
+from oarlock.agent.failpoints import failpoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oarlock.agent.assignment import Assignment
+
+TICK_S = 1.0
+STOPPING_TICK_S = 0.1
+PEER_FAILURE_GRACE_S = 3.0  # for the others of one task, after one has failed: they mostly hang in a collective
+LEAVE_WITHIN_S = 10.0  # after a signal to the agent itself, with the exit record on disk but not delivered
+LAST_LINES = 20
+LAST_LINES_BYTES = 64 << 10
+LAST_LINE_CHARACTERS = 2000
+
+
+class End:
+    """Why the task is to end (`stopped`, `stale`, `orphaned`, or None: a peer failed) and until when it may do so."""
+
+    def __init__(self, reason: str | None, grace_s: float) -> None:
+        self.reason, self.grace_s = reason, grace_s
+        self.until = time.monotonic() + grace_s
+
+
+class Supervisor:
+    def __init__(self, task: Assignment) -> None:
+        self._task = task
+        self._board = Board()
+        self._journal = journal.Journal(task.path("agent.log"))
+        self._cgroup = cgroups.Cgroup(task.cgroup)
+        self._oom = cgroups.OutOfMemory(self._cgroup)
+        self._reach = killing.Reach(task.key.text, self._cgroup)
+        self._helper = fetch.Helper(task, self._board, self._reach)
+        self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)
+        self._shipper = shipping.Shipper(task, self._connect, self._board, self._journal)
+        self._processes: list[process.Process] = []
+        self._secret_env: dict[str, str] = {}
+        self._started_at: float | None = None
+        self._signalled = 0
+
+    def run(self) -> int:
+        """Returns the agent's exit status: the record's code where there is one."""
+        self._prepare()
+        outcome = self._arrive() or self._start() or self._supervise()
+        left = self._clear_away()
+        outcome = self._settle(outcome)
+        if outcome.good and self._task.uploads:
+            outcome = self._store(outcome)
+        self._write_record(outcome, left)
+        self._linger(outcome)
+        return outcome.code if outcome.code is not None else int(not outcome.good)
+
+    def _prepare(self) -> None:
+        signal.set_wakeup_fd(self._board.wake_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for directory in (self._task.report, self._task.results):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        self._write_self()
+        if self._task.cgroup and not self._cgroup.usable:
+            self._journal.say(f"cgroup {self._task.cgroup} cannot be entered: kill goes by session and mark")
+
+    # To the barrier
+
+    def _arrive(self) -> record.Outcome | None:
+        """None once the rendezvous is here; else why there will be no start."""
+        if self._task.needs_fetching:
+            self._board.phase = "DOWNLOADING"
+            self._shipper.start()
+            self._orders.start()
+        began = time.monotonic()
+        arrival.Arrival(self._task, self._connect(), self._board, self._helper).start()
+        while self._board.rendezvous is None:
+            if self._board.failure is not None:
+                return _outcome(*self._board.failure)
+            end = self._why_end()
+            if end is not None:
+                return record.Outcome(end.reason or "stopped", None, None, True)
+            if time.monotonic() - began > TICK_S:
+                self._orders.start()
+            self._board.wait(TICK_S)
+        return None
+
+    def _start(self) -> record.Outcome | None:
+        """None once every process runs; else why one could not."""
+        failpoint("process.before_start")
+        meeting = self._board.rendezvous
+        assert meeting is not None
+        try:
+            self._place_secrets()
+            meeting.write_files(self._task)
+        except (OSError, ValueError) as error:
+            return _outcome("download_failed", f"the task's files could not be written: {error}")
+        self._started_at = time.time()
+        for number in range(self._task.nproc):
+            env = environment.build(self._task, os.environ, self._secret_env, meeting, number, self._board.virtual_env)
+            if number == 0:
+                hidden = {name: value for name, value in env.items() if name not in self._secret_env}
+                files.write_json(self._task.path("env.json"), hidden)
+            try:
+                self._start_one(number, env)
+            except OSError as error:
+                where = "" if os.path.isdir(self._task.workdir) else f" ({self._task.workdir} is not a directory)"
+                outcome = _outcome("command_not_found", f"the command cannot be started: {error}{where}")
+                outcome.code = record.COMMAND_NOT_FOUND
+                return outcome
+        self._board.phase = "PROCESSING"
+        self._board.detail = None
+        self._shipper.start()
+        self._shipper.nudge()
+        self._orders.start()
+        self._write_self()
+        failpoint("process.started")
+        return None
+
+    def _start_one(self, number: int, env: dict[str, str]) -> None:
+        with self._board.starting:
+            started = process.start(
+                process.argv_of(self._task.command),
+                env,
+                self._task.workdir,
+                self._task.path(f"stdout.{number}"),
+                self._task.path(f"stderr.{number}"),
+                self._cgroup,
+            )
+            self._processes.append(started)
+            self._reach.leaders.append(started.pid)
+        if self._cgroup.usable and not self._cgroup.holds(started.pid):
+            self._journal.say(f"process {started.pid} did not enter the cgroup: kill goes by session and mark")
+            self._reach.way = "session"
+
+    def _place_secrets(self) -> None:
+        """Secrets become variables or files that only this task can read; their values are blanked from here on."""
+        values = []
+        for name, secret in sorted(self._board.secrets.items()):
+            value, variable = str(secret.get("value", "")), environment.secret_variable(name)
+            values.append(value)
+            if secret.get("as") == "file":
+                os.makedirs(self._task.path("secrets"), mode=0o700, exist_ok=True)
+                path = files.inside(self._task.path("secrets"), name.replace("/", "_"))
+                files.write_atomically(path, value)
+                self._secret_env[variable + "_FILE"] = path
+            else:
+                self._secret_env[variable] = value
+        self._board.blanker = blanking.Blanker(values)
+
+    # While it runs
+
+    def _supervise(self) -> record.Outcome | None:
+        """Until the processes have ended by themselves, or have been asked to and the grace is over."""
+        end: End | None = None
+        while True:
+            process.reap_strangers({each.pid for each in self._processes})
+            running = [each for each in self._processes if not each.poll()]
+            wanted = self._why_end()
+            if wanted is None and running and any(each.failed for each in self._processes):
+                wanted = End(None, min(PEER_FAILURE_GRACE_S, self._task.grace_s))
+            if wanted is not None and (end is None or wanted.until < end.until):
+                end = self._begin_to_end(wanted, again=end is not None)
+            if end is None and not running:
+                return None
+            if end is not None and (time.monotonic() >= end.until or not (running or self._reach.alive())):
+                return None if end.reason is None else record.Outcome(end.reason, None)
+            self._board.wait(TICK_S if end is None else max(0.0, min(STOPPING_TICK_S, end.until - time.monotonic())))
+
+    def _begin_to_end(self, end: End, again: bool) -> End:
+        if not again:
+            for each in self._processes:
+                each.signalled = each.running
+            if end.grace_s > 0:
+                self._reach.ask()
+        return end
+
+    def _why_end(self) -> End | None:
+        """The most urgent reason to end the task now."""
+        if self._board.stale:
+            return End("stale", 0.0)
+        if self._signalled:
+            return End("stopped", self._task.grace_s)
+        stop = self._board.orders.get("stop")
+        if isinstance(stop, dict):
+            grace_s = stop.get("grace_s")
+            return End("stopped", self._task.grace_s if grace_s is None else float(grace_s))
+        if self._orphaned():
+            return End("orphaned", self._task.grace_s)
+        return None
+
+    def _orphaned(self) -> bool:
+        limit_s = self._task.orphan_timeout_s
+        return limit_s is not None and time.monotonic() - self._board.last_contact > limit_s
+
+    # Afterwards
+
+    def _clear_away(self) -> list[int]:
+        """Nothing of the task is left running after this, or it is named."""
+        with self._board.starting:
+            self._board.closing = True
+        for each in self._processes:
+            each.signalled = each.signalled or not each.poll()
+        left = self._reach.kill()
+        for each in self._processes:
+            each.poll()
+            each.reap()
+        self._reach.leaders = [each.pid for each in self._processes if each.running]
+        self._board.ended = True
+        self._shipper.nudge()
+        if left:
+            self._journal.say(f"processes {left} did not die of SIGKILL: they are left to the backend")
+        return left
+
+    def _settle(self, outcome: record.Outcome | None) -> record.Outcome:
+        """What the processes say of their end, once they have all ended."""
+        if not self._processes or (outcome is not None and outcome.reason == "command_not_found"):
+            return outcome or record.Outcome("stopped", None, None, True)
+        ending = outcome.reason if outcome is not None else None
+        shell = isinstance(self._task.command, str)
+        return record.judge(self._processes, ending, shell, self._oom.happened(), self._oom.exclusive)
+
+    def _store(self, outcome: record.Outcome) -> record.Outcome:
+        """Upload the results, if there are any. A stop that comes now ends the upload."""
+        if not os.listdir(self._task.results):
+            return outcome
+        failpoint("store.before")
+        self._board.phase, self._board.closing = "STORING", False
+        self._shipper.nudge()
+        failed: list[fetch.Failed] = []
+        thread = threading.Thread(target=self._upload, args=(failed,), name="store", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            end = self._why_end()
+            if end is not None:
+                self._board.closing = True
+                self._reach.kill()
+                return record.Outcome(end.reason or "stopped", outcome.code, None, True)
+            self._board.wait(TICK_S)
+        if failed:
+            return _outcome(failed[0].reason, str(failed[0]), outcome.code)
+        return outcome
+
+    def _upload(self, failed: list[fetch.Failed]) -> None:
+        uploads = self._task.uploads or {}
+        source = self._task.path(uploads.get("source") or "results")
+        env = fetch.helper_environment(self._task.env, self._secret_env)
+        try:
+            self._helper.run(["store", source, uploads["to"]], "results", "store_failed", env)
+        except fetch.Failed as error:
+            failed.append(error)
+        except (client.Abandoned, ValueError, KeyError) as error:
+            failed.append(fetch.Failed("store_failed", repr(error)))
+        self._board.wake()
+
+    def _write_record(self, outcome: record.Outcome, left: list[int]) -> None:
+        ends = [
+            {
+                "code": each.code,
+                "signal": each.signal,
+                "ended_at": each.ended_at,
+                "last_lines": self._last_lines(number),
+            }
+            for number, each in enumerate(self._processes)
+        ]
+        oom = self._oom.exclusive and self._oom.happened()
+        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left, oom)
+        try:
+            files.write_json(self._task.path("exit.json"), value, lambda: failpoint("exit.before_rename"))
+        except OSError as error:
+            self._journal.say(f"the exit record could not be written: {error}")
+        failpoint("exit.after_rename")
+        self._board.exit = value
+
+    def _last_lines(self, number: int) -> list[str]:
+        for kind in ("stderr", "stdout"):
+            path = self._task.path(f"{kind}.{number}")
+            tail = stream.Stream(kind, path, self._board.blanker).tail(LAST_LINES_BYTES)
+            lines = tail.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+            lines = [line[:LAST_LINE_CHARACTERS] for line in lines if line.strip()]
+            if lines:
+                return lines[-LAST_LINES:]
+        return []
+
+    def _linger(self, outcome: record.Outcome) -> None:
+        """Stay until everything is acknowledged, then for the freeze after a failure."""
+        if outcome.reason in ("stale", "orphaned"):
+            return
+        self._shipper.start()
+        self._shipper.nudge()
+        leave_at: float | None = None
+        while not (self._board.delivered or self._board.stale or self._orphaned()):
+            if self._signalled and leave_at is None:
+                leave_at = time.monotonic() + min(LEAVE_WITHIN_S, self._task.grace_s)
+            if leave_at is not None and time.monotonic() >= leave_at:
+                return
+            self._board.wait(TICK_S)
+        if not outcome.good and not outcome.killed_by_us:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        until = time.monotonic() + self._task.freeze_s
+        while time.monotonic() < until and not (self._signalled or self._board.stale or self._orphaned()):
+            if self._board.orders.get("release") or self._board.orders.get("stop"):
+                return
+            self._orders.start()
+            self._board.wait(min(TICK_S, max(0.0, until - time.monotonic())))
+
+    # Small things
+
+    def _connect(self) -> client.Client:
+        return client.Client(self._task, self._board.contact)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signalled = number
+
+    def _write_self(self) -> None:
+        value: dict[str, Any] = {
+            "key": self._task.key.text,
+            "pid": os.getpid(),
+            "start_time": procfs.start_time(os.getpid()),
+            "processes": [each.pid for each in self._processes],
+            "kill": self._reach.way,
+            "python": sys.version.split()[0],
+        }
+        files.write_json(self._task.path("agent.json"), value)
+
+
+def _outcome(reason: str, detail: str, code: int | None = None) -> record.Outcome:
+    outcome = record.Outcome(reason, code)
+    outcome.detail = detail
+    return outcome

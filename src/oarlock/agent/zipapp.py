@@ -1,0 +1,74 @@
+"""Packs the agent into one file that any Python 3.8 or newer can run: the same bytes from the same sources.
+
+Each module goes in as source and as bytecode of the Python that builds; another version skips the bytecode it does not
+know and compiles the source. Nothing is compressed: reading is what matters at every start of every task.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import zipfile
+from pathlib import Path
+
+ROOM = Path(__file__).parent
+NOT_INSIDE = {"zipapp.py", "build.py"}
+LONG_AGO = (1980, 1, 1, 0, 0, 0)
+UNCHECKED_HASH = (1).to_bytes(4, "little")
+
+MAIN = """import sys
+from oarlock.agent import __main__ as agent
+import os
+status = agent.main(sys.argv)
+os._exit(status)
+"""
+
+
+def build(path: str | os.PathLike[str]) -> Path:
+    """Write the zipapp to `path`, unless it is there already with the same content, and return the path."""
+    target = Path(path)
+    content = _content()
+    if target.exists() and target.read_bytes() == content:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + f".{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(target)
+    return target
+
+
+def hook_directory() -> Path:
+    """The directory with the stack hook, for `hook_path`."""
+    return ROOM / "hook"
+
+
+def _content() -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name, source in sorted(_sources().items()):
+            _add(file, name + "c", _bytecode(name, source))
+            _add(file, name, source)
+    return buffer.getvalue()
+
+
+def _sources() -> dict[str, bytes]:
+    found = {"__main__.py": MAIN.encode(), "oarlock/__init__.py": b""}
+    for path in ROOM.glob("*.py"):
+        if path.name not in NOT_INSIDE:
+            found["oarlock/agent/" + path.name] = path.read_bytes()
+    return found
+
+
+def _bytecode(name: str, source: bytes) -> bytes:
+    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    digest = importlib.util.source_hash(source)
+    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + digest + marshal.dumps(code)
+
+
+def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, LONG_AGO)
+    entry.external_attr = 0o644 << 16
+    file.writestr(entry, data)
