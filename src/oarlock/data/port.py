@@ -115,7 +115,8 @@ class Logs(Protocol):
     def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:
         """As `read`, then what arrives, until the caller stops asking.
 
-        Where `until` is given, ends by itself once it is set and everything stored by then was given. Text without a newline comes as a `partial` line once it has waited for half a second.
+        Where `until` is given, ends by itself once it is set and everything stored by then was given. Text without a
+        newline comes as a `partial` line once it has waited for half a second.
         """
         ...
 
