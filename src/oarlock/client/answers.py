@@ -1,0 +1,139 @@
+"""What the server answers where it is no noun of `oarlock.spec`: see docs/rest-api.md. Unknown fields are ignored, so
+that the server may be newer than the client.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from oarlock.data import port as data
+from oarlock.spec import holdings, nodes, phases, plans, pools, refusals, users
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """A part of a list; `next` is the `after` of the part that follows."""
+
+    items: tuple[T, ...]
+    next: str | int | None = None
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is where it is, in three lines."""
+
+    phase: phases.Phase
+    reason: str = ""
+    refusal: refusals.Refusal | None = None
+    forecast: plans.Forecast | None = None
+    lines: tuple[str, ...] = ()
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ended: the last line of its log that is followed."""
+
+    phase: phases.Phase
+    exit_code: int | None = None
+
+
+class LogItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the log's NDJSON: the fields of `Line`, or `end`, or `error`."""
+
+    task: str = ""
+    attempt: int = 0
+    incarnation: int = 0
+    stream: str = ""
+    offset: int = 0
+    at: float = 0.0
+    text: str = ""
+    partial: bool = False
+    end: End | None = None
+    error: dict[str, Any] | None = None
+
+    def line(self) -> data.Line:
+        return data.Line(
+            task=self.task,
+            attempt=self.attempt,
+            incarnation=self.incarnation,
+            stream=self.stream,
+            offset=self.offset,
+            at=self.at,
+            text=self.text,
+            partial=self.partial,
+        )
+
+
+class Point(msgspec.Struct, frozen=True):
+    """`value` is None where it was not finite: JSON has no word for it."""
+
+    step: int
+    at: float
+    value: float | None
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One name's values in one process of a task: `oarlock.data.port.Series`."""
+
+    task: str
+    process: int
+    name: str
+    points: tuple[Point, ...]
+    count: int = 0
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+
+    @property
+    def values(self) -> list[float]:
+        return [point.value for point in self.points if point.value is not None]
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    names: tuple[str, ...] = ()
+    series: tuple[Series, ...] = ()
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    node: nodes.Node
+    held: holdings.Resources = holdings.Resources()
+    holdings: tuple[holdings.Holding, ...] = ()
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    pool: pools.Pool
+    held: holdings.Resources = holdings.Resources()
+    running: int = 0
+    waiting: int = 0
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` is a user's or a pool's."""
+
+    name: str = ""
+    device_hours: float = 0.0
+    cpu_hours: float = 0.0
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    version: str = ""
+    backend: str = ""
+    home: str = ""
+    url: str = ""
+    local: bool = False
+    started_at: float = 0.0
+    user: str = ""
+    right: users.Right = users.Right.USER
+    capabilities: tuple[str, ...] = ()
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token is shown this once."""
+
+    token: str
+    user: str = ""
+    sha256: str = ""
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """An answer without a body that matters."""

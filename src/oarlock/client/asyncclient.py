@@ -1,0 +1,340 @@
+"""The SDK on an event loop: `oarlock.AsyncClient`, verb for verb `oarlock.Client`.
+
+async with oarlock.AsyncClient() as client:
+    job = await client.run("python train.py")
+    async for line in client.logs(job.id, follow=True):
+        print(line.task, line.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oarlock.client import answers, asyncsender, execution, failures, following, packing, requests, settings, verbs
+from oarlock.data import port as data
+from oarlock.spec import errors, intents, jobfile, phases, plans
+
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.events import Record
+from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.users import Right, User
+
+if TYPE_CHECKING:
+    import httpx
+
+    from oarlock.data import snapshots
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient:
+    """One server, one event loop; close it, or use it in an `async with`.
+
+    `server` and `token` come from OARLOCK_SERVER, OARLOCK_TOKEN or config.toml where they are not given; without any of
+    these the local server of OARLOCK_HOME is meant. Nothing is sent before the first verb. Every verb may raise
+    `ServerNotFound` (nobody answers), `Unauthenticated`, `Forbidden` and `Unavailable`; further ones are named there.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        *,
+        ca_file: str | None = None,
+        timeout_s: float = 30.0,
+        told: settings.Settings | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.settings = told or settings.from_environment(server=server, token=token, ca_file=ca_file)
+        self._sleep = sleep
+        self._sender = asyncsender.AsyncSender(self.settings, timeout_s=timeout_s, transport=transport, sleep=sleep)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+    @property
+    def url(self) -> str:
+        return self._sender.place.url
+
+    @property
+    def loopback(self) -> bool:
+        """Whether the server is on this machine."""
+        return self._sender.place.loopback
+
+    # Submitting
+
+    async def run(self, command: str | Sequence[str], *, directory: str | Path | None = ".", **fields: Any) -> Job:
+        """Submit a command with what else a job file may say, as keywords: `roles={"worker": {"count": 2}}`."""
+        wanted = command if isinstance(command, str) else list(command)
+        return await self.submit({"command": wanted, **fields}, directory=directory)
+
+    async def submit(
+        self,
+        wanted: verbs.Wanted,
+        *,
+        directory: str | Path | None = ".",
+        shell: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Pack `directory` (None: the job needs no code), upload it where the server lacks it, and submit.
+
+        `shell` is what the job inherits of a shell's environment on a local server, this process's own where it is not
+        given. The same `key` again gives the same job. Raises InvalidInput, TooLarge, Impossible, NameTaken.
+        """
+        spec = verbs.spec_of(wanted)
+        digest = None
+        if directory is not None:
+            packed = await asyncio.to_thread(packing.pack, Path(directory), self.settings)
+            await self.upload(packed)
+            digest = packed.digest
+        return await self.submit_packed(spec, digest, shell=shell, key=key)
+
+    async def submit_packed(
+        self,
+        spec: jobfile.JobSpec,
+        digest: str | None,
+        *,
+        shell: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Submit for a snapshot that the server has."""
+        if shell is None:
+            shell = verbs.shell_of(os.environ) if self.loopback else {}
+        submission = jobfile.Submission(spec=spec, snapshot=digest, shell=dict(shell))
+        return await self._sender.send(requests.submit(submission, key or verbs.fresh_key()))
+
+    async def upload(self, packed: snapshots.Snapshot) -> bool:
+        """Send a snapshot unless the server has it; whether it was sent."""
+        try:
+            await self._sender.send(requests.has_blob(packed.digest))
+            return False
+        except errors.NotFound:
+            await self._sender.send(requests.put_blob(packed.digest, packed.path))
+            return True
+
+    async def plan(self, wanted: verbs.Wanted) -> plans.Forecast:
+        """What would happen to this job: now, later or never, and why."""
+        return await self._sender.send(requests.plan(jobfile.Submission(spec=verbs.spec_of(wanted))))
+
+    # Looking
+
+    async def jobs(
+        self,
+        *,
+        phase: phases.Phase | str | None = None,
+        owner: str | None = None,
+        pool: str | None = None,
+        name: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """The newest jobs first, at most `limit`."""
+        found: list[Job] = []
+        after: str | None = None
+        while len(found) < limit:
+            page = await self._sender.send(
+                requests.list_jobs(phase, owner, pool, name, after, min(limit - len(found), 1000))
+            )
+            found += page.items
+            if page.next is None or not page.items:
+                break
+            after = str(page.next)
+        return found
+
+    async def job(self, job: str) -> Job:
+        """One job by its id, or the newest of its name. Raises NotFound."""
+        return await self._sender.send(requests.job(job))
+
+    async def why(self, job: str) -> answers.Why:
+        return await self._sender.send(requests.why(job))
+
+    async def events(self, job: str) -> list[Record]:
+        """The job's lines of the event log, oldest first."""
+        found: list[Record] = []
+        after: int | None = None
+        while True:
+            page = await self._sender.send(requests.job_events(job, after))
+            found += page.items
+            if page.next is None or not page.items:
+                return found
+            after = int(page.next)
+
+    async def logs(
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> AsyncIterator[data.Line]:
+        """Lines merged by time of arrival; with `follow` until the job has ended and all was said.
+
+        A lost server is waited for while following, and no line is lost or comes twice; `on_contact` hears of the loss,
+        and with None of the return.
+        """
+        async for item in self.log_items(
+            job,
+            requests.LogChoice(attempt=attempt, role=role, index=index, tail=tail, since=since),
+            follow=follow,
+            on_contact=on_contact,
+        ):
+            if isinstance(item, data.Line):
+                yield item
+
+    async def log_items(
+        self,
+        job: str,
+        choice: requests.LogChoice,
+        *,
+        follow: bool = False,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> AsyncIterator[data.Line | answers.End]:
+        """As `logs`, and last how the job ended."""
+        cursor = following.Cursor(choice)
+        losses = 0
+        while True:
+            try:
+                async with self._sender.lines(requests.logs(job, cursor.choice(), follow=follow)) as lines:
+                    if losses and on_contact is not None:
+                        on_contact(None)
+                    losses = 0
+                    async for raw in lines:
+                        item = verbs.log_item(raw)
+                        if isinstance(item, answers.End):
+                            yield item
+                            return
+                        line = cursor.unseen(item)
+                        if line is not None:
+                            yield line
+                    if not follow:
+                        return
+                    failure: errors.OarlockError = failures.Lost("the server closed the log")
+            except errors.Unavailable as error:
+                failure = error
+                if not follow or following.hopeless(error, losses, cursor):
+                    raise
+            losses += 1
+            if on_contact is not None and losses == 2:  # once may be a pause that nobody needs to hear of
+                on_contact(failure)
+            await self._sleep(following.pause_s(losses))
+            self._sender.forget_place()
+
+    async def metrics(self, job: str, names: Sequence[str] = (), *, points: int | None = None) -> answers.Metrics:
+        """Series by task and name, thinned to at most `points` each."""
+        return await self._sender.send(requests.metrics(job, names, points))
+
+    async def checkpoints(self, job: str) -> list[Checkpoint]:
+        """The visible ones, best first."""
+        return list((await self._sender.send(requests.checkpoints(job))).items)
+
+    async def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> AsyncIterator[Record]:
+        """The event log of all jobs one may see, as it grows; ends after `timeout_s`, else never.
+
+        Raises Gone when what follows `after` was compacted away: list again.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while until is None or time.monotonic() < until:
+            left = verbs.EVENT_WAIT_S if until is None else max(0.0, min(verbs.EVENT_WAIT_S, until - time.monotonic()))
+            page = await self._sender.send(requests.event_log(after, left))
+            for record in page.items:
+                yield record
+            after = int(page.next) if page.next is not None else after
+
+    async def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
+        """The job once it has ended (or is halted). Raises TimeoutError."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = await self.job(job)
+            if found.terminal or found.phase is phases.Phase.HALTED:
+                return found
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"{job} is still {found.phase}")
+            await self._sleep(verbs.POLL_S)
+
+    # Acting
+
+    async def halt(self, job: str, reason: str = "") -> Job:
+        """Stop it and keep it: its checkpoint stays, `resume` goes on from there."""
+        return await self._sender.send(requests.intend(job, intents.Intent.HALT, reason))
+
+    async def resume(self, job: str, reason: str = "") -> Job:
+        return await self._sender.send(requests.intend(job, intents.Intent.RUN, reason))
+
+    async def cancel(self, job: str, reason: str = "") -> Job:
+        """Stop it for good."""
+        return await self._sender.send(requests.intend(job, intents.Intent.CANCEL, reason))
+
+    async def remove(self, job: str) -> None:
+        """Forget a job that has ended: its record, logs, metrics and checkpoints. Raises Conflict while it has not."""
+        await self._sender.send(requests.remove(job))
+
+    async def exec(
+        self, job: str, command: Sequence[str], *, role: str | None = None, index: int | None = None, stdin: bytes = b""
+    ) -> execution.Result:
+        """Run a command inside a running or frozen task. Raises Conflict where there is none."""
+        place = self._sender.place
+        target = requests.exec_target(job, role=role, index=index, tty=False, rows=24, columns=80)
+        async with execution.AsyncSession(place, target, command) as session:
+            return await session.finish(stdin)
+
+    def exec_session(
+        self,
+        job: str,
+        command: Sequence[str],
+        *,
+        role: str | None = None,
+        index: int | None = None,
+        tty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> execution.AsyncSession:
+
+        target = requests.exec_target(job, role=role, index=index, tty=tty, rows=rows, columns=columns)
+        return execution.AsyncSession(self._sender.place, target, command)
+
+    # The cluster and the server
+
+    async def nodes(self) -> list[answers.NodeView]:
+        return list((await self._sender.send(requests.nodes())).items)
+
+    async def pools(self) -> list[answers.PoolView]:
+        return list((await self._sender.send(requests.pools())).items)
+
+    async def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
+        """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
+        return list((await self._sender.send(requests.usage(since, by))).items)
+
+    async def server(self) -> answers.Server:
+        return await self._sender.send(requests.server())
+
+    async def shutdown(self) -> None:
+        """End the server; what runs goes on. For administrators."""
+        await self._sender.send(requests.shutdown())
+
+    async def users(self) -> list[User]:
+        return list((await self._sender.send(requests.list_users())).items)
+
+    async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
+        return await self._sender.send(requests.add_user(name, Right(right)))
+
+    async def add_token(self, user: str, note: str = "") -> answers.NewToken:
+        """A new token, shown this once."""
+        return await self._sender.send(requests.add_token(user, note))
+
+    async def remove_token(self, user: str, sha256: str) -> None:
+        await self._sender.send(requests.remove_token(user, sha256))

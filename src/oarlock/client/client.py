@@ -1,0 +1,340 @@
+"""The SDK: `oarlock.Client`, with the verbs of the command line.
+
+    client = oarlock.Client()
+    job = client.run("python train.py", roles={"worker": {"count": 2}})
+    for line in client.logs(job.id, follow=True):
+        print(line.task, line.text)
+    assert client.wait(job.id).phase == "COMPLETED"
+
+Every verb builds a request (`oarlock.client.requests`), and one sender carries it out; `AsyncClient` does the same
+on an event loop. What the server refuses is raised as the class of `oarlock.spec.errors` that it raised there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oarlock.client import answers, execution, failures, following, packing, requests, sender, settings, verbs
+from oarlock.data import port as data
+from oarlock.spec import errors, intents, jobfile, phases, plans
+
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.events import Record
+from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.users import Right, User
+
+if TYPE_CHECKING:
+    import httpx
+
+    from oarlock.data import snapshots
+
+__all__ = ["Client"]
+
+
+class Client:
+    """One server. May be shared by threads; close it, or use it in a `with`.
+
+    `server` and `token` come from OARLOCK_SERVER, OARLOCK_TOKEN or config.toml where they are not given; without any of
+    these the local server of OARLOCK_HOME is meant. Nothing is sent before the first verb. Every verb may raise
+    `ServerNotFound` (nobody answers), `Unauthenticated`, `Forbidden` and `Unavailable`; further ones are named there.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        *,
+        ca_file: str | None = None,
+        timeout_s: float = 30.0,
+        told: settings.Settings | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = told or settings.from_environment(server=server, token=token, ca_file=ca_file)
+        self._sleep = sleep
+        self._sender = sender.Sender(self.settings, timeout_s=timeout_s, transport=transport, sleep=sleep)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._sender.close()
+
+    @property
+    def url(self) -> str:
+        return self._sender.place.url
+
+    @property
+    def loopback(self) -> bool:
+        """Whether the server is on this machine."""
+        return self._sender.place.loopback
+
+    # Submitting
+
+    def run(self, command: str | Sequence[str], *, directory: str | Path | None = ".", **fields: Any) -> Job:
+        """Submit a command with what else a job file may say, as keywords: `roles={"worker": {"count": 2}}`."""
+        wanted = command if isinstance(command, str) else list(command)
+        return self.submit({"command": wanted, **fields}, directory=directory)
+
+    def submit(
+        self,
+        wanted: verbs.Wanted,
+        *,
+        directory: str | Path | None = ".",
+        shell: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Pack `directory` (None: the job needs no code), upload it where the server lacks it, and submit.
+
+        `shell` is what the job inherits of a shell's environment on a local server, this process's own where it is not
+        given. The same `key` again gives the same job. Raises InvalidInput, TooLarge, Impossible, NameTaken.
+        """
+        spec = verbs.spec_of(wanted)
+        digest = None
+        if directory is not None:
+            packed = packing.pack(Path(directory), self.settings)
+            self.upload(packed)
+            digest = packed.digest
+        return self.submit_packed(spec, digest, shell=shell, key=key)
+
+    def submit_packed(
+        self,
+        spec: jobfile.JobSpec,
+        digest: str | None,
+        *,
+        shell: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Submit for a snapshot that the server has."""
+        if shell is None:
+            shell = verbs.shell_of(os.environ) if self.loopback else {}
+        submission = jobfile.Submission(spec=spec, snapshot=digest, shell=dict(shell))
+        return self._sender.send(requests.submit(submission, key or verbs.fresh_key()))
+
+    def upload(self, packed: snapshots.Snapshot) -> bool:
+        """Send a snapshot unless the server has it; whether it was sent."""
+        try:
+            self._sender.send(requests.has_blob(packed.digest))
+            return False
+        except errors.NotFound:
+            self._sender.send(requests.put_blob(packed.digest, packed.path))
+            return True
+
+    def plan(self, wanted: verbs.Wanted) -> plans.Forecast:
+        """What would happen to this job: now, later or never, and why."""
+        return self._sender.send(requests.plan(jobfile.Submission(spec=verbs.spec_of(wanted))))
+
+    # Looking
+
+    def jobs(
+        self,
+        *,
+        phase: phases.Phase | str | None = None,
+        owner: str | None = None,
+        pool: str | None = None,
+        name: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """The newest jobs first, at most `limit`."""
+        found: list[Job] = []
+        after: str | None = None
+        while len(found) < limit:
+            page = self._sender.send(requests.list_jobs(phase, owner, pool, name, after, min(limit - len(found), 1000)))
+            found += page.items
+            if page.next is None or not page.items:
+                break
+            after = str(page.next)
+        return found
+
+    def job(self, job: str) -> Job:
+        """One job by its id, or the newest of its name. Raises NotFound."""
+        return self._sender.send(requests.job(job))
+
+    def why(self, job: str) -> answers.Why:
+        return self._sender.send(requests.why(job))
+
+    def events(self, job: str) -> list[Record]:
+        """The job's lines of the event log, oldest first."""
+        found: list[Record] = []
+        after: int | None = None
+        while True:
+            page = self._sender.send(requests.job_events(job, after))
+            found += page.items
+            if page.next is None or not page.items:
+                return found
+            after = int(page.next)
+
+    def logs(
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> Iterator[data.Line]:
+        """Lines merged by time of arrival; with `follow` until the job has ended and all was said.
+
+        A lost server is waited for while following, and no line is lost or comes twice; `on_contact` hears of the loss,
+        and with None of the return.
+        """
+        for item in self.log_items(
+            job,
+            requests.LogChoice(attempt=attempt, role=role, index=index, tail=tail, since=since),
+            follow=follow,
+            on_contact=on_contact,
+        ):
+            if isinstance(item, data.Line):
+                yield item
+
+    def log_items(
+        self,
+        job: str,
+        choice: requests.LogChoice,
+        *,
+        follow: bool = False,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> Iterator[data.Line | answers.End]:
+        """As `logs`, and last how the job ended."""
+        cursor = following.Cursor(choice)
+        losses = 0
+        while True:
+            try:
+                with self._sender.lines(requests.logs(job, cursor.choice(), follow=follow)) as lines:
+                    if losses and on_contact is not None:
+                        on_contact(None)
+                    losses = 0
+                    for raw in lines:
+                        item = verbs.log_item(raw)
+                        if isinstance(item, answers.End):
+                            yield item
+                            return
+                        line = cursor.unseen(item)
+                        if line is not None:
+                            yield line
+                    if not follow:
+                        return
+                    failure: errors.OarlockError = failures.Lost("the server closed the log")
+            except errors.Unavailable as error:
+                failure = error
+                if not follow or following.hopeless(error, losses, cursor):
+                    raise
+            losses += 1
+            if on_contact is not None and losses == 2:  # once may be a pause that nobody needs to hear of
+                on_contact(failure)
+            self._sleep(following.pause_s(losses))
+            self._sender.forget_place()
+
+    def metrics(self, job: str, names: Sequence[str] = (), *, points: int | None = None) -> answers.Metrics:
+        """Series by task and name, thinned to at most `points` each."""
+        return self._sender.send(requests.metrics(job, names, points))
+
+    def checkpoints(self, job: str) -> list[Checkpoint]:
+        """The visible ones, best first."""
+        return list(self._sender.send(requests.checkpoints(job)).items)
+
+    def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> Iterator[Record]:
+        """The event log of all jobs one may see, as it grows; ends after `timeout_s`, else never.
+
+        Raises Gone when what follows `after` was compacted away: list again.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while until is None or time.monotonic() < until:
+            left = verbs.EVENT_WAIT_S if until is None else max(0.0, min(verbs.EVENT_WAIT_S, until - time.monotonic()))
+            page = self._sender.send(requests.event_log(after, left))
+            yield from page.items
+            after = int(page.next) if page.next is not None else after
+
+    def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
+        """The job once it has ended (or is halted). Raises TimeoutError."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.job(job)
+            if found.terminal or found.phase is phases.Phase.HALTED:
+                return found
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"{job} is still {found.phase}")
+            self._sleep(verbs.POLL_S)
+
+    # Acting
+
+    def halt(self, job: str, reason: str = "") -> Job:
+        """Stop it and keep it: its checkpoint stays, `resume` goes on from there."""
+        return self._sender.send(requests.intend(job, intents.Intent.HALT, reason))
+
+    def resume(self, job: str, reason: str = "") -> Job:
+        return self._sender.send(requests.intend(job, intents.Intent.RUN, reason))
+
+    def cancel(self, job: str, reason: str = "") -> Job:
+        """Stop it for good."""
+        return self._sender.send(requests.intend(job, intents.Intent.CANCEL, reason))
+
+    def remove(self, job: str) -> None:
+        """Forget a job that has ended: its record, logs, metrics and checkpoints. Raises Conflict while it has not."""
+        self._sender.send(requests.remove(job))
+
+    def exec(
+        self, job: str, command: Sequence[str], *, role: str | None = None, index: int | None = None, stdin: bytes = b""
+    ) -> execution.Result:
+        """Run a command inside a running or frozen task. Raises Conflict where there is none."""
+        place = self._sender.place
+        target = requests.exec_target(job, role=role, index=index, tty=False, rows=24, columns=80)
+        with execution.Session(place, target, command) as session:
+            return session.finish(stdin)
+
+    def exec_session(
+        self,
+        job: str,
+        command: Sequence[str],
+        *,
+        role: str | None = None,
+        index: int | None = None,
+        tty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> execution.Session:
+        """The same, piece by piece: for terminals."""
+        target = requests.exec_target(job, role=role, index=index, tty=tty, rows=rows, columns=columns)
+        return execution.Session(self._sender.place, target, command)
+
+    # The cluster and the server
+
+    def nodes(self) -> list[answers.NodeView]:
+        return list(self._sender.send(requests.nodes()).items)
+
+    def pools(self) -> list[answers.PoolView]:
+        return list(self._sender.send(requests.pools()).items)
+
+    def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
+        """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
+        return list(self._sender.send(requests.usage(since, by)).items)
+
+    def server(self) -> answers.Server:
+        return self._sender.send(requests.server())
+
+    def shutdown(self) -> None:
+        """End the server; what runs goes on. For administrators."""
+        self._sender.send(requests.shutdown())
+
+    def users(self) -> list[User]:
+        return list(self._sender.send(requests.list_users()).items)
+
+    def add_user(self, name: str, right: Right | str = Right.USER) -> User:
+        return self._sender.send(requests.add_user(name, Right(right)))
+
+    def add_token(self, user: str, note: str = "") -> answers.NewToken:
+        """A new token, shown this once."""
+        return self._sender.send(requests.add_token(user, note))
+
+    def remove_token(self, user: str, sha256: str) -> None:
+        self._sender.send(requests.remove_token(user, sha256))

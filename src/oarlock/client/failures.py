@@ -1,0 +1,115 @@
+"""What goes wrong between client and server, as the errors that the server's own side would raise; and when to try
+again. Pure: the senders ask, and sleep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from oarlock.client import answers, places, requests
+from oarlock.spec import errors
+
+T = TypeVar("T")
+
+UNSENT_PAUSES_S = (0.05, 0.2)
+LOST_PAUSES_S = (0.1, 0.3, 1.0, 2.0)
+
+
+class Unsent(errors.ServerNotFound):
+    """No connection came about: nothing was asked yet, so anything may be asked again."""
+
+
+class Lost(errors.Unavailable):
+    """The connection broke, or the time was over, after something had been sent."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+    path: str = ""
+    detail: Any = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+def from_response(status: int, body: bytes) -> errors.OarlockError:
+    """The error that the server raised: its class by its code, else by the HTTP status."""
+    try:
+        told = msgspec.json.decode(body, type=Failure).error
+    except (msgspec.DecodeError, RecursionError):
+        told = ErrorBody(message=f"the server answered {status}" + _first_line(body))
+    by_code = errors.tree()
+    kind = by_code.get(told.code) or _BY_STATUS.get(status, errors.OarlockError)
+    hint = told.hint or _HINTS.get(status, "")
+    return kind(told.message or f"the server answered {status}", hint=hint, path=told.path, detail=told.detail)
+
+
+_BY_STATUS: dict[int, type[errors.OarlockError]] = {
+    400: errors.InvalidInput,
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    410: errors.Gone,
+    413: errors.TooLarge,
+    422: errors.InvalidInput,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+_HINTS = {
+    401: "Log in with `oarlock login URL`, or set OARLOCK_TOKEN.",
+    404: "List your jobs with `oarlock ps`.",
+}
+
+
+def decoded(body: bytes, kind: type[T]) -> T:
+    if kind is answers.Nothing and not body.strip():
+        body = b"{}"
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise errors.OarlockError(
+            f"the server's answer was not understood: {error}",
+            hint="Is it an Oarlock server, and of this version? Compare `oarlock version`.",
+        ) from error
+
+
+def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
+    said = f"no server answers at {place.url} ({_cause(cause)})"
+    if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+        return Unsent(
+            f"the certificate of {place.url} is not trusted", hint="Name its authority: OARLOCK_CA_FILE=ca.pem."
+        )
+    if place.local:
+        return Unsent(said, hint="Start one with `oarlock up --detach`; `oarlock doctor` says what is wrong.")
+    return Unsent(said, hint=f"Check the address, which comes from {named or 'the settings'}, and whether it runs.")
+
+
+def lost(place: places.Place, cause: Exception) -> Lost:
+    return Lost(f"the connection to {place.url} was lost ({_cause(cause)})", hint="Try again in a moment.")
+
+
+def pause_s(request: requests.Request[Any], failure: errors.OarlockError, tries: int) -> float | None:
+    """Seconds to wait before the next try of a request that failed for the `tries`-th time; None: give up."""
+    if isinstance(failure, Unsent):
+        pauses: tuple[float, ...] = UNSENT_PAUSES_S
+    elif isinstance(failure, errors.Unavailable) and request.repeatable:
+        pauses = LOST_PAUSES_S
+    else:
+        return None
+    return pauses[tries - 1] if tries <= len(pauses) else None
+
+
+def _cause(cause: Exception) -> str:
+    return str(cause).strip() or type(cause).__name__
+
+
+def _first_line(body: bytes) -> str:
+    text = body[:300].decode("utf-8", "replace").strip()
+    return f": {text.splitlines()[0][:120]}" if text else ""

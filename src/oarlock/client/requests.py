@@ -1,0 +1,203 @@
+"""One builder for every request, sync and async: a request is a value, and a sender carries it out.
+
+Paths are docs/rest-api.md's. A job is named by its id or its name; whatever somebody typed is quoted, so that it can
+never become another path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from oarlock.client import answers
+from oarlock.spec import events, intents, jobfile, jobs, phases, plans, users
+
+T = TypeVar("T")
+
+_V1 = "/api/v1"
+
+
+class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """`repeatable`: sending it twice does what sending it once does, so a lost answer is asked for again."""
+
+    method: str
+    path: str
+    answer: type[T]
+    query: Mapping[str, str] = {}
+    body: Any = None
+    upload: Path | bytes | None = None
+    headers: Mapping[str, str] = {}
+    repeatable: bool = True
+
+    def target(self) -> str:
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    def content(self) -> bytes | None:
+        return None if self.body is None else msgspec.json.encode(self.body)
+
+
+def _query(**values: Any) -> dict[str, str]:
+    """Without what is None; truth values in JSON's words."""
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _job(name: str, rest: str = "") -> str:
+    return f"{_V1}/jobs/{quote(name, safe='')}{rest}"
+
+
+def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:
+    return Request(
+        method="POST", path=f"{_V1}/jobs", answer=jobs.Job, body=submission, headers={"Idempotency-Key": key}
+    )
+
+
+def plan(submission: jobfile.Submission) -> Request[plans.Forecast]:
+    return Request(method="POST", path=f"{_V1}/plan", answer=plans.Forecast, body=submission)
+
+
+def list_jobs(
+    phase: phases.Phase | str | None = None,
+    owner: str | None = None,
+    pool: str | None = None,
+    name: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> Request[answers.Page[jobs.Job]]:
+    query = _query(phase=phase, owner=owner, pool=pool, name=name, after=after, limit=limit)
+    return Request(method="GET", path=f"{_V1}/jobs", answer=answers.Page[jobs.Job], query=query)
+
+
+def job(name: str) -> Request[jobs.Job]:
+    return Request(method="GET", path=_job(name), answer=jobs.Job)
+
+
+def remove(name: str) -> Request[answers.Nothing]:
+    return Request(method="DELETE", path=_job(name), answer=answers.Nothing)
+
+
+class IntentBody(msgspec.Struct, frozen=True):
+    intent: intents.Intent
+    reason: str = ""
+
+
+def intend(name: str, intent: intents.Intent, reason: str = "") -> Request[jobs.Job]:
+    return Request(method="PUT", path=_job(name, "/intent"), answer=jobs.Job, body=IntentBody(intent, reason))
+
+
+def why(name: str) -> Request[answers.Why]:
+    return Request(method="GET", path=_job(name, "/why"), answer=answers.Why)
+
+
+def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[answers.Page[events.Record]]:
+    query = _query(after=after, limit=limit)
+    return Request(method="GET", path=_job(name, "/events"), answer=answers.Page[events.Record], query=query)
+
+
+class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of a job's log. `since` is Unix seconds; `tail` the last lines over all streams."""
+
+    attempt: int | None = None
+    role: str | None = None
+    index: int | None = None
+    tail: int | None = None
+    since: float | None = None
+
+
+def logs(name: str, choice: LogChoice, *, follow: bool = False) -> Request[answers.LogItem]:
+    query = _query(**msgspec.structs.asdict(choice), follow=follow or None)
+    return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query)
+
+
+def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> Request[answers.Metrics]:
+    target = _job(name, "/metrics")
+    if names:
+        target += "?" + urlencode([("name", each) for each in names])
+        return Request(method="GET", path=target + (f"&points={points}" if points else ""), answer=answers.Metrics)
+    return Request(method="GET", path=target, answer=answers.Metrics, query=_query(points=points))
+
+
+def checkpoints(name: str) -> Request[answers.Page[jobs.Checkpoint]]:
+    return Request(method="GET", path=_job(name, "/checkpoints"), answer=answers.Page[jobs.Checkpoint])
+
+
+def event_log(after: int | None = None, wait_s: float | None = None) -> Request[answers.Page[events.Record]]:
+    query = _query(after=after, wait=wait_s)
+    return Request(method="GET", path=f"{_V1}/events", answer=answers.Page[events.Record], query=query)
+
+
+def has_blob(digest: str) -> Request[answers.Nothing]:
+    """NotFound where the server lacks it."""
+    return Request(method="HEAD", path=f"{_V1}/blobs/{quote(digest, safe=':')}", answer=answers.Nothing)
+
+
+def put_blob(digest: str, content: Path | bytes) -> Request[answers.Nothing]:
+    return Request(
+        method="PUT",
+        path=f"{_V1}/blobs/{quote(digest, safe=':')}",
+        answer=answers.Nothing,
+        upload=content,
+        headers={"Content-Type": "application/octet-stream"},
+    )
+
+
+def nodes() -> Request[answers.Page[answers.NodeView]]:
+    return Request(method="GET", path=f"{_V1}/nodes", answer=answers.Page[answers.NodeView])
+
+
+def pools() -> Request[answers.Page[answers.PoolView]]:
+    return Request(method="GET", path=f"{_V1}/pools", answer=answers.Page[answers.PoolView])
+
+
+def usage(since: float | None = None, by: str | None = None) -> Request[answers.Page[answers.UsageRow]]:
+    query = _query(since=since, by=by)
+    return Request(method="GET", path=f"{_V1}/usage", answer=answers.Page[answers.UsageRow], query=query)
+
+
+def server() -> Request[answers.Server]:
+    return Request(method="GET", path=f"{_V1}/server", answer=answers.Server)
+
+
+def list_users() -> Request[answers.Page[users.User]]:
+    return Request(method="GET", path=f"{_V1}/users", answer=answers.Page[users.User])
+
+
+class UserBody(msgspec.Struct, frozen=True):
+    name: str
+    right: users.Right = users.Right.USER
+
+
+def add_user(name: str, right: users.Right) -> Request[users.User]:
+    return Request(method="POST", path=f"{_V1}/users", answer=users.User, body=UserBody(name, right), repeatable=False)
+
+
+class TokenBody(msgspec.Struct, frozen=True):
+    note: str = ""
+
+
+def add_token(user: str, note: str = "") -> Request[answers.NewToken]:
+    """Not repeatable: a second token would be made, and the first never be seen."""
+    path = f"{_V1}/users/{quote(user, safe='')}/tokens"
+    return Request(method="POST", path=path, answer=answers.NewToken, body=TokenBody(note), repeatable=False)
+
+
+def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
+    path = f"{_V1}/users/{quote(user, safe='')}/tokens/{quote(sha256, safe='')}"
+    return Request(method="DELETE", path=path, answer=answers.Nothing)
+
+
+def shutdown() -> Request[answers.Nothing]:
+    return Request(method="POST", path=f"{_V1}/shutdown", answer=answers.Nothing, repeatable=False)
+
+
+def exec_target(name: str, *, role: str | None, index: int | None, tty: bool, rows: int, columns: int) -> str:
+    """The path of the websocket of `exec`."""
+    query = _query(role=role, index=index, tty=tty, rows=rows, columns=columns)
+    return f"{_job(name, '/exec')}?{urlencode(query)}"

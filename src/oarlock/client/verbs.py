@@ -1,0 +1,90 @@
+"""What the verbs of `Client` and `AsyncClient` share: everything about them that needs no waiting."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oarlock.client import answers, failures
+from oarlock.data import port as data
+from oarlock.spec import errors, jobfile, phases
+
+SHELL_VARIABLES = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
+"""What of the submitting shell a local server is told, so that `python` means the same program in the job."""
+
+POLL_S = 0.5
+EVENT_WAIT_S = 20.0
+
+Wanted = jobfile.JobSpec | Mapping[str, Any] | str | Path
+"""A job as its spec, as plain objects in the job file's form, or as the path of a job file."""
+
+
+def spec_of(wanted: Wanted) -> jobfile.JobSpec:
+    """A judged spec. Raises InvalidInput with the path of the field."""
+    from oarlock.spec import judging
+
+    if isinstance(wanted, jobfile.JobSpec):
+        judging.judge(wanted)
+        return wanted
+    if isinstance(wanted, (str, Path)):
+        return judging.load(read_file(Path(wanted)), source=str(wanted))
+    return judging.decode(dict(wanted))
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read((1 << 20) + 1)
+    except OSError as error:
+        raise errors.InvalidInput(
+            f"{path} cannot be read: {error.strerror or error}", hint="Give the path of a job file (YAML)."
+        ) from error
+
+
+def shell_of(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in SHELL_VARIABLES if environ.get(name)}
+
+
+def fresh_key() -> str:
+    """An idempotency key: one for each wish to submit, the same for each try."""
+    return secrets.token_hex(16)
+
+
+def log_item(raw: bytes) -> data.Line | answers.End:
+    """A line of the log's NDJSON. Raises what the server says instead."""
+    item = failures.decoded(raw, answers.LogItem)
+    if item.error is not None:
+        raise failures.from_response(500, msgspec.json.encode({"error": item.error}))
+    return item.end if item.end is not None else item.line()
+
+
+def exit_code(phase: phases.Phase, code: int | None) -> int:
+    """The exit code of a command that followed a job to this end: the job's own, where it has one."""
+    if phase is phases.Phase.COMPLETED:
+        return 0
+    return code or {phases.Phase.CANCELED: 130, phases.Phase.HALTED: 130}.get(phase, 1)
+
+
+def since_of(text: str, now: float | None = None) -> float:
+    """Unix seconds from `10m` ago, from a number of Unix seconds, or from a date as `2026-01-31T12:00`."""
+    from oarlock.spec import quantities
+
+    try:
+        if text.replace(".", "", 1).isdigit() and float(text) > 1e8:
+            return float(text)
+        return (time.time() if now is None else now) - quantities.seconds(text)
+    except errors.InvalidInput:
+        pass
+    import datetime as dt
+
+    try:
+        return dt.datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise errors.InvalidInput(
+            f"{text!r} is no time", path="since", hint="Write 10m, 2h, or 2026-01-31T12:00."
+        ) from error
