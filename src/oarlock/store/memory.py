@@ -83,6 +83,7 @@ class MemoryStore:
 
     async def close(self) -> None:
         self._closed = True
+        self._waiters.close()
 
     def _check_open(self) -> None:
         if self._closed:

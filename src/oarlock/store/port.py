@@ -135,7 +135,7 @@ class Transaction(View, Protocol):
     def add_job(self, job: Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> Job:
         """Insert, at version 1, with a `submitted` record.
 
-        Raises NameTaken when the owner has an active job of that name, Conflict when the id or the owner's key is taken.
+        Raises NameTaken when the owner has an active job of that name, Conflict when the id or the key is taken.
         """
         ...
 
@@ -213,8 +213,10 @@ class Store(Protocol):
     async def read(self, look: Callable[[View], T]) -> T: ...
 
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
-        """Take or renew the leadership: the epoch, or None while another's has not expired. A new holder gets a new,
-        greater epoch.
+        """Take or renew the leadership: the epoch, or None while another's has not expired.
+
+        A new holder gets a new, greater epoch. The same holder keeps its own, even after its expiry when nobody else
+        led meanwhile: every process needs a name of its own.
         """
         ...
 

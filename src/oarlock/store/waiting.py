@@ -17,6 +17,7 @@ class Waiters:
         self.wanted = threading.Event()
         self._lock = threading.Lock()
         self._seq = seq
+        self._closed = False
         self._waiting: dict[asyncio.Future[None], tuple[int, asyncio.AbstractEventLoop]] = {}
 
     def publish(self, seq: int) -> None:
@@ -28,11 +29,20 @@ class Waiters:
                     self._forget(future)
                     loop.call_soon_threadsafe(_wake, future)
 
+    def close(self) -> None:
+        """Wake everybody: nothing will come any more. `wanted` stays set, so that a poller sees it too."""
+        with self._lock:
+            self._closed = True
+            self.wanted.set()
+            for future, (_, loop) in list(self._waiting.items()):
+                self._forget(future)
+                loop.call_soon_threadsafe(_wake, future)
+
     async def wait(self, after: int, timeout_s: float) -> int:
         """The last published `seq`, once it is greater than `after` or the time is over."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._seq > after or timeout_s <= 0:
+            if self._seq > after or timeout_s <= 0 or self._closed:
                 return self._seq
             future = loop.create_future()
             self._waiting[future] = (after, loop)
@@ -49,7 +59,7 @@ class Waiters:
 
     def _forget(self, future: asyncio.Future[None]) -> None:
         self._waiting.pop(future, None)
-        if not self._waiting:
+        if not self._waiting and not self._closed:
             self.wanted.clear()
 
 

@@ -1,0 +1,358 @@
+"""A change of the database: `port.Transaction` on the connection of the one writer.
+
+The writer holds the lock that orders all commits, so what was read in a transaction is still so when it is written.
+The tables'
+constraints and the versions in each UPDATE say it once more, for whoever comes by another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec import errors
+from oarlock.spec.events import AnyEvent, Record
+from oarlock.spec.holdings import Holding, Resources
+from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.nodes import Node
+from oarlock.spec.pools import Pool
+from oarlock.spec.users import Token, User
+from oarlock.store import port, rules
+from oarlock.store.sql import reading, schema
+
+T = TypeVar("T")
+Named = TypeVar("Named", Node, Pool, User)
+
+MANY = 500
+"""Most values in one IN: SQLite allows 999 in old builds."""
+
+_INSERT_JOB = sa.insert(schema.jobs)
+_UPDATE_JOB = (
+    sa.update(schema.jobs)
+    .where(schema.jobs.c.id == sa.bindparam("key"), schema.jobs.c.version == sa.bindparam("was"))
+    .values({name: sa.bindparam(name) for name in ("pool", "phase", "active", "version", "snapshot", "body")})
+)
+_ACTIVE_OF_NAME = sa.select(schema.jobs.c.id).where(
+    schema.jobs.c.owner == sa.bindparam("owner"), schema.jobs.c.name == sa.bindparam("name"), sa.text("active")
+)
+_INSERT_RECORDS = sa.insert(schema.records)
+_LOCK_LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader.c.expires_at).with_for_update()
+_SET_LEADER = sa.update(schema.leader).values(
+    holder=sa.bindparam("holder"), epoch=sa.bindparam("epoch"), expires_at=sa.bindparam("expires_at")
+)
+
+
+class SqlTransaction(reading.SqlView):
+    """`port.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer's, who holds their
+    row.
+    """
+
+    def __init__(self, connection: sa.Connection, seq: int, floor: int) -> None:
+        super().__init__(connection)
+        self.seq = seq
+        self.floor = floor
+        self.doomed: Exception | None = None  # a constraint broke in the middle: nothing of this may be kept
+        self._unwritten: list[dict[str, Any]] = []
+        self._known: dict[str, Job] = {}  # as they are in this transaction
+
+    def finish(self) -> None:
+        """Write what is still to be written. Raises what doomed the transaction."""
+        if self.doomed is not None:
+            raise self.doomed
+        self._write_records()
+
+    # -- what is ----------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job | None:
+        if (known := self._known.get(job_id)) is not None:
+            return known
+        if (found := super().job(job_id)) is not None:
+            self._known[job_id] = found
+        return found
+
+    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
+        self._write_records()
+        return super().records(after, job=job, limit=limit)
+
+    def last_seq(self) -> int:
+        return self.seq
+
+    def _floor(self) -> int:
+        return self.floor
+
+    # -- leadership -------------------------------------------------------------------------------------------------
+
+    def check_epoch(self, epoch: int) -> None:
+        rules.check_epoch(self._leader_row(), epoch)
+
+    def lead(self, holder: str, now: float, ttl_s: float) -> int | None:
+        row = rules.lead(self._leader_row(), holder, now, ttl_s)
+        if row is None:
+            return None
+        self._connection.execute(_SET_LEADER, msgspec.structs.asdict(row))
+        return row.epoch
+
+    def resign(self, holder: str, epoch: int) -> None:
+        row = rules.resign(self._leader_row(), holder, epoch)
+        self._connection.execute(_SET_LEADER, msgspec.structs.asdict(row))
+
+    def _leader_row(self) -> port.Leader:
+        return port.Leader(*self._connection.execute(_LOCK_LEADER).one())
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    def add_job(self, job: Job, *, at: float, idempotency_key: str = "", request_sha256: str = "") -> Job:
+        rules.check_new(job)
+        if self.job(job.id) is not None:
+            raise rules.id_taken(job.id)
+        if idempotency_key and self.submitted(job.owner, idempotency_key) is not None:
+            raise rules.key_taken(job.owner, idempotency_key)
+        job = msgspec.structs.replace(job, version=1)
+        self._check_name(job)
+        row = _row(job) | {"id": job.id, "name": job.name, "owner": job.owner}
+        row |= {"created_at": job.created_at, "first_seq": self.seq + 1}
+        self._insert(_INSERT_JOB, row, rules.name_taken(job, "another one"))
+        if idempotency_key:
+            made = {"owner": job.owner, "key": idempotency_key, "job": job.id, "request_sha256": request_sha256}
+            self._insert(sa.insert(schema.submissions), made, rules.key_taken(job.owner, idempotency_key))
+        self._known[job.id] = job
+        self._note(job, [rules.submitted(job)], at)
+        return job
+
+    def put_job(self, job: Job, happened: Iterable[AnyEvent] = (), *, at: float) -> Job:
+        before = rules.check_change(self.job(job.id), job)
+        job = msgspec.structs.replace(job, version=job.version + 1)
+        if not rules.active(before):
+            self._check_name(job)
+        done = self._connection.execute(_UPDATE_JOB, _row(job) | {"key": job.id, "was": before.version})
+        if done.rowcount != 1:
+            raise self._doom(rules.changed("job", job.id, job.version, before.version))
+        self._known[job.id] = job
+        self._note(job, rules.of_change(before, job, happened), at)
+        return job
+
+    def remove_jobs(self, ids: Collection[str], *, at: float) -> None:
+        gone = [job for job_id in sorted(set(ids)) if (job := self.job(job_id)) is not None]
+        for job in gone:
+            rules.check_removal(job, holds=bool(self.holdings(job.id)))
+        self._write_records()
+        for some in _by_many([job.id for job in gone]):
+            self._connection.execute(sa.delete(schema.records).where(schema.records.c.job.in_(some)))
+            self._connection.execute(sa.delete(schema.jobs).where(schema.jobs.c.id.in_(some)))
+        for job in gone:
+            del self._known[job.id]
+            self._note(job, [rules.removed(job)], at)
+
+    def _check_name(self, job: Job) -> None:
+        if rules.active(job):
+            named = self._connection.execute(_ACTIVE_OF_NAME, {"owner": job.owner, "name": job.name})
+            if (holder := named.scalar_one_or_none()) not in (None, job.id):
+                raise rules.name_taken(job, str(holder))
+
+    def _note(self, job: Job, notes: Sequence[rules.Note], at: float) -> None:
+        for kind, data in notes:
+            self.seq += 1
+            line = {"seq": self.seq, "at": at, "job": job.id, "kind": kind, "version": job.version}
+            self._unwritten.append(line | {"data": _encode(data)})
+
+    def _write_records(self) -> None:
+        if self._unwritten:
+            self._connection.execute(_INSERT_RECORDS, self._unwritten)
+            self._unwritten = []
+
+    # -- holdings ---------------------------------------------------------------------------------------------------
+
+    def hold(self, claims: Sequence[Holding]) -> None:
+        for job_id in sorted({claim.job for claim in claims}):
+            if self.job(job_id) is None:
+                raise rules.unknown_job(job_id)
+        known = self._lock_nodes(sorted({claim.node for claim in claims}))
+        rules.check_claims(claims, known, self._used(sorted(known)), self._taken(claims))
+        keys = set()
+        for claim in claims:
+            key = (claim.job, claim.attempt, claim.role, claim.index, claim.node)
+            if key in keys or self._claims(claim):
+                raise rules.claimed(claim)
+            keys.add(key)
+        twice = errors.AlreadyHeld("one of these places has a holder", hint="Look at the holdings and plan anew.")
+        self._insert(sa.insert(schema.holdings), [_claim(claim) for claim in claims], twice)
+        self._insert(sa.insert(schema.slots), [slot for claim in claims for slot in _slots(claim)], twice)
+
+    def release(self, job: str, attempt: int) -> list[Holding]:
+        freed = [claim for claim in self.holdings(job) if claim.attempt == attempt]
+        if freed:
+            for table in (schema.slots, schema.holdings):
+                gone = sa.delete(table).where(table.c.job == job, table.c.attempt == attempt)
+                self._connection.execute(gone)
+        return freed
+
+    def add_usage(self, usage: port.Usage) -> None:
+        there = sa.select(schema.usage.c.job).where(
+            schema.usage.c.job == usage.job, schema.usage.c.attempt == usage.attempt
+        )
+        if self._connection.execute(there).first() is None:
+            self._connection.execute(sa.insert(schema.usage), msgspec.structs.asdict(usage))
+
+    def _lock_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        known = {}
+        for some in _by_many(names):
+            rows = sa.select(schema.nodes.c.body).where(schema.nodes.c.name.in_(some)).order_by(schema.nodes.c.name)
+            for node in self._all(rows.with_for_update(), Node):
+                known[node.name] = node
+        return known
+
+    def _used(self, names: Sequence[str]) -> dict[str, Resources]:
+        held = schema.holdings.c
+        used = {}
+        for some in _by_many(names):
+            sums = sa.select(held.node, sa.func.sum(held.cpus_milli), sa.func.sum(held.memory_bytes))
+            for name, cpus, memory in self._connection.execute(sums.where(held.node.in_(some)).group_by(held.node)):
+                used[name] = Resources(cpus_milli=int(cpus), memory_bytes=int(memory))
+        return used
+
+    def _taken(self, claims: Sequence[Holding]) -> dict[tuple[str, str, int], str]:
+        """Who holds what lies between the least and the greatest number that is asked for of each kind."""
+        ranges: dict[tuple[str, str], tuple[int, int]] = {}
+        for claim in claims:
+            for kind, number in rules.slots(claim):
+                low, high = ranges.get((claim.node, kind), (number, number))
+                ranges[claim.node, kind] = (min(low, number), max(high, number))
+        slots = schema.slots.c
+        taken = {}
+        for some in _by_many(sorted(ranges.items())):
+            asked = [
+                sa.and_(slots.node == node, slots.kind == kind, slots.number.between(*bounds))
+                for (node, kind), bounds in some
+            ]
+            for row in self._connection.execute(sa.select(schema.slots).where(sa.or_(*asked))):
+                taken[row.node, row.kind, row.number] = row.job
+        return taken
+
+    def _claims(self, claim: Holding) -> bool:
+        held = schema.holdings.c
+        same = sa.select(held.node).where(
+            held.job == claim.job,
+            held.attempt == claim.attempt,
+            held.role == claim.role,
+            held.place == claim.index,
+            held.node == claim.node,
+        )
+        return self._connection.execute(same).first() is not None
+
+    # -- the rest ---------------------------------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> Node:
+        return self._swap("node", schema.nodes, node)
+
+    def remove_node(self, name: str) -> None:
+        held = sa.select(schema.holdings.c.job).where(schema.holdings.c.node == name)
+        if (
+            holder := self._connection.execute(held.order_by(*schema.holdings.primary_key).limit(1)).scalar()
+        ) is not None:
+            raise rules.in_use(name, holder)
+        self._connection.execute(sa.delete(schema.nodes).where(schema.nodes.c.name == name))
+
+    def put_pool(self, pool: Pool) -> Pool:
+        return self._swap("pool", schema.pools, pool)
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        if self.job(checkpoint.job) is None:
+            raise rules.unknown_job(checkpoint.job)
+        table = schema.checkpoints
+        same = sa.select(table.c.path).where(table.c.job == checkpoint.job, table.c.path == checkpoint.path)
+        if self._connection.execute(same).first() is None:
+            row = {"job": checkpoint.job, "path": checkpoint.path, "attempt": checkpoint.attempt}
+            row |= {"step": checkpoint.step, "round": checkpoint.round, "body": _encode(checkpoint)}
+            self._connection.execute(sa.insert(table), row)
+
+    def remove_checkpoint(self, job: str, path: str) -> None:
+        table = schema.checkpoints
+        self._connection.execute(sa.delete(table).where(table.c.job == job, table.c.path == path))
+
+    def put_user(self, user: User) -> User:
+        return self._swap("user", schema.users, user)
+
+    def put_token(self, token: Token) -> None:
+        if self.user(token.user) is None:
+            raise rules.unknown_user(token.user)
+        self.remove_token(token.sha256)
+        row = {"sha256": token.sha256, "owner": token.user, "body": _encode(token)}
+        self._connection.execute(sa.insert(schema.tokens), row)
+
+    def remove_token(self, sha256: str) -> None:
+        self._connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.sha256 == sha256))
+
+    def compact(self, before: int) -> None:
+        self._write_records()
+        self.floor = max(self.floor, min(before, self.seq + 1))
+        self._connection.execute(sa.delete(schema.records).where(schema.records.c.seq < self.floor))
+
+    def _swap(self, kind: str, table: sa.Table, item: Named) -> Named:
+        stored = self._connection.execute(sa.select(table.c.version).where(table.c.name == item.name)).scalar()
+        rules.check_swap(kind, stored, item)
+        item = msgspec.structs.replace(item, version=item.version + 1)
+        row = {"version": item.version, "body": _encode(item)}
+        if stored is None:
+            refused = rules.changed(kind, item.name, 1, 0)
+            self._insert(sa.insert(table), row | {"name": item.name}, refused)
+            return item
+        swap = sa.update(table).where(table.c.name == item.name, table.c.version == stored).values(row)
+        if self._connection.execute(swap).rowcount != 1:
+            raise self._doom(rules.changed(kind, item.name, item.version, stored))
+        return item
+
+    def _insert(self, statement: sa.Insert, rows: Any, refused: errors.OarlockError) -> None:
+        """Insert these rows; `refused` when one of them is there already, although it was looked for."""
+        if not rows:
+            return
+        try:
+            self._connection.execute(statement, rows)
+        except sa.exc.IntegrityError as broken:
+            raise self._doom(refused) from broken
+
+    def _doom(self, why: errors.OarlockError) -> errors.OarlockError:
+        self.doomed = why
+        return why
+
+
+def _encode(noun: object) -> str:
+    return msgspec.json.encode(noun).decode()
+
+
+def _row(job: Job) -> dict[str, Any]:
+    """What a change of the job may change."""
+    return {
+        "pool": job.pool,
+        "phase": str(job.phase),
+        "active": rules.active(job),
+        "version": job.version,
+        "snapshot": job.snapshot,
+        "body": _encode(job),
+    }
+
+
+def _claim(claim: Holding) -> dict[str, Any]:
+    return {
+        "job": claim.job,
+        "attempt": claim.attempt,
+        "role": str(claim.role),
+        "place": claim.index,
+        "node": claim.node,
+        "cpus_milli": claim.amount.cpus_milli,
+        "memory_bytes": claim.amount.memory_bytes,
+        "body": _encode(claim),
+    }
+
+
+def _slots(claim: Holding) -> Iterator[dict[str, Any]]:
+    for kind, number in rules.slots(claim):
+        yield {"node": claim.node, "kind": kind, "number": number, "job": claim.job, "attempt": claim.attempt}
+
+
+def _by_many(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), MANY):
+        yield items[start : start + MANY]

@@ -1,0 +1,219 @@
+"""A consistent state of the database, read: rows in, nouns out.
+
+Statements are built once, so that SQLAlchemy compiles each once. A text that no database could keep (with a NUL in
+it) is found nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.events import Record
+from oarlock.spec.holdings import Holding
+from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.nodes import Node
+from oarlock.spec.phases import Phase
+from oarlock.spec.pools import Pool
+from oarlock.spec.users import Token, User
+from oarlock.store import port, rules
+from oarlock.store.sql import schema
+
+T = TypeVar("T")
+
+_JOB = sa.select(schema.jobs.c.body).where(schema.jobs.c.id == sa.bindparam("id"))
+_NEWEST_FIRST = (schema.jobs.c.created_at.desc(), schema.jobs.c.id.desc())
+_NAMED = (
+    sa.select(schema.jobs.c.body)
+    .where(schema.jobs.c.name == sa.bindparam("name"))
+    .order_by(*_NEWEST_FIRST)
+    .limit(sa.literal_column("1"))
+)
+_NAMED_OF_OWNER = _NAMED.where(schema.jobs.c.owner == sa.bindparam("owner"))
+_ACTIVE = (
+    sa.select(schema.jobs.c.body)
+    .where(sa.text("active"))  # as the index has it: SQLite compares the words
+    .order_by(schema.jobs.c.created_at, schema.jobs.c.id)
+)
+_COUNT = sa.select(schema.jobs.c.phase, sa.func.count()).group_by(schema.jobs.c.phase)
+_HOLDINGS = sa.select(schema.holdings.c.body).order_by(*schema.holdings.primary_key.columns)
+_HOLDINGS_OF_JOB = _HOLDINGS.where(schema.holdings.c.job == sa.bindparam("job"))
+_LOG = sa.select(schema.log.c.last_seq, schema.log.c.floor)
+_RECORDS = (
+    sa.select(schema.records)
+    .where(schema.records.c.seq > sa.bindparam("after"))
+    .order_by(schema.records.c.seq)
+    .limit(sa.bindparam("most"))
+)
+_RECORDS_OF_JOB = _RECORDS.where(schema.records.c.job == sa.bindparam("job"))
+_FIRST_SEQ = sa.select(schema.jobs.c.first_seq).where(schema.jobs.c.id == sa.bindparam("id"))
+_CHECKPOINTS = (
+    sa.select(schema.checkpoints.c.body)
+    .where(schema.checkpoints.c.job == sa.bindparam("job"))
+    .order_by(
+        schema.checkpoints.c.attempt.desc(),
+        schema.checkpoints.c.step.desc(),
+        schema.checkpoints.c.round.desc(),
+        schema.checkpoints.c.path.desc(),
+    )
+)
+_SUBMITTED = sa.select(schema.submissions.c.job, schema.submissions.c.request_sha256).where(
+    schema.submissions.c.owner == sa.bindparam("owner"), schema.submissions.c.key == sa.bindparam("key")
+)
+_USER = sa.select(schema.users.c.body).where(schema.users.c.name == sa.bindparam("name"))
+_TOKEN = sa.select(schema.tokens.c.body).where(schema.tokens.c.sha256 == sa.bindparam("sha256"))
+_USAGE = (
+    sa.select(
+        schema.usage.c.owner,
+        schema.usage.c.pool,
+        sa.func.min(schema.usage.c.started_at),
+        sa.func.max(schema.usage.c.ended_at),
+        sa.func.sum(schema.usage.c.device_seconds),
+        sa.func.sum(schema.usage.c.cpu_seconds),
+    )
+    .where(schema.usage.c.ended_at > sa.bindparam("since"))
+    .group_by(schema.usage.c.owner, schema.usage.c.pool)
+    .order_by(schema.usage.c.owner, schema.usage.c.pool)
+)
+_SNAPSHOTS = sa.select(schema.jobs.c.snapshot).where(schema.jobs.c.snapshot.is_not(None)).distinct()
+_LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader.c.expires_at)
+
+_decoders: dict[type, msgspec.json.Decoder[object]] = {
+    noun: msgspec.json.Decoder(noun) for noun in (Job, Holding, Checkpoint, Node, Pool, User, Token)
+}
+
+
+def decode(body: str, noun: type[T]) -> T:
+    """The noun as it was stored."""
+    return _decoders[noun].decode(body)  # type: ignore[return-value]  # each decoder stands under what it makes
+
+
+class SqlView:
+    """`port.View` on a connection that stands in a transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def job(self, job_id: str) -> Job | None:
+        return self._one(_JOB, Job, id=job_id)
+
+    def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
+        if (found := self.job(name_or_id)) is not None:
+            return found
+        if owner is None:
+            return self._one(_NAMED, Job, name=name_or_id)
+        return self._one(_NAMED_OF_OWNER, Job, name=name_or_id, owner=owner)
+
+    def jobs(self, which: port.JobFilter) -> list[Job]:
+        statement = sa.select(schema.jobs.c.body).order_by(*_NEWEST_FIRST).limit(_within(which.limit))
+        for column, wanted in (
+            (schema.jobs.c.owner, which.owner),
+            (schema.jobs.c.pool, which.pool),
+            (schema.jobs.c.name, which.name),
+        ):
+            if wanted is not None:
+                if not rules.storable(wanted):
+                    return []
+                statement = statement.where(column == wanted)
+        if which.phases is not None:
+            statement = statement.where(schema.jobs.c.phase.in_(sorted(which.phases)))
+        if which.after is not None:
+            if (last := self.job(which.after)) is None:
+                raise rules.page_gone(which.after)
+            place = sa.tuple_(schema.jobs.c.created_at, schema.jobs.c.id)
+            statement = statement.where(place < sa.tuple_(sa.literal(last.created_at), sa.literal(last.id)))
+        return self._all(statement, Job)
+
+    def active(self) -> list[Job]:
+        return self._all(_ACTIVE, Job)
+
+    def count(self) -> dict[Phase, int]:
+        return {Phase(phase): count for phase, count in self._connection.execute(_COUNT)}
+
+    def holdings(self, job: str | None = None) -> list[Holding]:
+        if job is None:
+            return self._all(_HOLDINGS, Holding)
+        return self._all(_HOLDINGS_OF_JOB, Holding, job=job)
+
+    def records(self, after: int, *, job: str | None = None, limit: int = 1000) -> list[Record]:
+        floor = self._floor()
+        if after < floor - 1 and (job is None or self._first_seq(job, floor) < floor):
+            raise rules.compacted(after, floor)
+        wanted: dict[str, object] = {"after": _within(after), "most": _within(limit)}
+        if job is not None:
+            if not rules.storable(job):
+                return []
+            wanted["job"] = job
+        rows = self._connection.execute(_RECORDS if job is None else _RECORDS_OF_JOB, wanted)
+        return [
+            Record(seq=seq, at=at, job=of, kind=kind, version=version, data=msgspec.json.decode(data))
+            for seq, at, of, kind, version, data in rows
+        ]
+
+    def last_seq(self) -> int:
+        return int(self._connection.execute(_LOG).one()[0])
+
+    def nodes(self) -> list[Node]:
+        return self._all(sa.select(schema.nodes.c.body).order_by(schema.nodes.c.name), Node)
+
+    def pools(self) -> list[Pool]:
+        return self._all(sa.select(schema.pools.c.body).order_by(schema.pools.c.name), Pool)
+
+    def checkpoints(self, job: str) -> list[Checkpoint]:
+        return self._all(_CHECKPOINTS, Checkpoint, job=job)
+
+    def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
+        if not (rules.storable(owner) and rules.storable(idempotency_key)):
+            return None
+        row = self._connection.execute(_SUBMITTED, {"owner": owner, "key": idempotency_key}).one_or_none()
+        return (row[0], row[1]) if row is not None else None
+
+    def user(self, name: str) -> User | None:
+        return self._one(_USER, User, name=name)
+
+    def users(self) -> list[User]:
+        return self._all(sa.select(schema.users.c.body).order_by(schema.users.c.name), User)
+
+    def token(self, sha256: str) -> Token | None:
+        return self._one(_TOKEN, Token, sha256=sha256)
+
+    def usage(self, *, since: float = 0.0) -> list[port.Usage]:
+        return [
+            port.Usage(owner=owner, pool=pool, started_at=start, ended_at=end, device_seconds=devices, cpu_seconds=cpus)
+            for owner, pool, start, end, devices, cpus in self._connection.execute(_USAGE, {"since": since})
+        ]
+
+    def snapshots_in_use(self) -> set[str]:
+        return set(self._connection.execute(_SNAPSHOTS).scalars())
+
+    def leader(self) -> port.Leader | None:
+        holder, epoch, expires_at = self._connection.execute(_LEADER).one()
+        return port.Leader(holder, epoch, expires_at) if holder else None
+
+    def _floor(self) -> int:
+        return int(self._connection.execute(_LOG).one()[1])
+
+    def _first_seq(self, job_id: str, otherwise: int) -> int:
+        if not rules.storable(job_id):
+            return otherwise
+        found = self._connection.execute(_FIRST_SEQ, {"id": job_id}).scalar_one_or_none()
+        return found if found is not None else otherwise
+
+    def _one(self, statement: sa.Select[Any], noun: type[T], **wanted: str) -> T | None:
+        if not all(map(rules.storable, wanted.values())):
+            return None
+        body = self._connection.execute(statement, wanted).scalar_one_or_none()
+        return decode(body, noun) if body is not None else None
+
+    def _all(self, statement: sa.Select[Any], noun: type[T], **wanted: str) -> list[T]:
+        if not all(map(rules.storable, wanted.values())):
+            return []
+        return [decode(body, noun) for body in self._connection.execute(statement, wanted).scalars()]
+
+
+def _within(number: int) -> int:
+    """What a database's integer holds of it."""
+    return max(0, min(number, rules.MAX_NUMBER))

@@ -1,0 +1,178 @@
+"""The tables, for SQLite and PostgreSQL alike.
+
+What is asked for by its value has a column; the whole noun lies beside it as JSON. Text is compared byte by byte in
+both databases, so
+that they order as Python does. What must never be twice is a key: a device or port of a node, a job's name among its
+owner's active
+ones, an idempotency key, a `seq`.
+
+`migrations/` makes them; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+REVISION = "0001"
+"""The migration that these tables are the result of."""
+
+metadata = sa.MetaData()
+
+# Byte order, whatever the database's locale.
+text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", text, primary_key=True),
+    sa.Column("name", text, nullable=False),
+    sa.Column("owner", text, nullable=False),
+    sa.Column("pool", text, nullable=False),
+    sa.Column("phase", text, nullable=False),
+    sa.Column("active", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("snapshot", text),
+    sa.Column("first_seq", sa.BigInteger, nullable=False),  # of its `submitted` record
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("jobs_by_age", "created_at", "id"),
+    sa.Index("jobs_by_name", "name", "created_at", "id"),
+    sa.Index("jobs_by_owner", "owner", "created_at", "id"),
+    sa.Index("jobs_by_phase", "phase", "created_at", "id"),
+    sa.Index("jobs_by_pool", "pool", "created_at", "id"),
+    sa.Index("jobs_active", "created_at", "id", sqlite_where=sa.text("active"), postgresql_where=sa.text("active")),
+    sa.Index(
+        "jobs_active_name",
+        "owner",
+        "name",
+        unique=True,
+        sqlite_where=sa.text("active"),
+        postgresql_where=sa.text("active"),
+    ),
+)
+
+submissions = sa.Table(
+    "submissions",
+    metadata,
+    sa.Column("owner", text, primary_key=True),
+    sa.Column("key", text, primary_key=True),
+    sa.Column("job", text, sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("request_sha256", text, nullable=False),
+    sa.Index("submissions_by_job", "job"),
+)
+
+records = sa.Table(
+    "records",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("job", text, nullable=False),  # no foreign key: `removed` outlives the job
+    sa.Column("kind", text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("data", sa.Text, nullable=False),
+    sa.Index("records_by_job", "job", "seq"),
+)
+
+# One row. Every writer locks it first: that is the order of all commits, and of `seq`.
+log = sa.Table(
+    "log",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("last_seq", sa.BigInteger, nullable=False),
+    sa.Column("floor", sa.BigInteger, nullable=False),  # the first seq that was not compacted away
+    sa.CheckConstraint("id = 1", name="log_one_row"),
+)
+
+# One row.
+leader = sa.Table(
+    "leader",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("holder", text, nullable=False),  # empty: nobody leads
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.CheckConstraint("id = 1", name="leader_one_row"),
+)
+
+nodes = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("name", text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+pools = sa.Table(
+    "pools",
+    metadata,
+    sa.Column("name", text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("sha256", text, primary_key=True),
+    sa.Column("owner", text, sa.ForeignKey("users.name"), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+holdings = sa.Table(
+    "holdings",
+    metadata,
+    sa.Column("job", text, sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("role", text, primary_key=True),
+    sa.Column("place", sa.Integer, primary_key=True),  # the task's index
+    sa.Column("node", text, sa.ForeignKey("nodes.name"), primary_key=True),
+    sa.Column("cpus_milli", sa.BigInteger, nullable=False),
+    sa.Column("memory_bytes", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("holdings_by_node", "node"),
+)
+
+# A device or port has one holder, because there is one row for it.
+slots = sa.Table(
+    "slots",
+    metadata,
+    sa.Column("node", text, sa.ForeignKey("nodes.name"), primary_key=True),
+    sa.Column("kind", text, primary_key=True),  # `device` or `port`
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("job", text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Index("slots_by_job", "job", "attempt"),
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("job", text, sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("path", text, primary_key=True),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("round", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("job", text, primary_key=True),  # no foreign key: usage outlives the job
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("owner", text, nullable=False),
+    sa.Column("pool", text, nullable=False),
+    sa.Column("started_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double, nullable=False),
+    sa.Column("device_seconds", sa.Double, nullable=False),
+    sa.Column("cpu_seconds", sa.Double, nullable=False),
+    sa.Index("usage_by_end", "ended_at"),
+)
