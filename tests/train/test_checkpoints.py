@@ -1,0 +1,297 @@
+"""What is on disk, what is made of it, and what a bad disk does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oarlock.train import checkpoints, errors, manifests
+from oarlock.train.world import World
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, said: list[str]) -> checkpoints.Checkpoints:
+    return opened(tmp_path / "checkpoints", said)
+
+
+def opened(directory: Path, said: list[str], keep: int = 3) -> checkpoints.Checkpoints:
+    return checkpoints.Checkpoints(directory, ALONE, attempt=1, round_number=1, keep=keep, say=said.append)
+
+
+def saved(store: checkpoints.Checkpoints, step: int) -> Path:
+    made = store.save(step, {"model": {"weight": torch.full((1000,), float(step))}}, {"rng": step}, {"note": "x"})
+    assert made is not None
+    return made.path
+
+
+def restored_step(store: checkpoints.Checkpoints) -> int | None:
+    found = store.restore(manifests.complete(store.directory))
+    if found is None:
+        return None
+    assert torch.equal(found.shared["model"]["weight"], torch.full((1000,), float(found.step)))
+    return found.step
+
+
+def test_a_checkpoint_is_laid_out_as_the_protocol_says(store: checkpoints.Checkpoints) -> None:
+    path = saved(store, 7)
+    assert path.name == "attempt-1-round-1-step-7"
+    assert sorted(each.name for each in path.iterdir()) == ["manifest.json", "rank-0.pt"]
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert isinstance(manifest.pop("time"), float)
+    assert manifest == {
+        "format": 1,
+        "step": 7,
+        "attempt": 1,
+        "round": 1,
+        "world_size": 1,
+        "shards": [
+            {
+                "file": "rank-0.pt",
+                "bytes": (path / "rank-0.pt").stat().st_size,
+                "sha256": subprocess.check_output(["sha256sum", path / "rank-0.pt"], text=True).split()[0],
+            }
+        ],
+        "meta": {"note": "x"},
+    }
+
+
+def test_nothing_is_named_before_it_is_synced_and_the_manifest_is_last(
+    store: checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL cannot show a missing fsync: only the order of the calls can."""
+    calls: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def seen_fsync(descriptor: int) -> None:
+        calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def seen_rename(path: Path, target: Path) -> Path:
+        calls.append(f"rename {path.name} {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    monkeypatch.setattr(Path, "rename", seen_rename)
+    saved(store, 7)
+    assert calls == [
+        "sync checkpoints",
+        "sync rank-0.pt.tmp",
+        "rename rank-0.pt.tmp rank-0.pt",
+        "sync attempt-1-round-1-step-7",
+        "sync attempt-1-round-1-step-7",
+        "sync manifest.json.tmp",
+        "rename manifest.json.tmp manifest.json",
+        "sync attempt-1-round-1-step-7",
+    ]
+
+
+def torn(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def shortened(path: Path) -> None:
+    content = (path / "rank-0.pt").read_bytes()
+    (path / "rank-0.pt").write_bytes(content[:-1])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray((path / "rank-0.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "rank-0.pt").write_bytes(content)
+
+
+def lost(path: Path) -> None:
+    (path / "rank-0.pt").unlink()
+
+
+def garbled(path: Path) -> None:
+    (path / "manifest.json").write_text("{")
+
+
+def astray(path: Path) -> None:
+    """A manifest that points out of its directory, at a file whose digest would hold."""
+    content = (path / "manifest.json").read_text()
+    (path.parent / "elsewhere.pt").write_bytes((path / "rank-0.pt").read_bytes())
+    (path / "manifest.json").write_text(content.replace('"rank-0.pt"', '"../elsewhere.pt"'))
+
+
+@pytest.mark.parametrize("damage", [torn, shortened, flipped, lost, garbled, astray])
+def test_a_damaged_checkpoint_is_passed_over_and_never_loaded(
+    store: checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch, damage: Any
+) -> None:
+    saved(store, 1)
+    newer = saved(store, 2)
+    damage(newer)
+    loaded: list[Path] = []
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **options: loaded.append(Path(path)) or load(path, **options))
+    assert restored_step(store) == 1
+    assert not [path for path in loaded if newer in path.parents]
+
+
+def test_when_none_holds_a_person_decides(store: checkpoints.Checkpoints, said: list[str]) -> None:
+    flipped(saved(store, 1))
+    with pytest.raises(errors.CheckpointError, match=r"none of the 1 checkpoints holds .*resume=False"):
+        restored_step(store)
+    assert "digest of rank-0.pt is not the one in its manifest" in said[0]
+
+
+def test_no_checkpoint_is_no_error(store: checkpoints.Checkpoints) -> None:
+    assert restored_step(store) is None
+
+
+def test_the_newest_attempt_comes_first_whatever_its_step(tmp_path: Path) -> None:
+    for name in (
+        "attempt-2-round-1-step-5",
+        "attempt-1-round-1-step-90",
+        "attempt-2-round-1-step-30",
+        "attempt-10-round-1-step-1",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "attempt-11-round-1-step-1").mkdir()
+    assert [path.name for path in manifests.complete(tmp_path)] == [
+        "attempt-10-round-1-step-1",
+        "attempt-2-round-1-step-30",
+        "attempt-2-round-1-step-5",
+        "attempt-1-round-1-step-90",
+    ]
+
+
+def test_only_the_newest_are_kept_and_what_is_not_ours_is_left_alone(tmp_path: Path, said: list[str]) -> None:
+    store = opened(tmp_path, said, keep=2)
+    (tmp_path / "attempt-1-round-1-step-1").mkdir()  # what a killed save left
+    (tmp_path / "attempt-2-round-1-step-1").mkdir()  # what a later attempt is writing
+    (tmp_path / "mine").mkdir()
+    for step in (2, 3, 4, 5):
+        saved(store, step)
+        store.prune()
+    names = {"attempt-1-round-1-step-4", "attempt-1-round-1-step-5", "attempt-2-round-1-step-1", "mine"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_the_checkpoint_that_was_restored_stays_until_a_newer_one_verifies(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(tmp_path, said)
+    good = saved(first, 1)
+    for step in (2, 3):
+        flipped(saved(first, step))
+    store = opened(tmp_path, said, keep=1)
+    assert restored_step(store) == 1
+    monkeypatch.setattr(checkpoints, "free_bytes", lambda directory: 0)
+    assert store.save(4, {}, {}, {}) is None
+    store.prune()
+    assert good.is_dir(), "the newer ones are complete, but do not hold"
+
+
+class Foreign:
+    pass
+
+
+@pytest.mark.parametrize("value", [Foreign(), lambda: 0, {"deep": [torch.zeros(1), {Foreign(): 1} and Foreign()]}])
+def test_what_could_not_be_loaded_safely_is_refused_when_it_is_saved(
+    store: checkpoints.Checkpoints, value: Any
+) -> None:
+    with pytest.raises(errors.StateError, match=r"state\.shared\.thing.* a checkpoint holds tensors and plain Python"):
+        store.save(1, {"thing": value}, {}, {})
+    assert restored_step(store) is None
+
+
+def test_what_torch_keeps_of_its_own_is_plain(store: checkpoints.Checkpoints) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    kept: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    for make in (
+        lambda: torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD(model.parameters(), 0.1), 0.1, total_steps=9),
+        lambda: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2]),
+        lambda: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+        lambda: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0),
+    ):
+        kept[f"scheduler {len(kept)}"] = make().state_dict()
+    kept["more"] = {
+        "counter": Counter("aab"),
+        "ordered": OrderedDict(a=1),
+        "numbers": (1, 2.5, True, None, {3}),
+        "bytes": b"x",
+    }
+    assert store.save(1, kept, {}, {}) is not None
+    found = store.restore(manifests.complete(store.directory))
+    assert found is not None
+    assert found.shared["more"] == kept["more"]
+
+
+def test_the_estimate_of_the_size_is_never_too_small(store: checkpoints.Checkpoints) -> None:
+    big = torch.zeros(300_000)
+    tree = {"whole": big, "view": big[:10], "many": [torch.zeros(3) for _ in range(500)], "text": "x" * 1000}
+    made = store.save(1, tree, {}, {})
+    assert made is not None
+    assert made.bytes <= checkpoints.stored_bytes({"shared": tree}) + checkpoints._SLACK_BYTES
+    assert checkpoints.stored_bytes(tree) < 2_000_000, "a storage that two tensors share is stored once"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["seen before", "met while writing"])
+def test_a_full_disk_costs_one_checkpoint_and_not_the_training(
+    small_disk: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    store = opened(small_disk, said, keep=1)
+    large = {"model": {"weight": torch.full((200_000,), 1.0)}}  # 0.8 MB
+    assert store.save(1, large, {}, {}) is not None
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(900_000))
+    if not checked:  # somebody else takes the space between the look and the writing
+        monkeypatch.setattr(checkpoints, "free_bytes", lambda directory: 1 << 40)
+
+    assert store.save(2, large, {}, {}) is None
+    assert ("MB free" if checked else "No space left on device") in said[-1]
+    assert "attempt-1-round-1-step-2 was not saved" in said[-1]
+    found = store.restore(manifests.complete(small_disk))
+    assert found is not None
+    assert found.step == 1
+    assert {path.name for path in small_disk.iterdir()} == {"attempt-1-round-1-step-1", "ballast"}
+
+    ballast.unlink()
+    assert store.save(3, large, {}, {}) is not None
+    store.prune()
+    assert [path.name for path in small_disk.iterdir()] == ["attempt-1-round-1-step-3"]
+
+
+def test_older_checkpoints_make_room_when_the_disk_is_short(small_disk: Path, said: list[str]) -> None:
+    store = opened(small_disk, said, keep=3)
+    large = {"model": {"weight": torch.full((150_000,), 1.0)}}  # 0.6 MB: three of them fit
+    for step in (1, 2, 3):
+        assert store.save(step, large, {}, {}) is not None
+    assert store.save(4, large, {}, {}) is not None, said
+    assert sorted(path.name[-1] for path in small_disk.iterdir()) == ["3", "4"]
