@@ -1,0 +1,58 @@
+"""`python -m bench [NAME ...]`: run the benches, print the table, and put it into docs/benchmarks.md.
+
+Everything is measured against something in the same run, in turn, because machines are shared and noisy: ratios and
+medians are
+what counts, not a single time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+
+from rich import console as consoles
+from rich import table as tables
+
+from bench import commandline, drain, firstline, idle, install, lines, metrics, submits, table, training
+
+BENCHES = {
+    "commandline": commandline.run,
+    "firstline": firstline.run,
+    "idle": idle.run,
+    "install": install.run,
+    "drain": drain.run,
+    "submits": submits.run,
+    "lines": lines.run,
+    "metrics": metrics.run,
+    "training": training.run,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHES], metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("--save", action="store_true", help="put the figures into docs/benchmarks.md")
+    options = parser.parse_args()
+    console = consoles.Console(stderr=True)
+    rows: list[table.Row] = []
+    for name in options.names or BENCHES:
+        began = time.perf_counter()
+        with console.status(f"{name} ..."):
+            rows += BENCHES[name]()
+        console.print(f"{name}: {time.perf_counter() - began:.0f} s")
+    system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"
+    shown = tables.Table("what", "measured", "reach", "reached", "how", title=machine)
+    for row in rows:
+        shown.add_row(*row.cells())
+    consoles.Console().print(shown)
+    if options.save:
+        table.save(rows, f"Measured on {machine}, {time.strftime('%Y-%m-%d')}.")
+    return 0 if all(row.reached is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

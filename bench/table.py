@@ -1,0 +1,72 @@
+"""A figure with what it should reach, and the table that is made of many."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`value` and `reach` in `unit`; at most `reach`, or at least where `at_least`. `detail` says how it was taken."""
+
+    bench: str
+    what: str
+    value: float
+    unit: str
+    reach: float | None = None
+    at_least: bool = False
+    detail: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        if self.reach is None:
+            return None
+        return self.value >= self.reach if self.at_least else self.value <= self.reach
+
+    def cells(self) -> list[str]:
+        sign = "≥" if self.at_least else "≤"
+        reach = "" if self.reach is None else f"{sign} {self.reach:g} {self.unit}".strip()
+        verdict = {True: "yes", False: "**no**", None: ""}[self.reached]
+        return [self.what, f"{self.value:.3g} {self.unit}".strip(), reach, verdict, self.detail]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float], unit: str = "s") -> str:
+    """`n=5, 1.2 to 1.9 s`: how far apart the runs were."""
+    return f"n={len(values)}, {min(values):.3g} to {max(values):.3g} {unit}".rstrip()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def written(rows: Sequence[Row], machine: str) -> str:
+    """The table in Markdown."""
+    lines = [machine, "", "| what | measured | reach | reached | how |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def save(rows: Sequence[Row], machine: str) -> None:
+    """Put the rows into docs/benchmarks.md, in the place of earlier ones of the same benches; others stay."""
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    old, _, tail = rest.partition(END)
+    measured = {row.what for row in rows}
+    kept = [
+        line
+        for line in old.splitlines()
+        if line.startswith("| ") and not line.startswith("| what |") and line.split(" | ")[0][2:] not in measured
+    ]
+    table = written(rows, machine) + ("\n" + "\n".join(kept) if kept else "")
+    PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
