@@ -37,6 +37,12 @@ class Release(Action, frozen=True, kw_only=True, tag="release"):
     attempt: int
 
 
+class Discard(Action, frozen=True, kw_only=True, tag="discard"):
+    """The attempt was released, all of it is gone: the backend may forget it."""
+
+    attempt: int
+
+
 class Note(Action, frozen=True, kw_only=True, tag="note"):
     """Something has become true by the passing of time: record it."""
 

@@ -16,11 +16,11 @@ class Cause(StrEnum):
     OOM = "oom"  # killed by the kernel for memory
     SIGNAL = "signal"  # killed by a signal that was not ours
     ERROR = "error"  # exited with another code than 0
+    LEFT_EARLY = "left_early"  # ended well, but was needed on (a parameter server)
     PEER = "peer"  # failed because a peer did: its last lines say that a connection broke
     HANG = "hang"  # no progress for hang_timeout
     TIMEOUT = "timeout"  # the job's time was over
     START_TIMEOUT = "start_timeout"  # the gang did not reach the barrier
-    LEFT_EARLY = "left_early"  # ended well, but was needed on (a parameter server)
     STOPPED = "stopped"  # our own signal: neutral
     SUCCEEDED = "succeeded"
 
@@ -67,6 +67,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     can_rejoin: bool = False
     exit: Exit | None = None
     phase_at: float = 0.0
+    moved_at: float = 0.0  # last seen to come nearer to the barrier: a phase, or another `detail` on the way
+    round: int = 0  # in which it was admitted at the barrier; 0: not yet, no user process may run
     gone: bool = False  # the backend has confirmed that nothing of it runs
 
     @property
@@ -129,13 +131,15 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: float | None = None
     stop: Cause | None = None
     stop_message: str = ""
+    stop_task: str = ""  # to blame, or suspected to hang
     stacks_request: int = 0
     stacks_at: float | None = None
     stacks: tuple[Stacks, ...] = ()
     frozen_until: float | None = None
     verdict: Verdict | None = None
     ended_at: float | None = None
-    restore_step: int | None = None
+    restore_step: int | None = None  # of the best checkpoint that was visible when it began
+    checkpoint_step: int | None = None  # of the newest checkpoint that it made
 
     def task(self, role: str, index: int) -> Task | None:
         return next((task for task in self.tasks if task.role == role and task.index == index), None)

@@ -39,9 +39,10 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
 
 
 class Launched(Event, frozen=True, kw_only=True, tag="launched"):
-    """The backend has made and bound all tasks of the gang."""
+    """The backend has made and bound all tasks of the gang; or `tasks`, where some are replaced in place."""
 
     attempt: int
+    tasks: tuple[attempts.TaskKey, ...] = ()
 
 
 class LaunchFailed(Event, frozen=True, kw_only=True, tag="launch_failed"):

@@ -6,7 +6,6 @@ both times.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
@@ -18,13 +17,6 @@ KEPT_LINE_CHARACTERS = 1000
 
 _PLATFORM_REASONS = frozenset({"orphaned", "port_taken"})
 _NEUTRAL_REASONS = frozenset({"stopped", "stale"})
-# What torch, gloo, NCCL, TensorFlow, JAX and MPI say when it was a peer that died.
-_PEER_LOST = re.compile(
-    r"connection (closed by peer|reset by peer|refused|aborted)|socket closed|broken pipe|remote process exited"
-    r"|DistBackendError|ncclRemoteError|ncclSystemError|coordination service|heartbeat timeout|end of file"
-    r"|peer (has )?(disconnected|died)|lost communication|UnavailableError",
-    re.IGNORECASE,
-)
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +52,7 @@ def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
     lines = record.processes[first].last_lines if record.processes else ()
     return attempts.Exit(
         code=record.code,
-        cause=_cause(record, lines),
+        cause=_cause(record),
         at=record.ended_at if record.ended_at is not None else now,
         signal=record.signal,
         reason=record.reason,
@@ -70,7 +62,7 @@ def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
     )
 
 
-def _cause(record: ExitRecord, lines: Sequence[str]) -> attempts.Cause:
+def _cause(record: ExitRecord) -> attempts.Cause:
     if record.oom or record.reason == "oom":
         return attempts.Cause.OOM
     if record.killed_by_us or record.reason in _NEUTRAL_REASONS:
@@ -81,8 +73,6 @@ def _cause(record: ExitRecord, lines: Sequence[str]) -> attempts.Cause:
         return attempts.Cause.SUCCEEDED
     if record.signal is not None:
         return attempts.Cause.SIGNAL
-    if any(_PEER_LOST.search(line) for line in lines):
-        return attempts.Cause.PEER
     return attempts.Cause.ERROR
 
 

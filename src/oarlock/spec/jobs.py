@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     not_before: float | None = None
     refusal: refusals.Refusal | None = None
     started_at: float | None = None  # first PROCESSING
+    processed_s: float = 0.0  # PROCESSING time of the attempts that have ended: counts against `timeout`
     ended_at: float | None = None
     exit_code: int | None = None
     version: int = 0

@@ -1,0 +1,138 @@
+"""Which task is to blame for the end of an attempt, and in what words.
+
+When one rank dies the others follow, most of them with a broken connection as their error. So nobody is blamed before a
+second has passed since the first failure; then the one that has the gravest cause, and among those the earliest.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+import msgspec
+
+from oarlock.spec import attempts, phases
+
+SETTLE_S = 1.0
+"""How long after the first failure the others' are waited for."""
+
+GRAVITY: tuple[attempts.Cause, ...] = (
+    attempts.Cause.PLATFORM,
+    attempts.Cause.OOM,
+    attempts.Cause.SIGNAL,
+    attempts.Cause.ERROR,
+    attempts.Cause.LEFT_EARLY,
+    attempts.Cause.PEER,
+)
+"""The gravest first: what comes later is usually its consequence."""
+
+PEER_LOST: tuple[str, ...] = (
+    # The sockets' own words, in any library
+    "Connection reset by peer",
+    "Connection closed by peer",
+    "Connection refused",
+    "ECONNREFUSED",
+    "ECONNRESET",
+    "Broken pipe",
+    "Socket closed",
+    # torch.distributed: gloo, NCCL, the TCP store
+    "DistBackendError",
+    "DistNetworkError",
+    "gloo::EnforceNotMet",
+    "gloo::IoException",
+    "ncclRemoteError",
+    "ncclSystemError",
+    "NCCL communicator was aborted",
+    "Watchdog caught collective operation timeout",
+    "failed to recv, got 0 bytes",
+    # JAX and TensorFlow: the coordination service
+    "coordination service",
+    "CoordinationServiceError",
+    "heartbeat timeout",
+    "UnavailableError",
+    "remote process exit",
+    # MPI
+    "lost communication with a remote",
+    "MPI_ERR_PROC_FAILED",
+)
+"""What the last lines of a process say when it was a peer that died. Compared without regard to case."""
+
+_PEER_LOST = tuple(phrase.lower() for phrase in PEER_LOST)
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    task: str
+    cause: attempts.Cause
+    message: str
+
+
+def lost_a_peer(lines: Iterable[str]) -> bool:
+    return any(phrase in line.lower() for line in lines for phrase in _PEER_LOST)
+
+
+def refined(how: attempts.Exit) -> attempts.Exit:
+    """An error, or an abort by a communication library's watchdog, that a lost peer has caused, is called so."""
+    aborted = how.cause is attempts.Cause.SIGNAL and how.signal == signal.SIGABRT
+    if (how.cause is attempts.Cause.ERROR or aborted) and lost_a_peer(how.last_lines):
+        return msgspec.structs.replace(how, cause=attempts.Cause.PEER)
+    return how
+
+
+def settle(tasks: Iterable[attempts.Task]) -> Blame | None:
+    """The task to blame among those that failed; None where none did."""
+    failed = [task for task in tasks if task.phase is phases.TaskPhase.FAILED and task.exit is not None]
+    if not failed:
+        return None
+    guilty = min(failed, key=_gravity)
+    return Blame(task=guilty.name, cause=_cause(guilty), message=sentence(guilty))
+
+
+def _gravity(task: attempts.Task) -> tuple[int, float, str]:
+    at = task.exit.at if task.exit is not None else task.phase_at
+    return GRAVITY.index(_cause(task)), at, task.name
+
+
+def _cause(task: attempts.Task) -> attempts.Cause:
+    cause = task.exit.cause if task.exit is not None else attempts.Cause.PLATFORM
+    return cause if cause in GRAVITY else attempts.Cause.ERROR
+
+
+def sentence(task: attempts.Task) -> str:
+    """How the task failed, for people: `worker-1 was killed by SIGKILL`."""
+    how = task.exit
+    if how is None:
+        return f"{task.name} was lost"
+    if how.cause is attempts.Cause.PLATFORM:
+        return f"{task.name} was lost: {_REASONS.get(how.reason, how.reason) or 'exit unknown'}"
+    if how.cause is attempts.Cause.OOM:
+        return f"{task.name} ran out of memory"
+    if how.cause is attempts.Cause.SIGNAL:
+        return f"{task.name} was killed by {signal_name(how.signal)}"
+    if how.cause is attempts.Cause.LEFT_EARLY:
+        return f"{task.name} ended while it was still needed"
+    if how.cause is attempts.Cause.PEER:
+        return f"{task.name} exited with code {how.code}: a connection to a peer broke"
+    if how.reason in _REASONS:
+        return f"{task.name}: {_REASONS[how.reason]}"
+    return f"{task.name} exited with code {how.code}"
+
+
+def signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_REASONS = {
+    "exit_unknown": "it ended without an exit record",
+    "orphaned": "it had no contact to the server for too long",
+    "port_taken": "a port that is held for it was taken by somebody else",
+    "not_admitted": "it ended before it was admitted at the barrier",
+    "stopped": "somebody else stopped it",
+    "stale": "it believed itself to be stale",
+    "download_failed": "the code or data could not be fetched",
+    "environment_failed": "its dependencies could not be installed",
+    "command_not_found": "the command was not found",
+    "store_failed": "the results could not be uploaded",
+}

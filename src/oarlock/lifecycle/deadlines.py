@@ -1,0 +1,106 @@
+"""When what becomes due for a job, from its state alone: Unix seconds, None for never.
+
+Everything that happens by the passing of time is here, so that `wanting.next_wake` cannot forget one.
+"""
+
+from __future__ import annotations
+
+from oarlock.lifecycle import blame, ends
+from oarlock.spec import attempts, jobs, phases, quantities
+
+LAUNCH_BOUND_S = 30.0
+"""From the first task made to the last one bound: a gang is not partly bound for longer."""
+
+STACKS_WAIT_S = 5.0
+"""How long the ranks of a hanging gang have to tell their stacks."""
+
+KILL_AFTER_S = 5.0
+"""After the grace, or after an agent was allowed to go. Half of the 10 s in which everything must be gone."""
+
+_UNMADE = frozenset({phases.TaskPhase.PENDING, phases.TaskPhase.DEPLOYING})
+
+
+def grace_s(job: jobs.Job) -> float:
+    return quantities.seconds(job.spec.grace)
+
+
+def launch_bound(live: attempts.Attempt) -> float | None:
+    if live.stop is not None or live.launched_at is not None:
+        return None
+    return live.started_at + LAUNCH_BOUND_S
+
+
+def barrier(job: jobs.Job, live: attempts.Attempt) -> float | None:
+    """When `start_timeout` is over. It stands still while a task that has yet to come moves: it counts from its last
+    step.
+    """
+    if live.stop is not None or live.launched_at is None or all(task.round for task in live.tasks):
+        return None
+    moved_at = max(task.moved_at for task in live.tasks if not task.round)
+    return max(live.launched_at, moved_at) + quantities.seconds(job.spec.start_timeout)
+
+
+def timeout(job: jobs.Job, live: attempts.Attempt) -> float | None:
+    """When the job's time is over: the sum of all attempts' PROCESSING. What has only to be stored may be."""
+    if job.spec.timeout is None or live.stop is not None or live.processing_at is None:
+        return None
+    if ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
+        return None
+    return live.processing_at + quantities.seconds(job.spec.timeout) - job.processed_s
+
+
+def settled(live: attempts.Attempt) -> float | None:
+    """When blame is settled: a second after the first failure, or once nobody is left who could fail."""
+    if live.stop is not None or live.failing_since is None:
+        return None
+    if all(task.phase in phases.ENDED for task in live.tasks):
+        return live.failing_since
+    return live.failing_since + blame.SETTLE_S
+
+
+def stacks(live: attempts.Attempt) -> float | None:
+    if live.stop is not None or live.stacks_at is None:
+        return None
+    told = {taken.task for taken in live.stacks}
+    asked = [task for task in live.tasks if task.phase is phases.TaskPhase.PROCESSING]
+    return live.stacks_at if all(task.name in told for task in asked) else live.stacks_at + STACKS_WAIT_S
+
+
+def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
+    """When the task is told to stop. After success an evaluator has the grace to come to an end by itself, and whoever
+    ended well may store; what was to be halted when nothing but storing was left is not.
+    """
+    if live.stop is None or live.stop_at is None or task.phase in phases.ENDED:
+        return None
+    if live.stop is attempts.Cause.SUCCEEDED:
+        if task.phase is phases.TaskPhase.STORING:
+            return None
+        return live.stop_at + (grace_s(job) if ends.of(job.spec, task.role).lingers else 0.0)
+    return live.stop_at
+
+
+def let_go(live: attempts.Attempt, task: attempts.Task) -> float | None:
+    """When the agent of an ended task may leave: at once, or when the freeze is over."""
+    if task.phase not in phases.ENDED:
+        return None
+    return max(task.phase_at, live.frozen_until or 0.0)
+
+
+def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
+    """When the task is ended by force. What has no user process yet needs no grace."""
+    if task.gone:
+        return None
+    if (leave_at := let_go(live, task)) is not None:
+        return leave_at + KILL_AFTER_S
+    stop_at = stop(job, live, task)
+    if stop_at is None or task.phase in _UNMADE:
+        return stop_at
+    return stop_at + grace_s(job) + KILL_AFTER_S
+
+
+def every(job: jobs.Job, live: attempts.Attempt) -> list[float]:
+    """All of them."""
+    times = [launch_bound(live), barrier(job, live), timeout(job, live), settled(live), stacks(live), live.frozen_until]
+    for task in live.tasks:
+        times += [stop(job, live, task), let_go(live, task), kill(job, live, task)]
+    return [at for at in times if at is not None]

@@ -1,0 +1,134 @@
+"""What the end of one task means for its job: the policies of the roles.
+
+A role's `on_success` and `on_failure` come from the job file, else from this table: the chief decides, else all
+workers; a parameter server is needed until the end; an evaluator is given time to look at the last checkpoint; MPI's
+launcher decides, its workers are hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from oarlock.spec import attempts, jobfile, jobs, phases, roles
+
+ENDED_WELL = frozenset({phases.TaskPhase.SUCCEEDED})
+ENDED_WELL_OR_STORING = ENDED_WELL | {phases.TaskPhase.STORING}
+
+COLLECTIVE = frozenset({roles.Framework.TORCH, roles.Framework.JAX, roles.Framework.MPI})
+"""Frameworks whose processes form one communicator: it breaks with each of them, unless the survivors said
+otherwise.
+"""
+
+COLLECTIVE_ROLES = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleName.LAUNCHER})
+
+HOPELESS_REASONS = frozenset({"command_not_found"})
+"""The next attempt would end in the same way: it is not made."""
+
+
+class Ends(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy of one role. `needed`: to end well before the others have is a failure. `watched`: its progress is the
+    job's, so that `hang_timeout` applies. `lingers`: after the job's success it may go on for the grace before it is
+    told to stop.
+    """
+
+    on_success: roles.OnSuccess
+    on_failure: roles.OnFailure = roles.OnFailure.ATTEMPT
+    needed: bool = False
+    watched: bool = False
+    lingers: bool = False
+
+
+_DECIDES = Ends(on_success=roles.OnSuccess.JOB, watched=True)
+_ONE_OF_ALL = Ends(on_success=roles.OnSuccess.ALL, watched=True)
+_FOLLOWS = Ends(on_success=roles.OnSuccess.NONE, watched=True)
+_SERVES = Ends(on_success=roles.OnSuccess.NONE, needed=True)
+_LOOKS_ON = Ends(on_success=roles.OnSuccess.NONE, on_failure=roles.OnFailure.IGNORE, lingers=True)
+_HAND = Ends(on_success=roles.OnSuccess.NONE)
+
+
+def of(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
+    """The policy of `role`: its default, with what the job file says over it."""
+    default = _default(spec, role)
+    said = spec.roles.get(role)
+    if said is None:
+        return default
+    on_success = said.on_success or default.on_success
+    return msgspec.structs.replace(
+        default,
+        on_success=on_success,
+        on_failure=said.on_failure or default.on_failure,
+        needed=default.needed and on_success is roles.OnSuccess.NONE,
+    )
+
+
+def _default(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
+    if role is roles.RoleName.WORKER:
+        if roles.RoleName.LAUNCHER in spec.roles:
+            return _HAND
+        return _FOLLOWS if roles.RoleName.CHIEF in spec.roles else _ONE_OF_ALL
+    if role is roles.RoleName.PS:
+        return _SERVES
+    return _LOOKS_ON if role is roles.RoleName.EVALUATOR else _DECIDES
+
+
+def decided(
+    spec: jobfile.JobSpec, tasks: Sequence[attempts.Task], good: Collection[phases.TaskPhase] = ENDED_WELL
+) -> bool:
+    """Whether the job has succeeded, where a task in one of the phases `good` is taken to have ended well.
+
+    One task of a role that decides is enough; else all of the roles that count together, those left out that failed
+    and may. Where no role counts, all tasks do.
+    """
+    policies = {task.role: of(spec, task.role) for task in tasks}
+    counted = [task for task in tasks if policies[task.role].on_success is roles.OnSuccess.ALL]
+    deciding = [task for task in tasks if policies[task.role].on_success is roles.OnSuccess.JOB]
+    if any(task.phase in good for task in deciding):
+        return True
+    if not counted and not deciding:
+        counted = list(tasks)
+    left = [
+        task
+        for task in counted
+        if task.phase is not phases.TaskPhase.FAILED or policies[task.role].on_failure is not roles.OnFailure.IGNORE
+    ]
+    return bool(left) and all(task.phase in good for task in left)
+
+
+def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
+    """Whether this task has failed, and with it the attempt."""
+    return (
+        task.phase is phases.TaskPhase.FAILED
+        and of(job.spec, task.role).on_failure is not roles.OnFailure.IGNORE
+        and not restarts_in_place(job, live, task)
+    )
+
+
+def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
+    """Whether this failed task is to be started again alone, while the others live on.
+
+    Its role must say so, and `max_restarts` leave one. In a communicator the survivors must have said that they can
+    take a new peer. Where the platform failed, the place itself is in doubt: the gang looks for another.
+    """
+    return (
+        task.phase is phases.TaskPhase.FAILED
+        and of(job.spec, task.role).on_failure is roles.OnFailure.RESTART
+        and task.exit is not None
+        and task.exit.cause is not attempts.Cause.PLATFORM
+        and task.exit.reason not in HOPELESS_REASONS
+        and job.restarts < job.spec.max_restarts
+        and (
+            job.spec.framework not in COLLECTIVE
+            or task.role not in COLLECTIVE_ROLES
+            or all(peer.can_rejoin for peer in _survivors(live, task))
+        )
+    )
+
+
+def _survivors(live: attempts.Attempt, task: attempts.Task) -> list[attempts.Task]:
+    return [
+        peer
+        for peer in live.tasks
+        if peer.role in COLLECTIVE_ROLES and peer.phase not in phases.ENDED and peer.name != task.name
+    ]

@@ -1,0 +1,53 @@
+"""What the agent of a task is to do: derived from the job whenever one asks, stored nowhere.
+
+Orders may change by time alone (an evaluator's time is up, a freeze is over): ask again at `wanting.next_wake`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from oarlock.lifecycle import deadlines
+from oarlock.spec import assignments, attempts, errors, jobs, phases
+
+
+def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orders:
+    """Raises StaleTask when `key` is not of the live attempt, or not the present incarnation: its agent must go."""
+    live, task = _present(job, key)
+    stop_at = deadlines.stop(job, live, task)
+    leave_at = deadlines.let_go(live, task)
+    told = {taken.task for taken in live.stacks}
+    asked = live.stacks_request and task.phase is phases.TaskPhase.PROCESSING and task.name not in told
+    unversioned = assignments.Orders(
+        version="",
+        stop=_stop(job, live) if stop_at is not None and now >= stop_at else None,
+        stacks=live.stacks_request if asked else None,
+        round=live.round,
+        release=leave_at is not None and now >= leave_at,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(unversioned)).hexdigest()[:16]
+    return msgspec.structs.replace(unversioned, version=digest)
+
+
+def admitted(job: jobs.Job, key: attempts.TaskKey) -> bool:
+    """Whether the barrier has let this incarnation through: only then may it be told the rendezvous.
+
+    Raises StaleTask as `orders` does.
+    """
+    live, task = _present(job, key)
+    return task.round > 0 and live.stop is None
+
+
+def _present(job: jobs.Job, key: attempts.TaskKey) -> tuple[attempts.Attempt, attempts.Task]:
+    live = job.live
+    task = live.task(key.role, key.index) if live is not None and live.number == key.attempt else None
+    if key.job != job.id or live is None or task is None or task.incarnation != key.incarnation:
+        raise errors.StaleTask(f"{key} is not the present incarnation of its task", hint="End its processes and go.")
+    return live, task
+
+
+def _stop(job: jobs.Job, live: attempts.Attempt) -> assignments.Stop:
+    message = "the job has succeeded" if live.stop is attempts.Cause.SUCCEEDED else live.stop_message
+    return assignments.Stop(deadlines.grace_s(job), message)

@@ -1,0 +1,164 @@
+"""What follows from the facts of a job: replaced tasks, the barrier, failure, success, wishes that are granted, the
+phase.
+
+Derived again from the whole job after every fact, in the same transaction, so that nobody ever sees a job in which it
+is not. Settling twice is settling once.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.lifecycle import ends
+from oarlock.spec import attempts, errors, intents, jobs, phases, quantities
+
+Intent = intents.Intent
+Phase = phases.Phase
+TaskPhase = phases.TaskPhase
+replace = msgspec.structs.replace
+
+_PLACE = {phase: place for place, phase in enumerate(phases.FORWARD)}
+_ON_THE_WAY = frozenset({TaskPhase.PENDING, TaskPhase.DEPLOYING})
+_STARTED = frozenset({TaskPhase.PROCESSING, TaskPhase.STORING}) | phases.ENDED
+
+
+def settle(job: jobs.Job, now: float) -> jobs.Job:
+    live = job.live
+    if live is None:
+        return _moved(job, _unattended_phase(job), now)
+    job, live = _replace_in_place(job, live, now)
+    live = _launch(live, now)
+    live = _meet(live, now)
+    live = _begin(live, now)
+    live = _fail(job, live, now)
+    live = _decide(job, live, now)
+    job = replace(
+        job,
+        attempts=(*job.attempts[:-1], live),
+        started_at=live.processing_at if job.started_at is None else job.started_at,
+        reason=live.stop_message if live.stop is not None else job.reason,
+    )
+    return _moved(job, _attended_phase(job, live), now)
+
+
+def frozen_until(job: jobs.Job, now: float) -> float | None:
+    """Until when what failed at `now` is kept for a look inside. Who wants it stopped does not want to look."""
+    if job.spec.freeze is None or job.intent in {Intent.HALT, Intent.CANCEL}:
+        return None
+    return now + quantities.seconds(job.spec.freeze)
+
+
+def _unattended_phase(job: jobs.Job) -> Phase:
+    """Nothing runs: a wish is granted at once."""
+    if job.intent is Intent.CANCEL:
+        return Phase.CANCELED
+    if job.phase is Phase.QUEUED and job.intent is Intent.HALT:
+        return Phase.HALTED
+    if job.phase is Phase.HALTED and job.intent is Intent.RUN:
+        return Phase.QUEUED
+    return job.phase
+
+
+def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tuple[jobs.Job, attempts.Attempt]:
+    """A failed task that may start again alone does so once nothing of it runs. Each time spends one restart."""
+    if live.stop is not None:
+        return job, live
+    for task in live.tasks:
+        if task.gone and ends.restarts_in_place(job, live, task):
+            fresh = attempts.Task(
+                role=task.role,
+                index=task.index,
+                incarnation=task.incarnation + 1,
+                node=task.node,
+                ports=task.ports,
+                devices=task.devices,
+                phase_at=now,
+                moved_at=now,
+            )
+            live = replace(live, tasks=tuple(fresh if one is task else one for one in live.tasks))
+            job = replace(job, restarts=job.restarts + 1)
+    return job, live
+
+
+def _launch(live: attempts.Attempt, now: float) -> attempts.Attempt:
+    """When every task was heard of, all of them were made, even if whoever made them died before saying so."""
+    if live.launched_at is None and all(task.phase is not TaskPhase.PENDING for task in live.tasks):
+        return replace(live, launched_at=now)
+    return live
+
+
+def _meet(live: attempts.Attempt, now: float) -> attempts.Attempt:
+    """The barrier: when everybody who has not ended stands there, they are let through, in the next round."""
+    waiting = [task for task in live.tasks if task.phase is TaskPhase.REGISTERED and not task.round]
+    missing = [task for task in live.tasks if not task.round and task.phase is not TaskPhase.REGISTERED]
+    if live.stop is not None or not waiting or missing:
+        return live
+    number = live.round + 1
+    tasks = tuple(task if task.round else replace(task, round=number) for task in live.tasks)
+    return replace(live, round=number, tasks=tasks, barrier_at=now if live.barrier_at is None else live.barrier_at)
+
+
+def _begin(live: attempts.Attempt, now: float) -> attempts.Attempt:
+    if live.processing_at is None and any(task.round and task.phase in _STARTED for task in live.tasks):
+        return replace(live, processing_at=now)
+    return live
+
+
+def _fail(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt:
+    """The first failure starts the second in which blame is settled. So does an end of everybody that decides
+    nothing.
+    """
+    if live.stop is not None or live.failing_since is not None:
+        return live
+    failed = any(ends.fails_attempt(job, live, task) for task in live.tasks)
+    idle = all(task.phase in phases.ENDED for task in live.tasks) and not any(
+        ends.restarts_in_place(job, live, task) for task in live.tasks
+    )
+    if failed or (idle and not ends.decided(job.spec, live.tasks)):
+        return replace(live, failing_since=now)
+    return live
+
+
+def _decide(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt:
+    """Success and wishes end an attempt at once, in the transaction that recorded them: what happened first wins.
+
+    A job that has only to store its results is let do so, unless it is canceled.
+    """
+    if live.stop is not None:
+        return live
+    if ends.decided(job.spec, live.tasks):
+        return replace(live, stop=attempts.Cause.SUCCEEDED, stop_at=now, stop_message="", stop_task="")
+    if job.intent not in {Intent.PREEMPT, Intent.HALT, Intent.CANCEL}:
+        return live
+    if job.intent is not Intent.CANCEL and ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
+        return live
+    return replace(live, stop=attempts.Cause.STOPPED, stop_at=now, stop_message=job.reason, stop_task="")
+
+
+def _attended_phase(job: jobs.Job, live: attempts.Attempt) -> Phase:
+    """From the tasks' phases, and never back within the attempt."""
+    if ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
+        phase = Phase.STORING
+    elif live.processing_at is not None:
+        phase = Phase.PROCESSING
+    elif any(task.phase not in _ON_THE_WAY for task in live.tasks):
+        phase = Phase.DOWNLOADING
+    else:
+        phase = Phase.DEPLOYING
+    return max(phase, job.phase, key=_PLACE.__getitem__)
+
+
+def _moved(job: jobs.Job, phase: Phase, now: float) -> jobs.Job:
+    if phase is job.phase:
+        return job
+    if phase not in phases.ALLOWED[job.phase]:
+        raise errors.Conflict(f"{job.id} cannot go from {job.phase} to {phase}", hint="This is a defect: report it.")
+    canceled = phase is Phase.CANCELED
+    return replace(
+        job,
+        phase=phase,
+        phase_at=now,
+        refusal=job.refusal if phase is Phase.QUEUED else None,
+        ended_at=now if canceled else job.ended_at,
+        exit_code=130 if canceled else job.exit_code,
+    )

@@ -1,0 +1,308 @@
+"""`step(job, event, now) -> job`: the record after a fact.
+
+A fact may be told again, late or never. News of another attempt or incarnation than the present one change nothing, nor
+does anything change a terminal job; what was known already gives the very same job, so that nothing needs to be
+written. Each handler writes down its fact alone; what follows from it (the barrier, a failure, success, the phase) is
+derived afterwards in `settling`, from the whole of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from oarlock.lifecycle import blame, ends, settling, verdicts
+from oarlock.spec import attempts, events, intents, jobs, phases, roles
+
+Intent = intents.Intent
+TaskPhase = phases.TaskPhase
+replace = msgspec.structs.replace
+
+_ORDER: dict[TaskPhase, int] = {phase: place for place, phase in enumerate(TaskPhase)}
+_REPORTED = {str(phase): phase for phase in (TaskPhase.DOWNLOADING, TaskPhase.PROCESSING, TaskPhase.STORING)}
+_BEFORE_BARRIER = frozenset({TaskPhase.DEPLOYING, TaskPhase.DOWNLOADING})
+
+
+def step(job: jobs.Job, event: events.AnyEvent, now: float) -> jobs.Job:
+    """The job after `event`, recorded at `now` (Unix seconds): `job` itself where that changes nothing."""
+    if job.terminal:
+        return job
+    after = _HANDLERS[type(event)](job, event, now)
+    return job if after is job or after == job else settling.settle(after, now)
+
+
+def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
+    if not _prevails(job, event.intent):
+        return job
+    job = replace(job, intent=event.intent, reason=_wish(event))
+    live = job.live
+    if live is not None and live.frozen_until is not None and event.intent in {Intent.HALT, Intent.CANCEL}:
+        job = _with(job, replace(live, frozen_until=min(live.frozen_until, now)))
+    return job
+
+
+def _prevails(job: jobs.Job, wanted: Intent) -> bool:
+    """Whether the wish is heard: a stronger one is not overwritten, except that `run` resumes what was to be halted."""
+    if wanted is Intent.RUN:
+        return job.intent is Intent.HALT
+    if wanted in {Intent.PREEMPT, Intent.RESIZE} and job.live is None:
+        return False
+    return intents.STRENGTH[wanted] > intents.STRENGTH[job.intent]
+
+
+_DONE = {
+    Intent.RUN: "resumed",
+    Intent.RESIZE: "resized",
+    Intent.PREEMPT: "preempted",
+    Intent.HALT: "halted",
+    Intent.CANCEL: "canceled",
+}
+
+
+def _wish(event: events.Intended) -> str:
+    by = f" by {event.by}" if event.by else ""
+    return f"{_DONE[event.intent]}{by}" + (f": {event.reason}" if event.reason else "")
+
+
+def _refused(job: jobs.Job, event: events.Refused, now: float) -> jobs.Job:
+    if job.phase is not phases.Phase.QUEUED:
+        return job
+    return replace(job, refusal=event.refusal, reason=event.refusal.message)
+
+
+def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
+    last = job.attempt
+    number = 1 if last is None else last.number + 1
+    if job.phase is not phases.Phase.QUEUED or job.live is not None or event.attempt != number or not event.holdings:
+        return job
+    begun = attempts.Attempt(
+        number=number,
+        started_at=now,
+        restore_step=None if last is None else _best(last.checkpoint_step, last.restore_step),
+        tasks=tuple(
+            attempts.Task(
+                role=roles.RoleName(held.role),
+                index=held.index,
+                node=held.node,
+                ports=held.ports,
+                devices=held.devices,
+                phase_at=now,
+                moved_at=now,
+            )
+            for held in event.holdings
+        ),
+    )
+    return replace(
+        job, attempts=(*job.attempts, begun)[-jobs.KEPT_ATTEMPTS :], refusal=None, not_before=None, reason=""
+    )
+
+
+def _best(made: int | None, restored: int | None) -> int | None:
+    return restored if made is None else made
+
+
+def _launched(job: jobs.Job, event: events.Launched, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None:
+        return job
+    made = {(key.role, key.index, key.incarnation) for key in event.tasks}
+    tasks = tuple(
+        replace(task, phase=TaskPhase.DEPLOYING, phase_at=now, moved_at=now)
+        if task.phase is TaskPhase.PENDING and _was_made(task, made)
+        else task
+        for task in live.tasks
+    )
+    whole = live.launched_at is None and not event.tasks
+    return _with(job, replace(live, tasks=tasks, launched_at=now if whole else live.launched_at))
+
+
+def _was_made(task: attempts.Task, made: set[tuple[str, int, int]]) -> bool:
+    """Nobody named: the gang as it began."""
+    return (task.role, task.index, task.incarnation) in made if made else task.incarnation == 1
+
+
+def _launch_failed(job: jobs.Job, event: events.LaunchFailed, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None or live.stop is not None:
+        return job
+    return _with(job, _stopped(live, attempts.Cause.PLATFORM, f"the launch failed: {event.reason}", "", now))
+
+
+def _registered(job: jobs.Job, event: events.TaskRegistered, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or _ORDER[task.phase] >= _ORDER[TaskPhase.REGISTERED]:
+        return job
+    ports = event.ports or task.ports
+    return _with_task(
+        job,
+        live,
+        replace(
+            task, phase=TaskPhase.REGISTERED, phase_at=now, moved_at=now, address=event.address, ports=ports, detail=""
+        ),
+    )
+
+
+def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or task.phase in phases.ENDED:
+        return job
+    phase = _REPORTED.get(event.phase or "", task.phase)
+    if _ORDER[phase] <= _ORDER[task.phase] or (phase is not TaskPhase.DOWNLOADING and not task.round):
+        phase = task.phase  # no step back, and no user process that the barrier has not let through
+    detail = event.detail or (task.detail if phase is task.phase else "")
+    moved = phase is not task.phase or (detail != task.detail and phase in _BEFORE_BARRIER)
+    progress = task.progress if _is_old(event.progress, task.progress) else event.progress
+    return _with_task(
+        job,
+        live,
+        replace(
+            task,
+            phase=phase,
+            phase_at=now if phase is not task.phase else task.phase_at,
+            moved_at=now if moved else task.moved_at,
+            detail=detail,
+            progress=progress,
+            idle_s=task.idle_s if event.idle_s is None else event.idle_s,
+            can_rejoin=task.can_rejoin if event.can_rejoin is None else event.can_rejoin,
+        ),
+    )
+
+
+def _is_old(told: attempts.Progress | None, known: attempts.Progress | None) -> bool:
+    return told is None or (known is not None and told.at < known.at)
+
+
+def _exited(job: jobs.Job, event: events.TaskExited, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or task.exit is not None:
+        return job
+    return _with_task(job, live, _ended(job, live, task, event.exit, now))
+
+
+def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or task.gone:
+        return job
+    if task.exit is None:
+        unknown = attempts.Exit(code=1, cause=attempts.Cause.PLATFORM, at=now, reason="exit_unknown")
+        if live.stop is not None:
+            unknown = replace(unknown, code=137, cause=attempts.Cause.STOPPED)
+        task = _ended(job, live, task, unknown, now)
+    return _with_task(job, live, replace(task, gone=True))
+
+
+def _ended(
+    job: jobs.Job, live: attempts.Attempt, task: attempts.Task, told: attempts.Exit, now: float
+) -> attempts.Task:
+    """The task with its end, understood in the light of what was wanted of it."""
+    how = blame.refined(told)
+    if live.stop is None:
+        if how.cause is attempts.Cause.STOPPED:  # not by us: a drained node, an agent that was told so by mistake
+            how = replace(how, cause=attempts.Cause.PLATFORM, reason=how.reason or "stopped")
+        elif how.cause is attempts.Cause.SUCCEEDED and not task.round:
+            how = replace(how, cause=attempts.Cause.PLATFORM, reason="not_admitted")
+        elif how.cause is attempts.Cause.SUCCEEDED and ends.of(job.spec, task.role).needed:
+            how = replace(how, cause=attempts.Cause.LEFT_EARLY)
+    phase = {attempts.Cause.SUCCEEDED: TaskPhase.SUCCEEDED, attempts.Cause.STOPPED: TaskPhase.STOPPED}.get(
+        how.cause, TaskPhase.FAILED
+    )
+    return replace(task, exit=how, phase=phase, phase_at=now, detail="")
+
+
+def _stacks_taken(job: jobs.Job, event: events.StacksTaken, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or event.request != live.stacks_request:
+        return job
+    if any(taken.task == task.name for taken in live.stacks):
+        return job
+    taken = attempts.Stacks(task=task.name, at=now, stacks=event.stacks)
+    return _with(job, replace(live, stacks=(*live.stacks, taken)))
+
+
+def _stop_decided(job: jobs.Job, event: events.StopDecided, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None or live.stop is not None:
+        return job
+    live = _stopped(live, event.cause, event.message, event.task, now)
+    if job.spec.freeze is not None and verdicts.final(job, live, event.cause, event.task):
+        live = replace(live, frozen_until=settling.frozen_until(job, now))
+    return _with(job, live)
+
+
+def _stacks_asked(job: jobs.Job, event: events.StacksAsked, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None or live.stop is not None or live.stacks_at is not None:
+        return job
+    return _with(
+        job,
+        replace(
+            live,
+            stacks_request=live.stacks_request + 1,
+            stacks_at=now,
+            stop_task=event.task,
+            stop_message=event.message,
+        ),
+    )
+
+
+def _released(job: jobs.Job, event: events.Released, now: float) -> jobs.Job:
+    """Believed only where nothing is known to run."""
+    live = _live(job, event.attempt)
+    if live is None or live.stop is None:
+        return job
+    if any(not task.gone and task.phase is not TaskPhase.PENDING for task in live.tasks):
+        return job
+    return verdicts.released(job, live, now)
+
+
+def _checkpoint_visible(job: jobs.Job, event: events.CheckpointVisible, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None:
+        return job
+    newest = max(event.checkpoint_step, live.checkpoint_step if live.checkpoint_step is not None else 0)
+    return _with(job, replace(live, checkpoint_step=newest))
+
+
+def _stopped(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str, now: float) -> attempts.Attempt:
+    return replace(live, stop=cause, stop_at=now, stop_message=message, stop_task=task)
+
+
+def _live(job: jobs.Job, number: int) -> attempts.Attempt | None:
+    live = job.live
+    return live if live is not None and live.number == number else None
+
+
+def _task(job: jobs.Job, event: events.TaskEvent) -> tuple[attempts.Attempt | None, attempts.Task | None]:
+    """The live attempt and the present incarnation of which the event tells, or nothing."""
+    live = _live(job, event.attempt)
+    task = live.task(event.role, event.index) if live is not None else None
+    return (live, task) if task is not None and task.incarnation == event.incarnation else (None, None)
+
+
+def _with(job: jobs.Job, live: attempts.Attempt) -> jobs.Job:
+    return replace(job, attempts=(*job.attempts[:-1], live))
+
+
+def _with_task(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> jobs.Job:
+    tasks = tuple(task if (one.role, one.index) == (task.role, task.index) else one for one in live.tasks)
+    return _with(job, replace(live, tasks=tasks))
+
+
+_HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] = {
+    events.Intended: _intended,
+    events.Refused: _refused,
+    events.Admitted: _admitted,
+    events.Launched: _launched,
+    events.LaunchFailed: _launch_failed,
+    events.TaskRegistered: _registered,
+    events.TaskReported: _reported,
+    events.TaskExited: _exited,
+    events.TaskGone: _gone,
+    events.StacksTaken: _stacks_taken,
+    events.StopDecided: _stop_decided,
+    events.StacksAsked: _stacks_asked,
+    events.Released: _released,
+    events.CheckpointVisible: _checkpoint_visible,
+}

@@ -1,0 +1,124 @@
+"""How an attempt ended, and what becomes of its job then."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.lifecycle import ends
+from oarlock.spec import attempts, intents, jobs, phases
+
+Cause = attempts.Cause
+
+NEUTRAL = frozenset({Cause.STOPPED, Cause.TIMEOUT, Cause.HANG, Cause.START_TIMEOUT})
+"""Ends that we made ourselves: whoever came to a good end before our signal reached it, has."""
+
+SPENDS_RESTART = frozenset(
+    {Cause.OOM, Cause.SIGNAL, Cause.ERROR, Cause.PEER, Cause.LEFT_EARLY, Cause.HANG, Cause.START_TIMEOUT}
+)
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_MOST_S = 30.0
+"""Failures of the platform are waited out: 1, 2, 4 ... seconds, at most this. A minute after it is well, all is."""
+
+LONG_ENOUGH_S = 300.0
+"""An attempt that has processed for so long says that the platform was well meanwhile: failures in a row start anew."""
+
+EXIT_TIMEOUT = 124  # as coreutils' timeout
+EXIT_CANCELED = 130  # as a shell's Ctrl-C
+
+
+def succeeded(job: jobs.Job, live: attempts.Attempt) -> bool:
+    if live.stop is Cause.SUCCEEDED:
+        return True
+    return live.stop in NEUTRAL and ends.decided(job.spec, live.tasks)
+
+
+def final(job: jobs.Job, live: attempts.Attempt, cause: Cause, task: str) -> bool:
+    """Whether an attempt that ends with this cause is the job's last: FAILED."""
+    if cause is Cause.TIMEOUT:
+        return True
+    guilty = next((one for one in live.tasks if one.name == task), None)
+    if guilty is not None and guilty.exit is not None and guilty.exit.reason in ends.HOPELESS_REASONS:
+        return True
+    return cause in SPENDS_RESTART and job.restarts >= job.spec.max_restarts
+
+
+def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
+    """The job once nothing of its attempt runs any more."""
+    verdict = _verdict(job, live, now)
+    phase = _next_phase(job, live, verdict)
+    spent = verdict.cause in SPENDS_RESTART and phase is not phases.Phase.FAILED
+    failures = _platform_failures(job, live, verdict)
+    ended = msgspec.structs.replace(live, verdict=verdict, ended_at=now)
+    intent = job.intent if phase is not phases.Phase.QUEUED else intents.Intent.RUN
+    return msgspec.structs.replace(
+        job,
+        attempts=(*job.attempts[:-1], ended),
+        phase=phase,
+        phase_at=now,
+        intent=intent,
+        reason=_reason(job, phase, verdict, restart=job.restarts + spent),
+        restarts=job.restarts + spent,
+        processed_s=job.processed_s + _processed_s(live, now),
+        platform_failures=failures,
+        not_before=now + _backoff_s(failures) if failures and phase is phases.Phase.QUEUED else None,
+        ended_at=now if phase in phases.TERMINAL else None,
+        exit_code=_exit_code(phase, verdict),
+    )
+
+
+def _next_phase(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> phases.Phase:
+    """What happened first wins: a good end before our signal, a last failure before somebody's wish."""
+    if verdict.cause is Cause.SUCCEEDED:
+        return phases.Phase.COMPLETED
+    if final(job, live, verdict.cause, verdict.task):
+        return phases.Phase.FAILED
+    if job.intent is intents.Intent.CANCEL:
+        return phases.Phase.CANCELED
+    return phases.Phase.HALTED if job.intent is intents.Intent.HALT else phases.Phase.QUEUED
+
+
+def _verdict(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Verdict:
+    if succeeded(job, live):
+        return attempts.Verdict(cause=Cause.SUCCEEDED, message="", at=now)
+    cause = live.stop or Cause.PLATFORM
+    guilty = next((task for task in live.tasks if task.name == live.stop_task), None)
+    how = guilty.exit if guilty is not None else None
+    code = how.code if how is not None and how.code != 0 and cause not in NEUTRAL else 1
+    return attempts.Verdict(
+        cause=cause,
+        message=live.stop_message,
+        at=now,
+        task=live.stop_task,
+        exit_code=EXIT_TIMEOUT if cause is Cause.TIMEOUT else code,
+        last_lines=how.last_lines if how is not None else (),
+    )
+
+
+def _exit_code(phase: phases.Phase, verdict: attempts.Verdict) -> int | None:
+    if phase is phases.Phase.FAILED:
+        return verdict.exit_code
+    return {phases.Phase.COMPLETED: 0, phases.Phase.CANCELED: EXIT_CANCELED}.get(phase)
+
+
+def _reason(job: jobs.Job, phase: phases.Phase, verdict: attempts.Verdict, *, restart: int) -> str:
+    if phase is phases.Phase.QUEUED and verdict.cause in SPENDS_RESTART:
+        return f"{verdict.message}: restart {restart} of {job.spec.max_restarts}"
+    return verdict.message
+
+
+def _platform_failures(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> int:
+    if verdict.cause is not Cause.PLATFORM:
+        return 0
+    was_well = _processed_s(live, live.stop_at or verdict.at) >= LONG_ENOUGH_S
+    return 1 if was_well else job.platform_failures + 1
+
+
+def _backoff_s(failures: int) -> float:
+    return min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 30))
+
+
+def _processed_s(live: attempts.Attempt, now: float) -> float:
+    if live.processing_at is None:
+        return 0.0
+    return max(0.0, (live.stop_at if live.stop_at is not None else now) - live.processing_at)

@@ -1,0 +1,166 @@
+"""`wants(job, observed, now) -> actions`: what is still to be done for a job, from its present state alone.
+
+Asked again it says the same, until what it asked for is done and recorded: whoever carries it out may die at any point
+and be followed by another. What the agents are to do is not here but in `orders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from oarlock.lifecycle import blame, deadlines, ends
+from oarlock.spec import actions, attempts, events, jobs, observations, phases, quantities, roles
+
+State = observations.State
+TaskPhase = phases.TaskPhase
+
+
+def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) -> tuple[actions.Action, ...]:
+    """`observed` is everything that the backend lists of this job. Notes come first: they may change the rest."""
+    live = job.live
+    found = list(_old(live, observed))
+    if live is None:
+        return tuple(found)
+    seen = {one.key: one for one in observed if one.key.attempt == live.number}
+    found += _notes(job, live, seen, now)
+    found += _launches(live)
+    found += _kills(job, live, seen, now)
+    if _is_over(job, live, seen, now):
+        found.append(actions.Release(attempt=live.number))
+    return tuple(sorted(found, key=lambda action: not isinstance(action, actions.Note)))
+
+
+def next_wake(job: jobs.Job, now: float) -> float | None:
+    """The earliest time after `now` at which `wants` or `orders` may change by time alone."""
+    live = job.live
+    if live is None:
+        return None
+    return min((at for at in deadlines.every(job, live) if at > now), default=None)
+
+
+def _old(live: attempts.Attempt | None, observed: Sequence[observations.Observed]) -> Iterator[actions.Action]:
+    """What is left of earlier lives: to be ended if it runs, to be forgotten once all of an attempt is gone."""
+    number = live.number if live is not None else None
+    current = {(task.role, task.index, task.incarnation) for task in live.tasks} if live is not None else set()
+    by_attempt: dict[int, list[observations.Observed]] = {}
+    for one in observed:
+        by_attempt.setdefault(one.key.attempt, []).append(one)
+    for attempt, listed in sorted(by_attempt.items()):
+        stale = [
+            _stand_in(one.key)
+            for one in listed
+            if one.state is not State.GONE
+            and (attempt != number or (one.key.role, one.key.index, one.key.incarnation) not in current)
+        ]
+        if stale:
+            yield actions.Kill(attempt=attempt, tasks=tuple(stale), reason="stale")
+        elif attempt != number:
+            yield actions.Discard(attempt=attempt)
+
+
+def _stand_in(key: attempts.TaskKey) -> attempts.Task:
+    return attempts.Task(role=roles.RoleName(key.role), index=key.index, incarnation=key.incarnation)
+
+
+def _notes(
+    job: jobs.Job,
+    live: attempts.Attempt,
+    seen: dict[attempts.TaskKey, observations.Observed],
+    now: float,
+) -> Iterator[actions.Action]:
+    """At most one decision: the first ends the attempt."""
+    if _due(deadlines.settled(live), now) and (found := _blamed(live)) is not None:
+        yield actions.Note(event=_stop(live, found.cause, found.message, found.task))
+    elif _due(deadlines.timeout(job, live), now):
+        limit = quantities.duration_text(quantities.seconds(job.spec.timeout or 0))
+        yield actions.Note(event=_stop(live, attempts.Cause.TIMEOUT, f"the job's time of {limit} is over"))
+    elif _due(deadlines.launch_bound(live), now) and 0 < len(seen) < len(live.tasks):
+        made = f"only {len(seen)} of {len(live.tasks)} tasks were bound within {deadlines.LAUNCH_BOUND_S:.0f} s"
+        yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason=made))
+    elif _due(deadlines.barrier(job, live), now):
+        yield actions.Note(event=_stop(live, attempts.Cause.START_TIMEOUT, _absent(job, live)))
+    elif _due(deadlines.stacks(live), now):
+        yield actions.Note(event=_stop(live, attempts.Cause.HANG, live.stop_message, live.stop_task))
+    elif live.stop is None and live.stacks_at is None and (hanging := _hanging(job, live)) is not None:
+        idle = quantities.duration_text(hanging.idle_s)
+        message = f"{hanging.name} made no progress for {idle}"
+        yield actions.Note(event=events.StacksAsked(attempt=live.number, task=hanging.name, message=message))
+
+
+def _blamed(live: attempts.Attempt) -> blame.Blame | None:
+    """Where nobody failed and nobody decided, the attempt itself is at fault."""
+    found = blame.settle(live.tasks)
+    if found is None:
+        message = "every task ended, and none that decides ended well"
+        return blame.Blame(task="", cause=attempts.Cause.ERROR, message=message)
+    return found
+
+
+def _stop(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str = "") -> events.StopDecided:
+    return events.StopDecided(attempt=live.number, cause=cause, message=message, task=task)
+
+
+def _absent(job: jobs.Job, live: attempts.Attempt) -> str:
+    late = [task for task in live.tasks if not task.round and task.phase is not TaskPhase.REGISTERED] or live.tasks
+    first = late[0]
+    detail = f" ({first.detail})" if first.detail else ""
+    limit = quantities.duration_text(quantities.seconds(job.spec.start_timeout))
+    return f"{first.name} was still {first.phase}{detail} when the start-up time of {limit} was over"
+
+
+def _hanging(job: jobs.Job, live: attempts.Attempt) -> attempts.Task | None:
+    """The task that has stood still for longest, where that is too long."""
+    if job.spec.hang_timeout is None:
+        return None
+    limit = quantities.seconds(job.spec.hang_timeout)
+    still = [
+        task
+        for task in live.tasks
+        if task.phase is TaskPhase.PROCESSING and task.idle_s >= limit and ends.of(job.spec, task.role).watched
+    ]
+    return max(still, key=lambda task: task.idle_s, default=None)
+
+
+def _launches(live: attempts.Attempt) -> Iterator[actions.Action]:
+    pending = tuple(task for task in live.tasks if task.phase is TaskPhase.PENDING)
+    if live.stop is None and pending:
+        yield actions.Launch(attempt=live.number, tasks=pending)
+
+
+def _kills(
+    job: jobs.Job,
+    live: attempts.Attempt,
+    seen: dict[attempts.TaskKey, observations.Observed],
+    now: float,
+) -> Iterator[actions.Action]:
+    overdue = tuple(
+        task
+        for task in live.tasks
+        if (one := seen.get(task.key(job.id, live.number))) is not None
+        and one.state is not State.GONE
+        and (one.state is State.ENDED or _due(deadlines.kill(job, live, task), now))
+    )
+    if overdue:
+        yield actions.Kill(attempt=live.number, tasks=overdue, reason=live.stop_message or "its agent is gone")
+
+
+def _is_over(
+    job: jobs.Job,
+    live: attempts.Attempt,
+    seen: dict[attempts.TaskKey, observations.Observed],
+    now: float,
+) -> bool:
+    """Whether nothing of the attempt runs, by the record and by the backend, and nobody wants to look inside."""
+    return (
+        live.stop is not None
+        and all(one.state is State.GONE for one in seen.values())
+        and all(
+            task.gone or (task.phase is TaskPhase.PENDING and task.key(job.id, live.number) not in seen)
+            for task in live.tasks
+        )
+        and (live.frozen_until is None or now >= live.frozen_until)
+    )
+
+
+def _due(at: float | None, now: float) -> bool:
+    return at is not None and now >= at
