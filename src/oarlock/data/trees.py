@@ -163,7 +163,7 @@ class Walker:
     def _children(self, prefix: bytes, real: bytes) -> dict[bytes, os.DirEntry[bytes]]:
         try:
             with os.scandir(real) as found:
-                return {child.name: child for child in found}
+                return {child.name: child for child in sorted(found, key=lambda child: child.name)}
         except OSError as error:
             raise unreadable(prefix.rstrip(b"/") or b".", error) from error
 

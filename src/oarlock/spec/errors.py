@@ -99,7 +99,7 @@ class AlreadyHeld(Conflict):
 
 
 class OffsetMismatch(Conflict):
-    """`length` is what is stored of the stream. It travels as `detail`, so that a client that raises this has it too."""
+    """`length` is what is stored of the stream. It travels as `detail`, so that a client has it too."""
 
     code = "offset_mismatch"
 

@@ -1,0 +1,190 @@
+"""From bytes to lines: where in a stream's file to begin (`tail`, `since`), and the lines from there on.
+
+Nothing here reads a file whole. A stream's index is a file of 16-byte records (offset, time), both growing: bytes from
+`offset` on arrived at `time`. It is searched in place, and so is the text, from its end.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from oarlock.data import port
+from oarlock.spec import attempts
+
+PIECE_BYTES = 64 << 10
+"""The longest line: longer ones come in pieces."""
+BLOCK_BYTES = 256 << 10
+RECORD = struct.Struct("<Qd")
+
+
+class Index:
+    """The times of one stream, as they lie on disk. `fallback` is the time of bytes that no record covers."""
+
+    def __init__(self, path: Path, fallback: float) -> None:
+        self._path = path
+        self._fallback = fallback
+
+    def between(self, start: int, stop: int) -> tuple[list[int], list[float]]:
+        """Offsets and times of the records that cover [start, stop): the first may begin before."""
+        with Records(self._path) as records:
+            first = max(0, bisect.bisect_right(records, start, key=lambda record: record[0]) - 1)
+            found = list(records.taken(first, stop))
+        if not found or found[0][0] > start:
+            found.insert(0, (start, self._fallback))
+        return [offset for offset, _ in found], [at for _, at in found]
+
+    def since(self, at: float, length: int) -> int:
+        """The offset from which on everything arrived at `at` or later."""
+        with Records(self._path) as records:
+            place = bisect.bisect_left(records, at, key=lambda record: record[1])
+            if place < len(records):
+                return min(length, records[place][0])
+        return length
+
+
+class Records:
+    """An index file as a sequence, so that `bisect` can search it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._fd = -1
+        self._count = os.fstat(self._fd).st_size // RECORD.size if self._fd >= 0 else 0
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> tuple[int, float]:
+        offset, at = RECORD.unpack(os.pread(self._fd, RECORD.size, place * RECORD.size))
+        return offset, at
+
+    def taken(self, first: int, stop: int) -> Iterator[tuple[int, float]]:
+        """Records from `first` on whose offset is below `stop`."""
+        while first < self._count:
+            data = os.pread(self._fd, 512 * RECORD.size, first * RECORD.size)
+            for offset, at in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
+                if offset >= stop:
+                    return
+                yield offset, at
+            first += 512
+
+
+class Cursor:
+    """A reader's place in one stream: `offset` is of the first byte that it was not given yet."""
+
+    def __init__(self, key: attempts.TaskKey, stream: str, path: Path, index: Index, offset: int) -> None:
+        self.key = key
+        self.stream = stream
+        self.offset = offset
+        self._path = path
+        self._index = index
+        self._task = f"{key.role}-{key.index}"
+
+    def take(self, end: int, *, flush: bool) -> list[port.Line]:
+        """The next lines of the first `end` bytes: a block of them, or none.
+
+        With `flush` also an end that has no newline.
+        """
+        if self.offset >= end:
+            return []
+        data = read(self._path, self.offset, min(end - self.offset, BLOCK_BYTES))
+        spans = list(spans_of(data, flush=flush and self.offset + len(data) >= end))
+        if not spans:
+            return []
+        offsets, times = self._index.between(self.offset, self.offset + len(data))
+        lines = []
+        for start, stop, partial in spans:
+            last = self.offset + stop - (1 if partial else 0)  # a whole line's last byte is its newline, at `stop`
+            lines.append(
+                port.Line(
+                    task=self._task,
+                    attempt=self.key.attempt,
+                    incarnation=self.key.incarnation,
+                    stream=self.stream,
+                    offset=self.offset + start,
+                    at=times[bisect.bisect_right(offsets, last) - 1],
+                    text=data[start:stop].decode(errors="replace"),
+                    partial=partial,
+                )
+            )
+        _, stop, partial = spans[-1]
+        self.offset += stop if partial else stop + 1
+        return lines
+
+    def all(self, end: int, *, flush: bool) -> Iterator[port.Line]:
+        while lines := self.take(end, flush=flush):
+            yield from lines
+
+
+def read(path: Path, offset: int, size: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, size, offset)
+    finally:
+        os.close(fd)
+
+
+def spans_of(data: bytes, *, flush: bool) -> Iterator[tuple[int, int, bool]]:
+    """(start, stop, partial) of each line in `data`. What has no newline yet, and is no piece, is left, or flushed."""
+    start = 0
+    while start < len(data):
+        stop = data.find(b"\n", start, start + PIECE_BYTES + 1)
+        if stop >= 0:
+            yield start, stop, False
+            start = stop + 1
+        elif len(data) - start > PIECE_BYTES:
+            stop = between_characters(data, start + PIECE_BYTES)
+            yield start, stop, True
+            start = stop
+        else:
+            if flush:
+                yield start, len(data), True
+            return
+
+
+def between_characters(data: bytes, cut: int) -> int:
+    """The place at or shortly before `cut` that does not tear a UTF-8 character."""
+    for back in range(4):
+        if data[cut - back] & 0xC0 != 0x80:
+            return cut - back
+    return cut
+
+
+def line_start(path: Path, offset: int) -> int:
+    """Where the line begins that the byte at `offset` belongs to (or its piece, where it is very long)."""
+    low = max(0, offset - PIECE_BYTES)
+    found = read(path, low, offset - low).rfind(b"\n")
+    return low + found + 1 if found >= 0 else (offset if low > 0 else 0)
+
+
+def tail_start(path: Path, end: int, count: int) -> int:
+    """Where the last `count` lines of the first `end` bytes begin. Never looks further back than that many pieces."""
+    if count <= 0 or end <= 0:
+        return end
+    low = end
+    missing = count
+    size = 8 << 10
+    floor = max(0, end - (count + 1) * PIECE_BYTES)
+    ends = end - 1  # a newline that ends the last line starts none
+    while low > floor:
+        high, low = low, max(floor, low - size)
+        size = min(size * 2, 1 << 20)
+        block = read(path, low, high - low)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, min(at, ends - low))) >= 0:
+            missing -= 1
+            if missing == 0:
+                return low + at + 1
+    return low

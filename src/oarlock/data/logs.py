@@ -1,0 +1,440 @@
+"""Logs in a directory: for each stream of a task an append-only file, and a small index of when its bytes arrived.
+
+In come raw bytes at an offset, from many agents at once; each append is written, synced and only then acknowledged, on
+a small pool of threads, so that streams wait for the disk side by side. Out come lines, merged by time of arrival. The
+file's length is the truth about what is stored; the index is written first and never synced: where it lags, lines have
+an earlier time, and no byte depends on it.
+
+A sync that fails says nothing about what reached the disk, and the next one may lie: the file is cut back to what was
+acknowledged, and the bytes are written anew when the agent sends them again.
+
+One process at a time may append. Everything may be called from any event loop of that process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import TypeVar
+
+from oarlock.data import durable, keys, loglines, port
+from oarlock.spec import attempts, errors
+
+T = TypeVar("T")
+
+RESOLUTION_S = 0.02
+"""Appends of one stream that follow each other faster share a record of the index."""
+PARTIAL_S = 0.5
+BATCH_LINES = 2000
+
+
+class DirectoryLogs:
+    """The port over one directory of a local file system.
+
+    `quota_bytes` bounds what one job may store: over it, TooLarge.
+    """
+
+    def __init__(self, root: Path, *, quota_bytes: int | None = None, writers: int = 8, readers: int = 4) -> None:
+        self._root = root
+        self._quota_bytes = quota_bytes
+        self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
+        self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
+        self._lock = threading.Lock()
+        self._jobs: dict[str, JobLogs] = {}
+
+    async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
+        """See the port. Unavailable when the disk refuses: nothing of `data` is stored then."""
+        return await self._on(self._writers, lambda: self._append(key, stream, offset, data, at))
+
+    async def length(self, key: attempts.TaskKey, stream: str) -> int:
+        return await self._on(self._readers, lambda: self._job(key.job).stream(key, stream).length())
+
+    async def streams(self, job: str) -> list[port.StreamInfo]:
+        def list_them() -> list[port.StreamInfo]:
+            found = self._job(job).streams()
+            return [port.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found]
+
+        return await self._on(self._readers, list_them)
+
+    async def read(self, query: port.LogQuery) -> AsyncIterator[port.Line]:
+        lines = await self._on(self._readers, lambda: reading(self._job(query.job), query, {}, flush=True))
+        while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, BATCH_LINES))):
+            for line in batch:
+                yield line
+
+    async def follow(self, query: port.LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[port.Line]:
+        job = await self._on(self._readers, lambda: self._job(query.job))
+        cursors: dict[Stream, loglines.Cursor] = {}
+        with job.bell.heard() as rung:
+            stopper = asyncio.create_task(ring_when(until, rung)) if until is not None else None
+            try:
+                lines = await self._on(self._readers, lambda: reading(job, query, cursors, flush=False))
+                while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, BATCH_LINES))):
+                    for line in batch:
+                        yield line
+                patience = Patience(asyncio.get_running_loop().time)
+                while True:
+                    ending = until is not None and until.is_set()
+                    rung.clear()
+                    ripe = patience.ripe()
+                    look = functools.partial(news, job, query, cursors, ripe=ripe, flush=ending)
+                    batch, waiting = await self._on(self._readers, look)
+                    for line in batch:
+                        yield line
+                    if batch:
+                        patience.note(waiting)
+                        continue
+                    if ending:
+                        return
+                    await wait(rung, patience.note(waiting))
+            finally:
+                if stopper is not None:
+                    stopper.cancel()
+
+    async def forget(self, job: str) -> None:
+        def delete() -> None:
+            shutil.rmtree(keys.job_folder(self._root, job), ignore_errors=True)
+            with self._lock:
+                self._jobs.pop(job, None)
+
+        await self._on(self._writers, delete)
+
+    def close(self) -> None:
+        """Let the threads go, once what they write is written."""
+        self._writers.shutdown()
+        self._readers.shutdown()
+
+    async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    def _job(self, job: str) -> JobLogs:
+        with self._lock:
+            found = self._jobs.get(job)
+            if found is None:
+                found = self._jobs[job] = JobLogs(self._root, job)
+        return found
+
+    def _append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, at: float) -> int:
+        job = self._job(key.job)
+        one = job.stream(key, stream)
+        try:
+            with one.lock:
+                length = one.length()
+                if offset != length:
+                    raise errors.OffsetMismatch(
+                        f"{key} {stream} is {length} bytes long, not {offset}",
+                        hint="go on at the stored length",
+                        detail={"length": length},
+                    )
+                job.check_quota(len(data), self._quota_bytes)
+                length = one.write(data, at)
+        except OSError as error:
+            raise durable.unavailable(error, "the log", self._root) from error
+        job.grown(len(data))
+        job.bell.ring()
+        return length
+
+
+class JobLogs:
+    """The streams of one job: known from its directory once, from then on by what is appended."""
+
+    def __init__(self, root: Path, job: str) -> None:
+        self.bell = Bell()
+        self._root = root
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[attempts.TaskKey, str], Stream] = {}
+        self._bytes: int | None = None
+        for key, folder in keys.folders(root, job):
+            for path in sorted(folder.glob("*.log")):
+                self._streams[key, path.stem] = Stream(key, path.stem, path)
+
+    def stream(self, key: attempts.TaskKey, name: str) -> Stream:
+        with self._lock:
+            found = self._streams.get((key, name))
+            if found is None:
+                keys.check_stream(name)
+                path = keys.folder(self._root, key) / f"{name}.log"
+                found = self._streams[key, name] = Stream(key, name, path)
+        return found
+
+    def streams(self) -> list[Stream]:
+        with self._lock:
+            return [one for _, one in sorted(self._streams.items())]
+
+    def matching(self, query: port.LogQuery) -> Iterator[Stream]:
+        for one in self.streams():
+            wanted = (query.attempt, query.role, query.index)
+            if all(
+                want is None or want == has
+                for want, has in zip(wanted, (one.key.attempt, one.key.role, one.key.index), strict=True)
+            ):
+                yield one
+
+    def check_quota(self, more: int, quota_bytes: int | None) -> None:
+        if quota_bytes is None:
+            return
+        if self._bytes is None:
+            self._bytes = sum(one.length() for one in self.streams())
+        if self._bytes + more > quota_bytes:
+            raise errors.TooLarge(
+                f"the job's logs have reached their quota of {quota_bytes:,} bytes",
+                hint="print less, or raise the server's log quota",
+                detail={"quota_bytes": quota_bytes},
+            )
+
+    def grown(self, more: int) -> None:
+        with self._lock:
+            if self._bytes is not None:
+                self._bytes += more
+
+
+class Stream:
+    """One append-only file. `lock` is held by whoever appends; readers use the length that was acknowledged."""
+
+    def __init__(self, key: attempts.TaskKey, name: str, path: Path) -> None:
+        self.key = key
+        self.name = name
+        self.path = path
+        self.lock = threading.RLock()
+        self._length: int | None = None
+        self._unsure = False
+        self._last_at = float("-inf")
+        self._indexed_at = float("-inf")
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(".idx")
+
+    def length(self) -> int:
+        """What is stored.
+
+        Found once from the file, synced first: what a killed process wrote may not have reached the disk.
+        """
+        if self._length is None:
+            with self.lock:
+                if self._length is None:
+                    self._length = self._recovered()
+        return self._length
+
+    def index(self) -> loglines.Index:
+        try:
+            fallback = self.path.stat().st_mtime
+        except FileNotFoundError:
+            fallback = 0.0
+        return loglines.Index(self.index_path, fallback)
+
+    def write(self, data: bytes, at: float) -> int:
+        """Store `data` at the end; raises OSError, and then nothing of it is stored."""
+        length = self.length()
+        if not data:
+            return length
+        new = length == 0 and not self.path.exists()
+        if new:
+            durable.make_folder(self.path.parent)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._make_sure(fd, length)
+            self._unsure = True
+            self._note(length, at)
+            write_at(fd, data, length)
+            durable.sync(fd)
+            if new:
+                durable.sync_folder(self.path.parent)
+            self._unsure = False
+        except OSError:
+            self._cut(fd, length)
+            raise
+        finally:
+            os.close(fd)
+        self._length = length + len(data)
+        return self._length
+
+    def _make_sure(self, fd: int, length: int) -> None:
+        """After a failure: what lies behind the acknowledged length goes before anything new comes."""
+        if self._unsure:
+            os.ftruncate(fd, length)
+            durable.sync(fd)
+            self._unsure = False
+
+    def _cut(self, fd: int, length: int) -> None:
+        try:
+            os.ftruncate(fd, length)
+        except OSError:
+            return  # `_unsure` stays: the next append tries again before it writes
+
+    def _recovered(self) -> int:
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            durable.sync(fd)
+            length = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        self._recover_index(length)
+        return length
+
+    def _recover_index(self, length: int) -> None:
+        """Drop what speaks of bytes that are not there; go on from the last time that is."""
+        with loglines.Records(self.index_path) as records:
+            kept = len(records)
+            while kept and records[kept - 1][0] >= length:
+                kept -= 1
+            if kept:
+                self._last_at = self._indexed_at = records[kept - 1][1]
+        if self.index_path.exists():
+            os.truncate(self.index_path, kept * loglines.RECORD.size)
+
+    def _note(self, offset: int, at: float) -> None:
+        """Times only grow, so that they can be searched, whatever the clock does."""
+        self._last_at = at = max(at, self._last_at)
+        if offset > 0 and at - self._indexed_at < RESOLUTION_S:
+            return
+        try:
+            with self.index_path.open("ab") as file:
+                file.write(loglines.RECORD.pack(offset, at))
+        except OSError:
+            return  # a full disk shows itself at the bytes, and times are not worth failing for
+        self._indexed_at = at
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+class Bell:
+    """Wakes readers on any thread's loop when something was appended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hearers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def heard(self) -> Hearing:
+        return Hearing(self)
+
+    def ring(self) -> None:
+        with self._lock:
+            hearers = list(self._hearers.items())
+        for event, loop in hearers:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                continue  # that loop is closed, and its reader gone
+
+    def add(self, event: asyncio.Event) -> None:
+        with self._lock:
+            self._hearers[event] = asyncio.get_running_loop()
+
+    def remove(self, event: asyncio.Event) -> None:
+        with self._lock:
+            self._hearers.pop(event, None)
+
+
+class Hearing:
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._event = asyncio.Event()
+
+    def __enter__(self) -> asyncio.Event:
+        self._bell.add(self._event)
+        return self._event
+
+    def __exit__(self, *_: object) -> None:
+        self._bell.remove(self._event)
+
+
+async def ring_when(until: asyncio.Event, rung: asyncio.Event) -> None:
+    await until.wait()
+    rung.set()
+
+
+async def wait(rung: asyncio.Event, timeout_s: float | None) -> None:
+    try:
+        await asyncio.wait_for(rung.wait(), timeout_s)
+    except TimeoutError:
+        return
+
+
+class Patience:
+    """How long text without a newline waits for one before it is shown."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[Stream, tuple[int, float]] = {}
+
+    def note(self, waiting: dict[Stream, int]) -> float | None:
+        """`waiting` has the offset at which each open end begins.
+
+        Returns the seconds until the first is ripe, or None.
+        """
+        now = self._clock()
+        self._since = {
+            one: (offset, self._since[one][1] if self._since.get(one, (-1, 0.0))[0] == offset else now)
+            for one, offset in waiting.items()
+        }
+        return min((max(0.0, since + PARTIAL_S - now) for _, since in self._since.values()), default=None)
+
+    def ripe(self) -> set[Stream]:
+        now = self._clock()
+        return {one for one, (_, since) in self._since.items() if now >= since + PARTIAL_S}
+
+
+def reading(
+    job: JobLogs, query: port.LogQuery, cursors: dict[Stream, loglines.Cursor], *, flush: bool
+) -> Iterator[port.Line]:
+    """What is stored now. Leaves in `cursors` where each stream was left."""
+    parts = []
+    for one in job.matching(query):
+        end = one.length()
+        cursors[one] = cursor = loglines.Cursor(one.key, one.name, one.path, one.index(), start_of(one, query, end))
+        parts.append(cursor.all(end, flush=flush))
+    if query.tail is None:
+        return heapq.merge(*parts, key=arrival)
+    # A tail is short, and each part of it begins near its end.
+    last: list[port.Line] = []
+    for part in parts:
+        last = sorted([*last, *part], key=arrival)[-query.tail :] if query.tail else []
+    return iter(last)
+
+
+def start_of(one: Stream, query: port.LogQuery, end: int) -> int:
+    start = 0
+    if query.since is not None and end > 0:
+        start = loglines.line_start(one.path, one.index().since(query.since, end))
+    if query.tail is not None:
+        start = max(start, loglines.tail_start(one.path, end, query.tail))
+    return start
+
+
+def arrival(line: port.Line) -> float:
+    return line.at
+
+
+def news(
+    job: JobLogs, query: port.LogQuery, cursors: dict[Stream, loglines.Cursor], *, ripe: set[Stream], flush: bool
+) -> tuple[list[port.Line], dict[Stream, int]]:
+    """A block of new lines of each stream, merged; and where the streams that have an open end stand."""
+    found: list[port.Line] = []
+    waiting: dict[Stream, int] = {}
+    for one in job.matching(query):
+        end = one.length()
+        cursor = cursors.get(one)
+        if cursor is None:
+            cursor = cursors[one] = loglines.Cursor(one.key, one.name, one.path, one.index(), 0)
+        found += cursor.take(end, flush=flush or one in ripe)
+        if cursor.offset < end:
+            waiting[one] = cursor.offset
+    return sorted(found, key=arrival), waiting
