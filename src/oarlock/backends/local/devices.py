@@ -1,0 +1,100 @@
+"""Who has which real GPU on this machine, over all homes: a claim on each, passed to the agent that uses it.
+
+The agent's copy of the claim outlives this server; this server's copy outlives the agent, until all of its task is
+confirmed gone. A device that another home has claimed is not listed among our node's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from oarlock.backends.local import gpus
+from oarlock.spec import attempts, errors
+
+CLAIM_TRIES = 20
+CLAIM_PAUSE_S = 0.05
+"""Another home that only looks whether a device is free has it for a moment."""
+
+Claim = Callable[[str], int | None]
+
+
+class Devices:
+    def __init__(self, found: gpus.Gpus, claim: Claim) -> None:
+        self._found = found
+        self._claim = claim
+        self._held: dict[attempts.TaskKey, dict[str, int]] = {}
+
+    def offered(self, ours: Collection[str]) -> list[gpus.Gpu]:
+        """The devices that are free or our own. `ours` are the uuids that our tasks have by their own record."""
+        return [gpu for gpu in self._found.look() if gpu.uuid in ours or self._is_free(gpu.uuid)]
+
+    def exist(self) -> bool:
+        return bool(self._found.look())
+
+    def uuids(self, indexes: Collection[int]) -> tuple[str, ...]:
+        """Raises Unavailable for a device that is not there (any more)."""
+        found = {gpu.index: gpu.uuid for gpu in self._found.look()}
+        missing = [index for index in indexes if index not in found]
+        if missing:
+            raise errors.Unavailable(f"GPU {missing[0]} is not there", hint="Look at `nvidia-smi`; it is tried again.")
+        return tuple(found[index] for index in indexes)
+
+    def take(self, key: attempts.TaskKey, uuids: Sequence[str]) -> list[int]:
+        """Claim these devices for a task and return the descriptors for its agent.
+
+        Raises Unavailable, holding none then.
+        """
+        held = self._held.setdefault(key, {})
+        for uuid in uuids:
+            fd = held.get(uuid) or self._claim_soon(uuid)
+            if fd is None:
+                self.release(key)
+                raise errors.Unavailable(
+                    f"GPU {uuid} is in use by another Oarlock home on this machine",
+                    hint="It is tried again; `oarlock ps` with the other OARLOCK_HOME shows by what.",
+                )
+            held[uuid] = fd
+        return list(held.values())
+
+    def keep(self, key: attempts.TaskKey, uuids: Sequence[str]) -> None:
+        """The agent is gone and its claims with it, but something of the task still runs.
+
+        Claim them ourselves, where we can.
+        """
+        held = self._held.setdefault(key, {}) if uuids else {}
+        for uuid in uuids:
+            if uuid not in held and (fd := self._try(uuid)) is not None:
+                held[uuid] = fd
+
+    def release(self, key: attempts.TaskKey) -> None:
+        for fd in self._held.pop(key, {}).values():
+            os.close(fd)
+
+    def close(self) -> None:
+        for key in list(self._held):
+            self.release(key)
+
+    def _is_free(self, uuid: str) -> bool:
+        if any(uuid in held for held in self._held.values()):
+            return True
+        fd = self._try(uuid)
+        if fd is not None:
+            os.close(fd)
+        return fd is not None
+
+    def _claim_soon(self, uuid: str) -> int | None:
+        for _ in range(CLAIM_TRIES):
+            if (fd := self._try(uuid)) is not None:
+                return fd
+            time.sleep(CLAIM_PAUSE_S)
+        return None
+
+    def _try(self, uuid: str) -> int | None:
+        try:
+            return self._claim(f"gpu-{uuid}")
+        except OSError as error:
+            raise errors.Unavailable(
+                f"GPU {uuid} cannot be claimed on this machine: {error}", hint="Look at the locks in /run/lock or /tmp."
+            ) from error

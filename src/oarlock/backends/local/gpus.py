@@ -1,0 +1,118 @@
+"""The machine's GPUs, through NVML where there is one, and the words by which jobs ask for them.
+
+Everything that knows NVIDIA is in this file. Without nvidia-ml-py, without a driver or without a GPU there are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+_MAKER = re.compile(r"^(nvidia|tesla|geforce|quadro|graphics|device)$")
+_FORM = re.compile(r"^(sxm\d?|pcie|pg\d+|nvl|hbm\d\w?|\d+gb?|\d+mb?|gpu|generation|edition|server|workstation)$")
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """`index` counts in the order of the bus, as NVML does and CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+
+
+class Gpus(Protocol):
+    def look(self) -> Sequence[Gpu]:
+        """The devices that work now. Blocks; may be called from any thread, one at a time."""
+        ...
+
+
+class Pretended:
+    """A fixed list: none, or what a test needs."""
+
+    def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
+        self.gpus = gpus
+
+    def look(self) -> Sequence[Gpu]:
+        return self.gpus
+
+
+class Nvml:
+    """`visible` is the server's own CUDA_VISIBLE_DEVICES: what its owner hid from it is not handed out."""
+
+    def __init__(self, visible: str | None = None, library: Any = None) -> None:
+        self._visible = visible
+        self._library = library  # `pynvml`, imported at the first look
+        self._ready: bool | None = None
+
+    def look(self) -> Sequence[Gpu]:
+        if self._ready is None:
+            self._ready = self._start()
+        return visible(self._ask(), self._visible) if self._ready else []
+
+    def _start(self) -> bool:
+        try:
+            if self._library is None:
+                import pynvml  # only machines with a GPU need the package
+
+                self._library = pynvml
+            self._library.nvmlInit()
+        except ImportError:
+            return False
+        except self._library.NVMLError:
+            return False
+        return True
+
+    def _ask(self) -> list[Gpu]:
+        nvml = self._library
+        found: list[Gpu] = []
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError:
+            return []
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+                found.append(
+                    Gpu(index, _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle)), memory)
+                )
+            except nvml.NVMLError:
+                continue  # fallen off the bus: it is not there
+        return found
+
+
+def visible(found: Sequence[Gpu], variable: str | None) -> list[Gpu]:
+    """What CUDA_VISIBLE_DEVICES leaves of it: indexes or beginnings of uuids, up to the first that names nothing."""
+    if variable is None:
+        return list(found)
+    kept: list[Gpu] = []
+    for word in (word.strip() for word in variable.split(",")):
+        named = [gpu for gpu in found if _names(word, gpu)]
+        if len(named) != 1 or named[0] in kept:
+            break
+        kept.append(named[0])
+    return sorted(kept, key=lambda gpu: gpu.index)
+
+
+def _names(word: str, gpu: Gpu) -> bool:
+    return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
+
+
+def type_name(name: str) -> str:
+    """The type as jobs name it: `NVIDIA H100 80GB HBM3` is `h100`, `NVIDIA GeForce RTX 4090` is `rtx4090`.
+
+    The maker and the form (memory, connector) are left out, and what remains is put together.
+    """
+    words = [word for word in re.split(r"[\s\-_/]+", name.lower()) if word]
+    kept = [word for word in words if not _MAKER.match(word) and not _FORM.match(word)]
+    if len(kept) > 1 and kept[0] == "rtx" and re.match(r"a\d", kept[1]):
+        kept = kept[1:]  # an `RTX A6000` is an a6000
+    return re.sub(r"[^a-z0-9]", "", "".join(kept)) or "gpu"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

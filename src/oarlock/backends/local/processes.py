@@ -1,0 +1,236 @@
+"""Processes as Linux shows them in /proc: who lives, whose they are, and how to end exactly those.
+
+A pid alone means nothing, since numbers are used again: a process is its pid together with its start time, within one
+boot. A process belongs to a task when its environment carries the task's mark, when it was started by one that does,
+or when it sits in a session whose leader does. Parents are never walked: an orphan's parent is a stranger. Zombies
+are dead.
+
+Everything that needs Linux to find and signal processes is in this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from oarlock.spec import errors
+
+KEY_MARK = "OARLOCK_TASK_KEY"
+DIRECTORY_MARK = "OARLOCK_TASK_DIR"
+"""Both together are a task's mark: the key is the server's, and the directory tells two homes apart."""
+
+MAX_PROCESSES = 200_000
+MAX_ENVIRON_BYTES = 4 << 20
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """What is used of /proc/PID/stat. `start` counts clock ticks since the boot."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZXx"
+
+
+Table = dict[int, Stat]
+"""The living processes of one look, by pid."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Whose a process is: the task key and the task's directory, as its environment has them."""
+
+    key: str
+    directory: str
+
+
+def require() -> None:
+    """Raises Unsupported where there is no /proc to find processes by."""
+    if sys.platform != "linux" or not Path("/proc/self/stat").exists():
+        raise errors.Unsupported(
+            "the local backend needs Linux with /proc, to be sure that what it started has ended",
+            hint="Run the server on Linux (WSL 2 and containers count), or name another one with OARLOCK_SERVER.",
+        )
+
+
+@functools.cache
+def boot() -> str:
+    """Which boot of the machine this is: pids and start times mean something within one only."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def parse(text: str) -> Stat | None:
+    """A line of /proc/PID/stat. The name in it may hold blanks and brackets: the last bracket ends it."""
+    pid, fields = text.partition(" ")[0], text[text.rfind(")") + 2 :].split()
+    if len(fields) < 20 or not pid.isdigit():
+        return None
+    return Stat(int(pid), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def look(pid: int) -> Stat | None:
+    """The process of that number, whatever its state; None where there is none."""
+    try:
+        return parse(Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+
+
+def lives(pid: int, start: int) -> bool:
+    """Whether the process that started then still runs."""
+    seen = look(pid)
+    return seen is not None and seen.alive and seen.start == start
+
+
+def table() -> Table:
+    """All living processes, one pass over /proc."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  (half as dear as Path.iterdir)
+    found: Table = {}
+    for pid, _ in zip(pids, range(MAX_PROCESSES), strict=False):
+        seen = look(pid)
+        if seen is not None and seen.alive:
+            found[pid] = seen
+    return found
+
+
+def mark(pid: int) -> Mark | None:
+    """The mark in the environment that the process was started with.
+
+    None also where it may not be read: a stranger's.
+    """
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  (as above)
+            raw = file.read(MAX_ENVIRON_BYTES)
+    except OSError:
+        return None
+    if KEY_MARK.encode() not in raw:
+        return None
+    values = dict(line.partition(b"=")[::2] for line in raw.split(b"\0"))
+    key, directory = values.get(KEY_MARK.encode()), values.get(DIRECTORY_MARK.encode())
+    if key is None or directory is None:
+        return None
+    return Mark(os.fsdecode(key), os.fsdecode(directory))
+
+
+def members(
+    marks: Collection[Mark], seen: Table | None = None, roots: dict[Mark, set[int]] | None = None
+) -> dict[Mark, list[Stat]]:
+    """The living processes of each of these tasks. `roots` names processes known to be theirs (members of a cgroup).
+
+    This process is never among them, even where it carries the mark itself.
+    """
+    seen = table() if seen is None else seen
+    own = os.getpid()
+    owner: dict[int, Mark] = {}
+    for pid in seen:
+        found = mark(pid)
+        if found is not None and found in marks:
+            owner[pid] = found
+    for known, pids in (roots or {}).items():
+        owner.update((pid, known) for pid in pids if pid in seen)
+    _adopt_sessions(owner, seen)
+    _adopt_children(owner, seen, own)
+    sorted_out: dict[Mark, list[Stat]] = {one: [] for one in marks}
+    for pid, whose in owner.items():
+        if pid not in (own, 1) and whose in sorted_out:
+            sorted_out[whose].append(seen[pid])
+    return sorted_out
+
+
+def _adopt_sessions(owner: dict[int, Mark], seen: Table) -> None:
+    """Whoever sits in a session that a process of the task leads is the task's, even with an environment of its own."""
+    for pid, one in seen.items():
+        if pid not in owner and one.session in owner and one.session in seen:
+            owner[pid] = owner[one.session]
+
+
+def _adopt_children(owner: dict[int, Mark], seen: Table, own: int) -> None:
+    """Whom a process of the task has started is the task's. Not this process's children: it starts for all tasks."""
+    children: dict[int, list[int]] = {}
+    for one in seen.values():
+        children.setdefault(one.parent, []).append(one.pid)
+    unseen = [pid for pid in owner if pid != own]
+    while unseen:
+        parent = unseen.pop()
+        for child in children.get(parent, ()):
+            if child not in owner and child != own:
+                owner[child] = owner[parent]
+                unseen.append(child)
+
+
+def in_session(leader: Stat, seen: Table | None = None) -> list[Stat]:
+    """The living processes of the session that this process leads or led, and those whom they started."""
+    seen = table() if seen is None else seen
+    whose = Mark("", "")
+    owner = {pid: whose for pid, one in seen.items() if one.session == leader.pid and one.start >= leader.start}
+    _adopt_children(owner, seen, os.getpid())
+    return [seen[pid] for pid in owner if pid != os.getpid()]
+
+
+def open_pidfd(pid: int, start: int | None = None) -> int | None:
+    """A descriptor that becomes readable when that process ends; None where there is none, or no such thing."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+    # Looked at after the descriptor is ours: the number may have changed hands in between.
+    seen = look(pid)
+    if start is not None and (seen is None or seen.start != start):
+        os.close(fd)
+        return None
+    return fd
+
+
+def end(pid: int, start: int) -> None:
+    """SIGKILL to the process that started then, and to no other that has its number by now."""
+    fd = open_pidfd(pid, start)
+    try:
+        if fd is not None:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        elif lives(pid, start):  # a kernel without pidfd
+            os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def await_ends(ended: Iterable[Stat], timeout_s: float) -> None:
+    """Return when all of these are dead, or after the time-out."""
+    until = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as stack:
+        poll, waiting = select.poll(), set[int]()
+        for fd in _pidfds(ended):
+            stack.callback(os.close, fd)
+            poll.register(fd, select.POLLIN)
+            waiting.add(fd)
+        while waiting and (left_s := until - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                poll.unregister(fd)
+                waiting.discard(fd)
+
+
+def _pidfds(ended: Iterable[Stat]) -> Iterator[int]:
+    for one in ended:
+        fd = open_pidfd(one.pid, one.start)
+        if fd is not None:
+            yield fd
+
+
+def reap(pidfd: int) -> None:
+    """Take the zombie away where the process was our child. One that was adopted is its new parent's."""
+    with contextlib.suppress(OSError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)

@@ -1,0 +1,310 @@
+"""What is true of each task now, read from the world: its lock, its exit record, its processes.
+
+A task RUNS while its agent lives. Once the agent is gone it has ENDED until two looks in a row find nothing of it; a
+look asks the v2 control group where there is one and the agent has left its record, and /proc otherwise. Then it is
+GONE, which is written down (`gone.json`, with what only the control group knew), so that nobody has to look again.
+
+What is kept in memory only saves looking: a new server over the same home comes to the same answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from oarlock.backends.local import cgroups, launching, processes, tree
+from oarlock.spec import attempts, exitrecords, observations
+
+LAUNCH, EXIT, KILLED, GONE, LOCK, AGENT = "launch.json", "exit.json", "killed.json", "gone.json", "lock", "agent.json"
+START_GRACE_S = 5.0
+"""How long a directory may lie there before its agent has said who it is. The shell needs some milliseconds."""
+
+KILL_ROUNDS = 8
+KILL_WAIT_S = 0.25
+MAX_RECORD_BYTES = 4 << 20
+_KILLED_CODE, _SIGKILL = 137, 9
+_NOT_OOM = frozenset({attempts.Cause.SUCCEEDED, attempts.Cause.STOPPED, attempts.Cause.OOM, attempts.Cause.PLATFORM})
+
+State = observations.State
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """`launch.json`: what a later server has to know of how the task was made."""
+
+    boot: str
+    node: str
+    group: cgroups.Group = cgroups.Group()
+    gpus: tuple[str, ...] = ()  # uuids of the real devices that it holds
+
+
+class Killed(msgspec.Struct, frozen=True):
+    """`killed.json`: this backend was told to end it."""
+
+    at: float
+    way: str  # `cgroup` or `session`
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """`gone.json`: nothing of it runs any more."""
+
+    at: float
+    oom_kills: int = 0
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """What is used of `agent.json`."""
+
+    pid: int
+
+
+class Task:
+    """One incarnation. `first_seen` is monotonic, and this server's; `final` is what will not change any more."""
+
+    def __init__(self, key: attempts.TaskKey, path: Path, now: float) -> None:
+        self.key = key
+        self.path = path
+        self.first_seen = now
+        self.mark = processes.Mark(str(key), str(path))
+        self.launch = _read(path / LAUNCH, Launch) or Launch(boot=processes.boot(), node="")
+        self.started: launching.Started | None = None
+        self.final: observations.Observed | None = None
+
+    @property
+    def this_boot(self) -> bool:
+        return self.launch.boot == processes.boot()
+
+    def agent(self) -> launching.Started | None:
+        if self.started is None:
+            self.started = launching.started(self.path)
+        return self.started
+
+    def agent_lives(self) -> bool:
+        """By its pid and start time; by its lock only where that process is gone, since to try the lock is to take it.
+
+        An agent that was started at this moment must not find the lock taken.
+        """
+        if not self.this_boot:
+            return False
+        agent = self.agent()
+        if agent is not None and agent.pid and processes.lives(agent.pid, agent.start):
+            return True
+        return agent is not None and _is_locked(self.path / LOCK)
+
+    def exit(self, ending: Ending | None, now: float) -> attempts.Exit | None:
+        """Its exit record, corrected by what the kernel counted; what our own signal left, where there is no record."""
+        record = None
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            record = exitrecords.read(_bytes(self.path / EXIT), now=now)
+        oom = ending is not None and ending.oom_kills > 0
+        if record is not None:
+            if oom and record.cause not in _NOT_OOM:
+                record = msgspec.structs.replace(record, cause=attempts.Cause.OOM, reason="oom")
+            return record
+        if (killed := _read(self.path / KILLED, Killed)) is not None:
+            return attempts.Exit(
+                code=_KILLED_CODE,
+                cause=attempts.Cause.STOPPED,
+                at=killed.at,
+                signal=_SIGKILL,
+                reason="killed",
+                killed_by=killed.way,
+            )
+        if oom and ending is not None:  # the agent itself was the victim
+            return attempts.Exit(
+                code=_KILLED_CODE, cause=attempts.Cause.OOM, at=ending.at, signal=_SIGKILL, reason="oom"
+            )
+        return None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What one look found.
+
+    `watch` are the processes whose end would change it: living agents, and what outlived them.
+    """
+
+    seen: list[observations.Observed]
+    watch: list[processes.Stat]
+    ended: list[Task]  # whose agent is gone, but not all of it
+    gone: list[Task]  # which this look has confirmed
+
+
+class Tasks:
+    """All tasks of a home. Its methods block, and are called by one thread at a time."""
+
+    def __init__(
+        self, where: tree.Tree, *, clock: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tree = where
+        self._clock = clock
+        self._monotonic = monotonic
+        self._known: dict[attempts.TaskKey, Task] = {}
+
+    def find(self, key: attempts.TaskKey) -> Task | None:
+        path = self.tree.path(key)
+        if not path.is_dir():
+            return None
+        return self._known.get(key) or Task(key, path, self._monotonic())
+
+    def gpus(self) -> set[str]:
+        """The uuids of the devices that tasks have which are not gone."""
+        self._refresh()
+        return {uuid for task in self._known.values() if self._final(task) is None for uuid in task.launch.gpus}
+
+    def look(self) -> Look:
+        now = self._monotonic()
+        keys = self._refresh()
+        seen: dict[attempts.TaskKey, observations.Observed] = {}
+        unsure: list[Task] = []
+        watch: list[processes.Stat] = []
+        for task in self._known.values():
+            if (final := self._final(task)) is not None:
+                seen[task.key] = final
+            elif self._runs(task, now):
+                seen[task.key] = self._observed(task, State.RUNNING)
+                watch += _agent_stat(task)
+            else:
+                unsure.append(task)
+        left = self.remains(unsure)
+        gone = [task for task in unsure if not left[task.key] and self._confirm(task)]
+        for task in unsure:
+            seen[task.key] = task.final or self._observed(task, State.ENDED, detail=_names(left[task.key]))
+            watch += left[task.key]
+        return Look([seen[key] for key in keys], watch, [task for task in unsure if task not in gone], gone)
+
+    def remains(self, of: Sequence[Task]) -> dict[attempts.TaskKey, list[processes.Stat]]:
+        """What lives of these tasks, the agent included. Nothing is said to be gone on one look at /proc.
+
+        A process may fork and end while /proc is being read, so that neither it nor its child is seen.
+        """
+        found: dict[attempts.TaskKey, list[processes.Stat]] = {task.key: [] for task in of}
+        looking = []
+        for task in of:
+            if not task.this_boot:
+                continue  # the machine was started again since
+            if (task.path / EXIT).exists() and task.launch.group.unified and not cgroups.populated(task.launch.group):
+                continue  # the agent has ended in good order: whatever it had started is, or was, in there
+            looking.append(task)
+        for _ in range(2):
+            looking = [task for task in looking if not found[task.key]]
+            if looking:
+                marks = {task.mark: task for task in looking}
+                roots = {mark: cgroups.pids(task.launch.group) for mark, task in marks.items()}
+                for mark, stats in processes.members(marks, roots=roots).items():
+                    found[marks[mark].key] = stats
+        return found
+
+    def kill(self, keys: Iterable[attempts.TaskKey]) -> None:
+        """End these tasks, as far as that can be done in a few seconds.
+
+        Whoever is not gone by then is asked for again.
+        """
+        tasks = [task for key in keys if (task := self.find(key)) is not None and self._final(task) is None]
+        for task in tasks:
+            self._begin_kill(task)
+        for _ in range(KILL_ROUNDS):
+            for task in tasks:
+                cgroups.kill(task.launch.group)
+            left = self.remains(tasks)
+            tasks = [task for task in tasks if left[task.key]]
+            if not tasks:
+                break
+            ending = [one for stats in left.values() for one in stats]
+            for one in ending:
+                processes.end(one.pid, one.start)
+            processes.await_ends(ending, KILL_WAIT_S)
+
+    def _refresh(self) -> list[attempts.TaskKey]:
+        now, keys = self._monotonic(), self.tree.keys()
+        self._known = {key: self._known.get(key) or Task(key, self.tree.path(key), now) for key in keys}
+        return keys
+
+    def _begin_kill(self, task: Task) -> None:
+        """Nobody starts it any more, the reason for its end is written down, and its agent cannot misjudge that end."""
+        way = "cgroup" if task.launch.group.unified else "session"
+        with contextlib.suppress(OSError):  # a full disk: it is killed all the same
+            if not (task.path / EXIT).exists():
+                tree.write(task.path / KILLED, msgspec.json.encode(Killed(self._clock(), way)))
+            task.started = launching.forbid(task.path)
+        agent = task.agent()
+        if task.this_boot and agent is not None and agent.pid:
+            processes.end(agent.pid, agent.start)
+
+    def _runs(self, task: Task, now: float) -> bool:
+        if task.agent_lives():
+            return True
+        if task.started is not None:
+            return False
+        if task.this_boot and now - task.first_seen < START_GRACE_S:
+            return True  # made, and its agent is about to say who it is
+        with contextlib.suppress(OSError):
+            task.started = launching.forbid(task.path)
+        return task.agent_lives()
+
+    def _final(self, task: Task) -> observations.Observed | None:
+        if task.final is None and (ending := _read(task.path / GONE, Ending)) is not None:
+            task.final = self._observed(task, State.GONE, ending)
+        return task.final
+
+    def _confirm(self, task: Task) -> bool:
+        ending = Ending(self._clock(), cgroups.oom_kills(task.launch.group) if task.this_boot else 0)
+        with contextlib.suppress(OSError):
+            # On a full disk it is GONE as well, but the control group stays until what it knows could be written.
+            tree.write(task.path / GONE, msgspec.json.encode(ending))
+            cgroups.remove(task.launch.group)
+        task.final = self._observed(task, State.GONE, ending)
+        return True
+
+    def _observed(
+        self, task: Task, state: State, ending: Ending | None = None, detail: str = ""
+    ) -> observations.Observed:
+        left = task.exit(ending, self._clock())
+        return observations.Observed(key=task.key, state=state, exit=left, detail=detail)
+
+
+def _names(left: Sequence[processes.Stat]) -> str:
+    return f"{len(left)} processes outlived the agent: " + ", ".join(str(one.pid) for one in left[:5]) if left else ""
+
+
+def _agent_stat(task: Task) -> list[processes.Stat]:
+    agent = task.agent()
+    seen = processes.look(agent.pid) if agent is not None and agent.pid else None
+    return [seen] if seen is not None else []
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _bytes(path: Path) -> bytes:
+    """Of a file that a user's process might have put there: a regular one, and not more of it than a record has."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        return file.read(MAX_RECORD_BYTES)
+
+
+T = TypeVar("T")
+
+
+def _read(path: Path, what: type[T]) -> T | None:
+    """A record that this backend has written; None where there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode(_bytes(path), type=what)
+    except (OSError, msgspec.MsgspecError):
+        return None
