@@ -70,3 +70,78 @@ def learn(folder: Path, *, total_steps: int = 21, interrupt: tuple[int, int] | N
 def learn_until(folder: Path, step: int, number: int) -> None:
     """`learn`, until the last rank gets a signal after `step`."""
     learn(folder, interrupt=(step, number))
+
+
+class Diary(train.Hook):
+    """Writes down what it was told, rank by rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"diary-{train.rank()}.txt"
+
+    def note(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text + "\n")
+
+    def before_step(self, session: train.Session) -> None:
+        self.note(f"before {session.step}")
+
+    def after_step(self, session: train.Session) -> None:
+        self.note(f"after {session.step}")
+
+    def after_checkpoint(self, session: train.Session, path: Path) -> None:
+        self.note(f"checkpoint {path.name}")
+
+    def on_end(self, session: train.Session, error: BaseException | None) -> None:
+        self.note(f"end {type(error).__name__} {session.should_stop}")
+
+
+def count(
+    folder: Path, *, total_steps: int | None = 4, stop: int | None = None, fail: int | None = None, **options: Any
+) -> None:
+    """Steps that compute nothing: one rank may ask to stop after `stop`, one may fail in `fail`."""
+    world = train.init()
+    model = nn.Linear(1, 1)
+    options = {"checkpoints": folder / "checkpoints", **options}
+    with train.Session(model=model, total_steps=total_steps, hooks=[Diary(folder)], **options) as session:
+        for step in session.steps():
+            session.log(loss=1 / step, rank=world.rank)
+            if stop == step and world.rank == world.world_size - 1:
+                session.request_stop()
+            if fail == step and world.rank == world.world_size - 1:
+                raise ZeroDivisionError("as asked")
+
+
+class Averaging:
+    """The smallest strategy other than allreduce: averages the weights after every step."""
+
+    kind = "averaging"
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def no_sync(self) -> Any:
+        raise NotImplementedError
+
+    def after_step(self, step: int) -> None:
+        self.seen.append(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def remember(folder: Path, total_steps: int, expected: dict[str, Any]) -> None:
+    """A strategy, and a state that is every rank's own: what both hold when the session opens is `expected`."""
+    world = train.init()
+    strategy, mine = Averaging(), Averaging()
+    options: dict[str, Any] = {"checkpoints": folder / "checkpoints", "strategy": strategy, "per_rank": {"mine": mine}}
+    with train.Session(model=nn.Linear(1, 1), total_steps=total_steps, **options) as session:
+        assert strategy.seen == expected["strategy"], strategy.seen
+        assert mine.seen == expected["mine"][world.rank], mine.seen
+        for _ in session.steps():
+            mine.seen = [world.rank]

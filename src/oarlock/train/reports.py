@@ -176,7 +176,7 @@ class Reports:
             if self._line and last:
                 self._line.show(progress, last=True)
             return
-        if progress.examples is not None:
+        if progress.examples is not None and (now - when >= FLUSH_S or progress.examples_per_s is None):
             progress.examples_per_s = max(0, progress.examples - examples) / max(now - when, 1e-9)
         self._told = (progress.step, now, progress.examples or 0)
         self._write_event("progress", progress.fields())

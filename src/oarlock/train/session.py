@@ -300,7 +300,7 @@ class Session:
                     f"{name} does not take its state from {restored.path}: {cause}. "
                     "Build it as it was, or begin again with resume=False."
                 ) from cause
-        self.step = restored.step
+        self.step = self._saved_step = restored.step
         if restored.own is None:
             kept_back = " and ".join(["the random generators' states", *self._own])
             self._say(

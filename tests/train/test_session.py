@@ -1,0 +1,250 @@
+"""The life of a session: what it tells, when it saves, how it ends, what it takes up again."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import crew, scripts
+from tests.train.test_reports import events, frames
+from torch import nn
+
+from oarlock import train
+from oarlock.train import agreement, errors, manifests, world
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    world.shutdown()
+
+
+def diary(folder: Path, rank: int = 0) -> list[str]:
+    return (folder / f"diary-{rank}.txt").read_text().splitlines()
+
+
+def test_hooks_are_told_in_order(tmp_path: Path) -> None:
+    scripts.count(tmp_path, every_steps=2, total_steps=3)
+    assert diary(tmp_path) == [
+        "before 1",
+        "after 1",
+        "before 2",
+        "after 2",
+        "checkpoint attempt-1-round-1-step-2",
+        "before 3",
+        "after 3",
+        "checkpoint attempt-1-round-1-step-3",
+        "end NoneType True",
+    ]
+
+
+def test_under_oarlock_the_job_decides_and_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, theirs = tmp_path / "report", tmp_path / "theirs"
+    report.mkdir()
+    (report / f"stack-{os.getpid()}.ready").touch()
+    environment = {
+        "OARLOCK_REPORT": report,
+        "OARLOCK_PROCESS": 3,
+        "OARLOCK_CHECKPOINTS": theirs,
+        "OARLOCK_CHECKPOINT_KEEP": 1,
+        "OARLOCK_CHECKPOINT_EVERY_S": 3600,
+        "OARLOCK_RESULTS": tmp_path / "results",
+        "OARLOCK_ATTEMPT": 4,
+        "OARLOCK_ROUND": 2,
+        "OARLOCK_RESTORE": "",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(value))
+    scripts.count(tmp_path, every_steps=1, keep=9)
+    assert [path.name for path in theirs.iterdir()] == ["attempt-4-round-2-step-4"]
+    assert not (tmp_path / "checkpoints").exists()
+    told = events(report / "events-3.jsonl")
+    assert [each.pop("time") > 1e9 for each in told] == [True] * len(told)
+    hello, *middle, checkpoint, done = [each for each in told if each["event"] != "progress"]
+    assert hello == {"event": "hello", "library": "0.1.0", "can_rejoin": False, "can_stack": True}
+    assert middle == []
+    path = theirs / "attempt-4-round-2-step-4"
+    assert checkpoint == {
+        "event": "checkpoint",
+        "step": 4,
+        "path": str(path),
+        "manifest_sha256": manifests.digest(path / "manifest.json"),
+        "bytes": (path / "rank-0.pt").stat().st_size,
+    }
+    assert done == {"event": "done", "step": 4}
+    assert {"event": "progress", "step": 4, "total_steps": 4, "loss": 0.25} in told
+    rows = frames((report / "metrics-3.bin").read_bytes())
+    assert [(step, values["loss"]) for step, _, values in rows] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25)]
+    assert len(list((tmp_path / "results" / "tensorboard").iterdir())) == 1
+
+
+def test_a_platform_that_offers_nothing_wants_a_fresh_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts.count(tmp_path, total_steps=2)
+    monkeypatch.setenv("OARLOCK_RESTORE", "")
+    scripts.count(tmp_path, total_steps=2)
+    assert diary(tmp_path).count("before 1") == 2
+
+
+def test_a_platform_s_offer_comes_before_what_is_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts.count(tmp_path, every_steps=2)
+    offered = tmp_path / "checkpoints" / "attempt-1-round-1-step-2"
+    monkeypatch.setenv("OARLOCK_RESTORE", os.pathsep.join([str(tmp_path / "gone"), str(offered)]))
+    scripts.count(tmp_path)
+    assert diary(tmp_path)[-6:-1] == [
+        "before 3",
+        "after 3",
+        "before 4",
+        "after 4",
+        "checkpoint attempt-2-round-1-step-4",
+    ]
+
+
+def test_an_ended_run_that_is_started_again_has_nothing_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scripts.count(tmp_path)
+    capfd.readouterr()
+    scripts.count(tmp_path)
+    assert "resumed from attempt-1-round-1-step-4" in capfd.readouterr().err
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    scripts.count(tmp_path, total_steps=5)
+    assert diary(tmp_path)[-4:-1] == ["before 5", "after 5", "checkpoint attempt-2-round-1-step-5"]
+
+
+def test_resume_false_begins_at_the_first_step_and_the_next_resumes_from_that(tmp_path: Path) -> None:
+    scripts.count(tmp_path, total_steps=9)
+    scripts.count(tmp_path, total_steps=2, resume=False)
+    scripts.count(tmp_path, total_steps=3)
+    assert diary(tmp_path)[-4:-1] == ["before 3", "after 3", "checkpoint attempt-3-round-1-step-3"]
+
+
+def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scripts.count(tmp_path)
+    options: dict[str, Any] = {"checkpoints": tmp_path / "checkpoints"}
+    with pytest.raises(errors.CheckpointError, match=r"holds model, but no other\. Leave that out .*resume=False"):
+        with train.Session(model=nn.Linear(1, 1), other=nn.Linear(1, 1), **options):
+            pass
+    with pytest.raises(errors.CheckpointError, match=r"model does not take its state from .* size mismatch"):
+        with train.Session(model=nn.Linear(2, 1), **options):
+            pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a session that did not open leaves nothing behind"
+    with train.Session(**options) as session:
+        assert session.step == 4
+    assert "also holds model, which this session does not keep" in capfd.readouterr().err
+
+
+def test_what_cannot_be_kept_is_refused_at_once() -> None:
+    with pytest.raises(errors.StateError, match="answer is a int without state_dict"):
+        train.Session(answer=42)
+    batches = train.Batches(scripts.examples(), 5)
+    with pytest.raises(errors.StateError, match=r"pass Session\(batches=batches\)"):
+        next(train.Session().steps(batches))
+    with pytest.raises(errors.StateError, match="needs oarlock.train.Batches"):
+        next(train.Session().steps([1, 2], epochs=3))
+    with pytest.raises(errors.ReportError, match="outside of `with session:`"):
+        train.Session().log(loss=1.0)
+
+
+def test_any_iterable_can_be_stepped_over() -> None:
+    with train.Session() as session:
+        assert list(session.steps("abc")) == ["a", "b", "c"]
+        assert session.step == 3
+
+
+def test_alone_the_exit_code_of_a_request_to_stop_is_that_of_sigterm(tmp_path: Path) -> None:
+    with pytest.raises(train.Stopped) as stopped:
+        with train.Session(model=nn.Linear(1, 1), checkpoints=tmp_path, total_steps=9) as session:
+            for step in session.steps():
+                if step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            assert session.should_stop
+    assert stopped.value.code == 143
+    assert [path.name for path in tmp_path.iterdir() if path.name != "oarlock-home"] == ["attempt-1-round-1-step-3"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_failing_rank_ends_without_a_checkpoint_and_takes_the_others_along(tmp_path: Path) -> None:
+    script = functools.partial(scripts.count, total_steps=None, fail=3, every_steps=2)
+    assert crew.run(script, tmp_path, folder=tmp_path) == [1, 1], crew.output(tmp_path)
+    assert diary(tmp_path, 1)[-2:] == ["before 3", "end ZeroDivisionError False"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["attempt-1-round-1-step-2"]
+    assert "ZeroDivisionError: as asked" in (tmp_path / "rank-1.txt").read_text()
+
+
+def test_all_stop_at_the_same_step_when_one_rank_has_had_enough(tmp_path: Path) -> None:
+    report = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(2)}
+    script = functools.partial(scripts.count, total_steps=None, stop=30)
+    assert crew.run(script, tmp_path, folder=tmp_path, env_of_rank=report) == [0, 0], crew.output(tmp_path)
+    assert diary(tmp_path, 0) == diary(tmp_path, 1)
+    assert diary(tmp_path)[-1] == "end NoneType True"
+    steps = len([line for line in diary(tmp_path) if line.startswith("after")])
+    assert 30 <= steps < 30 + agreement.MOST_STEPS
+    for rank in range(2):
+        told = [(each["event"], each.get("step")) for each in events(tmp_path / f"report-{rank}" / "events-0.jsonl")]
+        ends = [each for each in told if each[0] not in ("hello", "progress")]
+        assert ends == [("checkpoint", steps), ("done", steps)][rank:], "the chief alone reports the checkpoint"
+
+
+def test_saving_by_the_clock_happens_at_the_same_steps_everywhere(tmp_path: Path) -> None:
+    """Each rank's own clock would have them save at different steps, and wait for each other for ever."""
+    script = functools.partial(scripts.count, total_steps=200, every_s=1e-6, keep=1000)
+    assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    assert diary(tmp_path, 0) == diary(tmp_path, 1)
+    saves = [line for line in diary(tmp_path) if line.startswith("checkpoint")]
+    assert len(saves) >= 200 / agreement.MOST_STEPS
+
+
+def test_strategies_and_per_rank_state_come_back_to_their_ranks_and_are_dropped_when_those_change(
+    tmp_path: Path,
+) -> None:
+    fresh = {"strategy": [], "mine": [[], []]}
+    assert crew.run(scripts.remember, tmp_path, 2, fresh, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    kept = {"strategy": [1, 2], "mine": [[0], [1]]}
+    assert crew.run(scripts.remember, tmp_path, 2, kept, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    dropped = {"strategy": [], "mine": [[]]}
+    assert crew.run(scripts.remember, tmp_path, 3, dropped, folder=tmp_path, world_size=1) == [0], crew.output(tmp_path)
+    said = (tmp_path / "rank-0.txt").read_text()
+    assert "made by 2 ranks, now there are 1: the random generators' states and mine and strategy are dropped" in said
+
+
+def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Path) -> None:
+    script = functools.partial(scripts.count, every_steps=2)
+    assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    shard = tmp_path / "checkpoints" / "attempt-1-round-1-step-4" / "rank-1.pt"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    for rank in range(2):
+        assert (
+            diary(tmp_path, rank)[-7:-5] == ["before 3", "after 3"][-2:] or diary(tmp_path, rank).count("before 3") == 2
+        )
+    assert "the digest of rank-1.pt is not the one in its manifest" in crew.output(tmp_path)
+
+
+def test_the_pace_of_exchanges_is_bounded() -> None:
+    """Short steps share an exchange, but a step that turns out long is never one of many."""
+    asked = agreement.Agreement(world.World(0, 2, 0, torch.device("cpu")))
+    strides = []
+    for _ in range(8):
+        asked._stride = asked._next_stride()
+        strides.append(asked._stride)
+    assert strides == [2, 4, 8, 16, 16, 16, 16, 16]
+    asked._exchanged_at -= 60.0
+    assert asked._next_stride() == 1
+
+
+def test_events_are_json_lines_that_another_program_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OARLOCK_REPORT", str(tmp_path / "report"))
+    with train.Session(total_steps=2) as session:
+        for _ in session.steps():
+            session.log(loss=float("nan"))
+    for line in (tmp_path / "report" / "events-0.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

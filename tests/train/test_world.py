@@ -1,0 +1,87 @@
+"""Who we are, from what torchrun or Oarlock says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train import crew
+
+from oarlock import train
+from oarlock.train import errors, world
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    world.shutdown()
+    yield
+    world.shutdown()
+
+
+def test_alone_there_is_a_world_of_one_and_no_process_group() -> None:
+    ours = train.init()
+    assert (ours.rank, ours.world_size, ours.local_rank, ours.is_chief) == (0, 1, 0, True)
+    assert train.init() is ours
+    assert (train.rank(), train.world_size(), train.is_chief(), train.device()) == (0, 1, True, ours.device)
+    assert not torch.distributed.is_initialized()
+    assert ours.gather("x") == ["x"]
+    assert ours.largest((3, 1)) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT missing"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x"}, "MASTER_PORT missing"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, "RANK=2 is not one of WORLD_SIZE=2"),
+    ],
+)
+def test_half_an_address_is_an_error_that_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.WorldError, match=message):
+        train.init()
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(errors.WorldError, match="torch sees no GPU"):
+        train.init(device="cuda")
+    assert train.init(device="cpu").device == torch.device("cpu")
+
+
+def exchange() -> None:
+    ours = train.init()
+    assert train.init() is ours
+    assert torch.distributed.get_backend() == "gloo"
+    assert ours.gather({"rank": ours.rank}) == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert ours.largest((ours.rank, -ours.rank, 1 << 40)) == [2, 0, 1 << 40]
+    train.shutdown()
+    assert not torch.distributed.is_initialized()
+
+
+def test_three_ranks_exchange(tmp_path: Path) -> None:
+    assert crew.run(exchange, folder=tmp_path, world_size=3) == [0, 0, 0], crew.output(tmp_path, 3)
+
+
+def test_importing_the_library_costs_nothing() -> None:
+    code = "import sys, oarlock.train; print([m for m in sys.modules if m.startswith(('torch', 'oarlock'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['oarlock', 'oarlock.train']"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in train.__all__:
+        assert getattr(train, name) is not None
+    assert set(train.__all__) <= set(dir(train))
+    with pytest.raises(AttributeError, match="has no 'inti'"):
+        _ = train.inti
