@@ -1,0 +1,457 @@
+"""What the agents of tasks ask and tell: docs/agent-protocol.md section 2.
+
+Every request speaks under a task key, with that key's token. One whose key is not of the live attempt, or not the
+present incarnation, is answered 410: it must go. What changes the record (registration, exits, checkpoints) is fenced
+again inside the transaction that writes it; logs and metrics lie under the key itself and can harm nobody else's.
+
+Long polls hold a connection and a future, no thread: `wakes` wakes them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from starlette import responses
+
+from oarlock.api import blobs, inbox, routes
+from oarlock.frameworks import environments
+from oarlock.lifecycle import deadlines
+from oarlock.lifecycle import orders as lifecycle_orders
+from oarlock.spec import assignments, attempts, errors, events, exitrecords, jobfile, jobs, phases
+
+MAX_WAIT_S = 60.0
+LOG_LIMIT_BYTES = 8 << 20
+STACKS_LIMIT_BYTES = 8 << 20
+MANIFEST_LIMIT_BYTES = 40 << 20
+MAX_STACK_CHARACTERS = 64 * 1024
+MAX_STACKS = 64
+MAX_DETAIL_CHARACTERS = 500
+_STREAM = re.compile(r"(stdout|stderr)\.\d{1,4}")
+_REPORTED = {phase.value: phase for phase in (phases.Phase.DOWNLOADING, phases.Phase.PROCESSING, phases.Phase.STORING)}
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """Unknown fields are ignored on the agent's routes: either side may be newer."""
+
+    address: Annotated[str, msgspec.Meta(max_length=255)]
+    ports: Annotated[tuple[Port, ...], msgspec.Meta(max_length=1024)] = ()
+    pid: int | None = None
+    host: str = ""
+    agent_version: str = ""
+    python: str = ""
+
+
+class SecretValue(msgspec.Struct, frozen=True):
+    form: jobfile.SecretForm = msgspec.field(name="as")
+    value: str = ""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    secrets: dict[str, SecretValue]
+    rendezvous: assignments.Rendezvous | None
+    orders: assignments.Orders
+
+
+class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    time: float | None = None
+    total_steps: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
+    examples_per_s: float | None = None
+    loss: float | None = None
+    epoch: float | None = None
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    can_rejoin: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    phase: str | None = None
+    progress: ProgressEvent | None = None
+    idle_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    detail: str | None = None
+    hello: Hello | None = None
+    exit: exitrecords.ExitRecord | None = None
+
+
+class Ordered(msgspec.Struct, frozen=True):
+    orders: assignments.Orders
+
+
+class Length(msgspec.Struct, frozen=True):
+    """What is stored of a stream."""
+
+    length: int
+
+
+class StacksReport(msgspec.Struct, frozen=True):
+    request: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    stacks: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """As much of `manifest.json` as the server compares."""
+
+    step: int
+    attempt: int
+    round: int = 0
+
+
+class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    manifest: Manifest
+    manifest_sha256: Annotated[str, msgspec.Meta(max_length=71)] = ""
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+
+
+class Visible(msgspec.Struct, frozen=True):
+    visible: bool = True
+
+
+class Heard(msgspec.Struct, frozen=True):
+    heard: bool = True
+
+
+class RendezvousQuery(msgspec.Struct, frozen=True):
+    round: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 1
+    wait: Wait = 0.0
+
+
+class OrdersQuery(msgspec.Struct, frozen=True):
+    seen: str = ""
+    wait: Wait = 0.0
+
+
+class OffsetQuery(msgspec.Struct, frozen=True):
+    offset: Offset
+
+
+async def register(call: routes.Call) -> Registered:
+    told = call.body(Registration)
+    key = call.task
+    job = await present(call)
+    secrets = _secrets(call, job)
+    event = events.TaskRegistered(
+        attempt=key.attempt,
+        role=key.role,
+        index=key.index,
+        incarnation=key.incarnation,
+        address=told.address,
+        ports=told.ports,
+    )
+    job = await call.services.inbox.tell(key, event)
+    return Registered(secrets, await _rendezvous(call, job, 1), _orders(call, job))
+
+
+async def rendezvous(call: routes.Call) -> assignments.Rendezvous | routes.Answer:
+    query = call.query(RendezvousQuery)
+
+    async def look(job: jobs.Job) -> assignments.Rendezvous | None:
+        return await _rendezvous(call, job, query.round)
+
+    found = await poll(call, query.wait, look)
+    return found if found is not None else routes.Answer(204)
+
+
+async def report(call: routes.Call) -> Ordered:
+    told = call.body(Report)
+    key = call.task
+    job = await present(call)
+    now = call.services.clock()
+    happened: list[events.AnyEvent] = []
+    reported = _reported(key, told, now)
+    if reported is not None and _urgent(job, key, reported):
+        happened.append(reported)
+    elif reported is not None:
+        call.services.inbox.tell_later(key, reported)
+    if told.exit is not None:
+        happened.append(
+            events.TaskExited(
+                attempt=key.attempt,
+                role=key.role,
+                index=key.index,
+                incarnation=key.incarnation,
+                exit=exitrecords.understand(told.exit, now=now),
+            )
+        )
+    if happened:
+        job = await call.services.inbox.tell(key, *happened)
+    return Ordered(_orders(call, job))
+
+
+async def orders(call: routes.Call) -> assignments.Orders | routes.Answer:
+    query = call.query(OrdersQuery)
+
+    async def look(job: jobs.Job) -> assignments.Orders | None:
+        found = _orders(call, job)
+        return found if found.version != query.seen else None
+
+    found = await poll(call, query.wait, look)
+    return found if found is not None else routes.Answer(204)
+
+
+async def log(call: routes.Call) -> Length | routes.Answer:
+    stream = call.path["stream"]
+    if not _STREAM.fullmatch(stream):
+        raise errors.InvalidInput("That is no stream.", path="stream", hint="There are `stdout.N` and `stderr.N`.")
+    await present(call)
+    data = await call.read()
+    offset = call.query(OffsetQuery).offset
+    try:
+        length = await call.services.logs.append(call.task, stream, offset, data, at=call.services.clock())
+    except errors.OffsetMismatch as error:
+        return routes.Answer(409, Length(error.length))
+    call.services.meters.log_bytes.inc(len(data))
+    return Length(length)
+
+
+async def metrics(call: routes.Call) -> Length | routes.Answer:
+    number = call.path["process"]
+    if not number.isascii() or not number.isdigit() or int(number[:9]) >= jobfile.MAX_NPROC:
+        raise errors.InvalidInput("That is no process.", path="process", hint="It is a number, from 0.")
+    await present(call)
+    data = await call.read()
+    try:
+        length = await call.services.metrics.append(call.task, int(number), call.query(OffsetQuery).offset, data)
+    except errors.OffsetMismatch as error:
+        return routes.Answer(409, Length(error.length))
+    return Length(length)
+
+
+async def stacks(call: routes.Call) -> Heard:
+    told = call.body(StacksReport)
+    key = call.task
+    kept = {name[:100]: text[-MAX_STACK_CHARACTERS:] for name, text in list(told.stacks.items())[:MAX_STACKS]}
+    event = events.StacksTaken(
+        attempt=key.attempt,
+        role=key.role,
+        index=key.index,
+        incarnation=key.incarnation,
+        request=told.request,
+        stacks=kept,
+    )
+    await call.services.inbox.tell(key, event)
+    return Heard()
+
+
+async def checkpoint(call: routes.Call) -> Visible:
+    """Visible from now on: it was reported by the attempt that is current, and its manifest is in place."""
+    told = call.body(CheckpointReport)
+    key = call.task
+    if (told.manifest.step, told.manifest.attempt) != (told.step, key.attempt):
+        raise errors.Conflict(
+            "The manifest is of another checkpoint.", path="manifest", hint="Report it as it was saved."
+        )
+    await present(call)
+    if await call.services.checkpoints.holds(told.path, told.manifest_sha256) is False:
+        raise errors.Conflict(
+            "The checkpoint is not whole.", path="path", hint="Its manifest or a shard is not in place."
+        )
+    made = jobs.Checkpoint(
+        job=key.job,
+        step=told.step,
+        attempt=key.attempt,
+        round=told.manifest.round,
+        path=told.path,
+        manifest_sha256=told.manifest_sha256,
+        bytes=told.bytes,
+        at=call.services.clock(),
+    )
+    event = events.CheckpointVisible(checkpoint_step=told.step, attempt=key.attempt, path=told.path)
+    await call.services.inbox.tell(key, event, checkpoint=made)
+    return Visible()
+
+
+async def blob(call: routes.Call) -> responses.FileResponse:
+    """The job's own snapshot, and no other."""
+    digest = blobs.digest(call)
+    job = await present(call)
+    if job.snapshot != digest:
+        raise errors.NotFound("This is not the job's snapshot.", hint="Its digest is in the assignment.")
+    return responses.FileResponse(call.services.blobs.path(digest), media_type="application/octet-stream")
+
+
+async def present(call: routes.Call) -> jobs.Job:
+    """The task's job, as it was a moment ago. Raises StaleTask when the task is not of the live attempt."""
+    job = await call.services.wakes.job(call.task.job)
+    if job is None or inbox.task_of(job, call.task) is None:
+        raise inbox.stale(call.task)
+    return job
+
+
+async def poll(call: routes.Call, wait_s: float, look: Callable[[jobs.Job], Any]) -> Any:
+    """What `look` finds in the job, as soon as it finds something; None once `wait_s` is over or the server ends."""
+    services = call.services
+    until = time.monotonic() + wait_s
+    services.meters.waiting.inc()
+    try:
+        with services.wakes.listening(call.task.job) as ear:
+            while True:
+                job = await present(call)
+                found = await look(job)
+                left = until - time.monotonic()
+                if found is not None or left <= 0 or services.wakes.closed:
+                    return found
+                await ear.wait(min(left, _next_change_s(job, call.task, services.clock())))
+    finally:
+        services.meters.waiting.dec()
+
+
+def _next_change_s(job: jobs.Job, key: attempts.TaskKey, now: float) -> float:
+    """How long until orders change by time alone."""
+    live, task = job.live, inbox.task_of(job, key)
+    if live is None or task is None:
+        return 0.0
+    times = (deadlines.stop(job, live, task), deadlines.let_go(live, task))
+    return min((at - now for at in times if at is not None and at > now), default=MAX_WAIT_S) + 0.001
+
+
+def _orders(call: routes.Call, job: jobs.Job) -> assignments.Orders:
+    return lifecycle_orders.orders(job, call.task, call.services.clock())
+
+
+async def _rendezvous(call: routes.Call, job: jobs.Job, number: int) -> assignments.Rendezvous | None:
+    """What the task is told once the gang has met in round `number` or a later one."""
+    live = job.live
+    if live is None or live.round < max(1, number) or not lifecycle_orders.admitted(job, call.task):
+        return None
+    visible = await call.services.store.read(lambda view: view.checkpoints(job.id))
+    return environments.rendezvous(job, call.task, [checkpoint.path for checkpoint in visible])
+
+
+def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, SecretValue]:
+    """Read at every registration and kept nowhere. A missing one may still be made: Conflict means ask again."""
+    try:
+        return {
+            secret.name: SecretValue(secret.form, call.services.secrets.read(secret.name))
+            for secret in job.spec.secrets
+        }
+    except errors.NotFound as error:
+        raise errors.Conflict(error.message, hint=error.hint) from error
+
+
+def _reported(key: attempts.TaskKey, told: Report, now: float) -> events.TaskReported | None:
+    if told.phase is None and told.progress is None and told.idle_s is None and told.detail is None and not told.hello:
+        return None
+    if told.phase is not None and told.phase not in _REPORTED:
+        raise errors.InvalidInput(
+            "That is no phase of a task.", path="phase", hint=f"There are {', '.join(_REPORTED)}."
+        )
+    return events.TaskReported(
+        attempt=key.attempt,
+        role=key.role,
+        index=key.index,
+        incarnation=key.incarnation,
+        phase=told.phase,
+        detail=(told.detail or "")[:MAX_DETAIL_CHARACTERS],
+        progress=_progress(told.progress, now),
+        idle_s=told.idle_s,
+        can_rejoin=told.hello.can_rejoin if told.hello is not None else None,
+    )
+
+
+def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | None:
+    if told is None:
+        return None
+    return attempts.Progress(
+        step=told.step,
+        at=told.time if told.time is not None else now,
+        total_steps=told.total_steps,
+        examples_per_s=told.examples_per_s,
+        loss=told.loss,
+        epoch=told.epoch,
+    )
+
+
+def _urgent(job: jobs.Job, key: attempts.TaskKey, reported: events.TaskReported) -> bool:
+    """Whether others wait for this news: a new phase, or a promise about rejoining. Progress can wait a second."""
+    task = inbox.task_of(job, key)
+    return task is None or (
+        (reported.phase is not None and reported.phase != task.phase.value)
+        or (reported.can_rejoin is not None and reported.can_rejoin != task.can_rejoin)
+    )
+
+
+def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> routes.Route:
+    return routes.Route(
+        method=method, path=f"/agent/v1{path}", handler=handler, needs=routes.Open.TASK, summary=summary, **more
+    )
+
+
+_NOTHING_YET = {204: "nothing within `wait` seconds"}
+_ELSEWHERE = {409: "the stored length is not `offset`: go on from `length`"}
+
+ROUTES: tuple[routes.Route, ...] = (
+    _route("POST", "/register", register, "stand at the barrier", body=Registration, answer=Registered),
+    _route(
+        "GET",
+        "/rendezvous",
+        rendezvous,
+        "who is who, once the gang has met",
+        query=RendezvousQuery,
+        answer=assignments.Rendezvous,
+        others=_NOTHING_YET,
+        long=True,
+    ),
+    _route("POST", "/report", report, "phase, progress, exit", body=Report, answer=Ordered),
+    _route(
+        "GET",
+        "/orders",
+        orders,
+        "what the task is to do, once that is other than `seen`",
+        query=OrdersQuery,
+        answer=assignments.Orders,
+        others=_NOTHING_YET,
+        long=True,
+    ),
+    _route(
+        "POST",
+        "/logs/{stream}",
+        log,
+        "raw bytes of a stream at `offset`; answered once they are durable",
+        query=OffsetQuery,
+        body=bytes,
+        answer=Length,
+        others=_ELSEWHERE,
+        limit_bytes=LOG_LIMIT_BYTES,
+    ),
+    _route(
+        "POST",
+        "/metrics/{process}",
+        metrics,
+        "raw bytes of metric frames at `offset`",
+        query=OffsetQuery,
+        body=bytes,
+        answer=Length,
+        others=_ELSEWHERE,
+        limit_bytes=LOG_LIMIT_BYTES,
+    ),
+    _route(
+        "POST",
+        "/stacks",
+        stacks,
+        "the Python stacks that were asked for",
+        body=StacksReport,
+        answer=Heard,
+        limit_bytes=STACKS_LIMIT_BYTES,
+    ),
+    _route(
+        "POST",
+        "/checkpoints",
+        checkpoint,
+        "a checkpoint whose manifest is in place",
+        body=CheckpointReport,
+        answer=Visible,
+        limit_bytes=MANIFEST_LIMIT_BYTES,
+    ),
+    _route("GET", "/blobs/{digest}", blob, "the job's snapshot", answer=bytes, media="application/octet-stream"),
+)

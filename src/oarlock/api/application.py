@@ -1,0 +1,257 @@
+"""The application: every route of every noun, the caller's right before it, errors and security headers around it.
+
+A request passes, in this order: the Host check, the route table, authentication and the route's right, decoding, and
+the handler. Whatever goes wrong on the way is answered as one JSON error. Nothing here knows what a job is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette import responses, routing, types
+
+from oarlock.api import (
+    agents,
+    authorisation,
+    blobs,
+    events,
+    jobs,
+    logs,
+    metrics,
+    nodes,
+    openapi,
+    operations,
+    pools,
+    routes,
+    server,
+    usage,
+    users,
+)
+from oarlock.api import errors as wire
+from oarlock.api import exec as exec_module
+from oarlock.api import services as services_module
+from oarlock.spec import errors
+from oarlock.spec import users as users_module
+
+TABLE: tuple[routes.Route, ...] = (
+    *jobs.ROUTES,
+    *logs.ROUTES,
+    *metrics.ROUTES,
+    *exec_module.ROUTES,
+    *events.ROUTES,
+    *blobs.ROUTES,
+    *nodes.ROUTES,
+    *pools.ROUTES,
+    *usage.ROUTES,
+    *users.ROUTES,
+    *server.ROUTES,
+    *operations.ROUTES,
+    *openapi.ROUTES,
+    *agents.ROUTES,
+)
+"""Every route there is. The tests go through this table, too."""
+
+SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+def make(services: services_module.Services) -> types.ASGIApp:
+    """The ASGI application. Its lifespan follows the event log for those who wait."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        following = asyncio.create_task(services.wakes.follow())
+        try:
+            yield
+        finally:
+            services.wakes.close()
+            await services.inbox.drain()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    by_path: dict[str, dict[str, routes.Route]] = {}
+    for route in TABLE:
+        by_path.setdefault(route.path, {})[route.method] = route
+    table: list[routing.BaseRoute] = []
+    for path, methods in by_path.items():
+        endpoint = Endpoint(services, methods)
+        table.append(
+            routing.WebSocketRoute(path, endpoint) if "WS" in methods else routing.Route(path, endpoint, methods=None)
+        )
+    router = routing.Router(table, redirect_slashes=False, default=NotFound(), lifespan=lifespan)
+    return Guard(services, router)
+
+
+class Guard:
+    """Around everything: the Host header, the headers of every answer, and the last catch."""
+
+    def __init__(self, services: services_module.Services, app: types.ASGIApp) -> None:
+        self._services = services
+        self._app = app
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        refusal = self._refusal(headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin"))
+        if refusal is not None:
+            await refuse(refusal, scope, receive, self._guarded(send))
+            return
+        await self._app(scope, receive, self._guarded(send))
+
+    def _refusal(self, host: str, origin: bytes | None) -> errors.OarlockError | None:
+        """A web page may find this server by a name of its own (DNS rebinding), or call it from another origin."""
+        hosts = self._services.hosts
+        if hosts is not None and hostname(host) not in hosts:
+            return errors.Forbidden(
+                "This server is not known by that name.", hint=f"Call it {self._services.about.url}."
+            )
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+            return errors.Forbidden("Requests from other web sites are not taken.", hint="Call from the same origin.")
+        return None
+
+    @staticmethod
+    def _guarded(send: types.Send) -> types.Send:
+        async def guarded(message: types.Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+            await send(message)
+
+        return guarded
+
+
+class NotFound:
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        await refuse(
+            errors.NotFound("There is no such route.", hint="See /openapi.json for those there are."),
+            scope,
+            receive,
+            send,
+        )
+
+
+class Endpoint:
+    """All methods of one path."""
+
+    def __init__(self, services: services_module.Services, methods: dict[str, routes.Route]) -> None:
+        self._services = services
+        self._methods = methods
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        method = "WS" if scope["type"] == "websocket" else scope["method"]
+        route = self._methods.get(method)
+        if route is None:
+            allowed = ", ".join(self._methods)
+            error = errors.MethodNotAllowed(f"{method[:20]} is not for this path.", hint=f"It takes {allowed}.")
+            await refuse(error, scope, receive, send, allow=allowed)
+            return
+        started = time.perf_counter()
+        try:
+            call = routes.Call(self._services, route, scope, receive, send)
+            await admit(call)
+            await call.prepare()
+            response = answer(route, await route.handler(call))
+        except errors.OarlockError as error:
+            response = failure(error)
+        except Exception as error:  # noqa: BLE001 - the last catch: told to nobody but our own log
+            self._services.report("request_failed", {"route": route.path, "method": method, "error": error})
+            response = failure(wire.unforeseen())
+        await self._send(route, method, response, scope, receive, send, started)
+
+    async def _send(
+        self,
+        route: routes.Route,
+        method: str,
+        response: types.ASGIApp | None,
+        scope: types.Scope,
+        receive: types.Receive,
+        send: types.Send,
+        started: float,
+    ) -> None:
+        if response is None:  # a web socket that was spoken to already
+            return
+        with contextlib.suppress(ConnectionError):  # the client is gone
+            await response(scope, receive, send)
+        if not route.long:
+            status = str(getattr(response, "status_code", 0))
+            self._services.meters.request_s.labels(method, route.path, status).observe(time.perf_counter() - started)
+
+
+async def admit(call: routes.Call) -> None:
+    """Find out who calls, and refuse who may not."""
+    needs = call.route.needs
+    authenticator = call.services.authenticator
+    if needs is routes.Open.ANYBODY or (needs is routes.Open.LOOPBACK and from_loopback(call.scope)):
+        return
+    if needs is routes.Open.TASK:
+        call.admit(task=authenticator.task(call.headers))
+        return
+    user = await authenticator.user(call.headers)
+    access = authorisation.Access(call.services.store, user)
+    access.demand(users_module.Right.ADMIN if isinstance(needs, routes.Open) else needs)
+    call.admit(access=access)
+
+
+def from_loopback(scope: types.Scope) -> bool:
+    client = scope.get("client")
+    try:
+        return client is not None and ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def hostname(host: str) -> str:
+    """`Host` without its port, in lower case; `[::1]` keeps its brackets."""
+    name = host.lower()
+    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
+
+
+def answer(route: routes.Route, content: Any) -> types.ASGIApp | None:
+    if content is None and route.method == "WS":
+        return None
+    if isinstance(content, responses.Response):
+        return content
+    status, headers = route.status, None
+    if isinstance(content, routes.Answer):
+        status, headers, content = content.status, dict(content.headers), content.content
+    if content is None:
+        return responses.Response(b"", status, headers)
+    return responses.Response(msgspec.json.encode(content), status, headers, media_type=route.media)
+
+
+def failure(error: errors.OarlockError, *, allow: str = "") -> responses.Response:
+    headers = {}
+    if allow:
+        headers["allow"] = allow
+    if isinstance(error, errors.Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, errors.Unavailable):
+        headers["retry-after"] = "1"
+    if isinstance(error, errors.TooLarge | errors.Truncated):
+        headers["connection"] = "close"  # what is left of the body is not read
+    return responses.Response(wire.body(error), error.status, headers, media_type="application/json")
+
+
+async def refuse(
+    error: errors.OarlockError,
+    scope: types.Scope,
+    receive: types.Receive,
+    send: types.Send,
+    *,
+    allow: str = "",
+) -> None:
+    await failure(error, allow=allow)(scope, receive, send)

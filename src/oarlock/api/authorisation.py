@@ -1,0 +1,140 @@
+"""The one layer between a user and the store: handlers read and write jobs through `Access`, and no other way.
+
+A user sees and acts on their own jobs, an administrator on everybody's, a viewer sees their own. What one may not see
+does not exist: NotFound, never Forbidden, so that names and ids of others cannot be guessed out of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from oarlock.spec import errors, events, jobs, users
+from oarlock.store import port as stores
+
+T = TypeVar("T")
+
+STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
+_SCAN = 5
+"""Pages of the event log that one request looks through for its own lines."""
+
+
+class Records(msgspec.Struct, frozen=True):
+    """Lines of the event log, and up to where the log was looked through: there may be more past `seen`."""
+
+    items: list[events.Record]
+    seen: int
+
+
+class Access:
+    """The store, as one user may use it."""
+
+    def __init__(self, store: stores.Store, user: users.User) -> None:
+        self._store = store
+        self.user = user
+
+    @property
+    def admin(self) -> bool:
+        return self.user.right is users.Right.ADMIN
+
+    def demand(self, right: users.Right) -> None:
+        """Raise Forbidden unless the user's right is at least this one."""
+        if STRENGTH[self.user.right] < STRENGTH[right]:
+            raise errors.Forbidden(
+                f"This needs the right `{right}`; {self.user.name} has `{self.user.right}`.",
+                hint="Ask an administrator of this server.",
+            )
+
+    def owner(self, asked: str | None) -> str | None:
+        """The owner whose jobs a list shows: the one asked for, as far as the user may see them."""
+        if self.admin:
+            return asked
+        if asked is not None and asked != self.user.name:
+            raise errors.Forbidden("You see your own jobs.", path="owner", hint="Leave `owner` out.")
+        return self.user.name
+
+    async def job(self, name_or_id: str) -> jobs.Job:
+        """Raises NotFound."""
+        return await self._store.read(lambda view: self._find(view, name_or_id))
+
+    async def checkpoints(self, name_or_id: str) -> list[jobs.Checkpoint]:
+        return await self._store.read(lambda view: view.checkpoints(self._find(view, name_or_id).id))
+
+    async def list_jobs(self, which: stores.JobFilter) -> list[jobs.Job]:
+        mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
+        return await self._store.read(lambda view: view.jobs(mine))
+
+    async def change(self, name_or_id: str, change: Callable[[stores.Transaction, jobs.Job], T]) -> T:
+        """Run `change` on a job that the user may act on, within one transaction."""
+        self.demand(users.Right.USER)
+        return await self._store.write(lambda tx: change(tx, self._find(tx, name_or_id)))
+
+    async def add(self, add: Callable[[stores.Transaction], T]) -> T:
+        """Run `add`, which makes what the user is to own, within one transaction."""
+        self.demand(users.Right.USER)
+        return await self._store.write(add)
+
+    async def records(self, after: int, limit: int, *, job_id: str | None = None) -> Records:
+        """The next lines of the log that the user may see. `job_id` is of a job that they were shown."""
+        return await self._store.read(lambda view: self._records(view, after, limit, job_id))
+
+    async def shared(self, look: Callable[[stores.View], T]) -> T:
+        """What everybody may see: nodes, pools and what is held on them."""
+        return await self._store.read(look)
+
+    async def usage(self, since: float) -> tuple[list[stores.Usage], list[jobs.Job]]:
+        """What ended after `since`, and the jobs that run: the user's own, an administrator's everybody's."""
+
+        def look(view: stores.View) -> tuple[list[stores.Usage], list[jobs.Job]]:
+            ended = [row for row in view.usage(since=since) if self.admin or row.owner == self.user.name]
+            return ended, [job for job in view.active() if job.live is not None and self._sees(job)]
+
+        return await self._store.read(look)
+
+    async def administer(self, change: Callable[[stores.Transaction], T]) -> T:
+        """Users and tokens, for administrators."""
+        self.demand(users.Right.ADMIN)
+        return await self._store.write(change)
+
+    async def administered(self, look: Callable[[stores.View], T]) -> T:
+        self.demand(users.Right.ADMIN)
+        return await self._store.read(look)
+
+    def _sees(self, job: jobs.Job) -> bool:
+        return self.admin or job.owner == self.user.name
+
+    def _find(self, view: stores.View, name_or_id: str) -> jobs.Job:
+        found = view.find(name_or_id, self.user.name)
+        if found is not None and not self._sees(found):  # somebody else's id; one's own job may have it for a name
+            mine = stores.JobFilter(owner=self.user.name, name=name_or_id, limit=1)
+            found = next(iter(view.jobs(mine)), None)
+        if found is None and self.admin:
+            found = view.find(name_or_id)
+        if found is None:
+            raise errors.NotFound(
+                f"There is no job `{name_or_id[:100]}`.", hint="See `oarlock ps` for those there are."
+            )
+        return found
+
+    def _records(self, view: stores.View, after: int, limit: int, job_id: str | None) -> Records:
+        if job_id is not None or self.admin:
+            items = view.records(after, job=job_id, limit=limit)
+            return Records(items, items[-1].seq if items else after)
+        mine: dict[str, bool] = {}
+        items = []
+        for _ in range(_SCAN):
+            page = view.records(after, limit=1000)
+            for record in page:
+                if record.job not in mine:
+                    job = view.job(record.job)
+                    mine[record.job] = job is not None and self._sees(job)
+                after = record.seq
+                if mine[record.job]:
+                    items.append(record)
+                if len(items) == limit:
+                    return Records(items, after)
+            if len(page) < 1000:
+                break
+        return Records(items, after)

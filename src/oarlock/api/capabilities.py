@@ -1,0 +1,60 @@
+"""What a backend can do, as words, and the refusal of a job that asks for more.
+
+The composition root says which words hold for the backend it chose. A job file's field either works or is refused here,
+by its path: nothing is accepted and then ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+
+from oarlock.spec import errors, jobfile
+
+
+class Capability(StrEnum):
+    IMAGE = "image"  # tasks run in a container image
+    VOLUMES = "volumes"  # cluster volumes can be mounted
+    SIZES = "sizes"  # T-shirt sizes are declared
+    ELASTIC = "elastic"  # extras above a role's `min`
+    GPU_SHARES = "gpu-shares"  # several tasks on one device
+    TOPOLOGY = "topology"  # nodes say which rack, zone or switch they are at
+    PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
+    COMPRESSION = "compression"  # gradients are compressed
+
+
+LOCAL: frozenset[Capability] = frozenset()
+"""What the local backend can do beyond what every backend can."""
+
+
+def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -> None:
+    """Raise Unsupported for the first field that this backend cannot do."""
+    for capability, path, hint in _wants(spec):
+        if capability not in capabilities:
+            raise errors.Unsupported(f"Not on the {backend} backend.", path=path, hint=hint)
+
+
+def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
+    if spec.image is not None:
+        yield Capability.IMAGE, "image", "Leave it out: tasks run in the environment that `oarlock` was called from."
+    if spec.volumes:
+        yield (
+            Capability.VOLUMES,
+            "volumes[0]",
+            "Leave it out, and read the path itself: tasks see this machine's files.",
+        )
+    if spec.size is not None:
+        yield Capability.SIZES, "size", "Say roles.worker.cpus, .memory and .gpus instead."
+    if spec.strategy.kind is jobfile.StrategyKind.PS:
+        yield Capability.PARAMETER_SERVERS, "strategy.kind", "Use `allreduce`, or `none` with the framework's own."
+    if spec.strategy.compression is not jobfile.Compression.NONE:
+        yield Capability.COMPRESSION, "strategy.compression", "Use `none`."
+    if spec.topology is not None and spec.topology.same is not jobfile.Domain.NODE:
+        yield Capability.TOPOLOGY, "topology.same", "Use `node`, or leave topology out."
+    for name, role in spec.roles.items():
+        if role.min is not None and role.min < role.count:
+            yield Capability.ELASTIC, f"roles.{name}.min", "Leave it out: all `count` tasks start together."
+        if role.max is not None and role.max > role.count:
+            yield Capability.ELASTIC, f"roles.{name}.max", "Leave it out: exactly `count` tasks run."
+        if role.gpus != int(role.gpus):
+            yield Capability.GPU_SHARES, f"roles.{name}.gpus", "Ask for whole GPUs."

@@ -1,0 +1,436 @@
+"""Jobs: submit, look, want something of them, forget them. Nothing is started here: intent is written, others act.
+
+A submission is judged by what can be known now: the spec itself, what the backend can do, the pool's limits and the
+nodes. What could never run is refused with the numbers. The job is durable before it is answered, under the caller's
+idempotency key: the same key again gives the same job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+
+from oarlock.api import capabilities, routes
+from oarlock.api import services as services_module
+from oarlock.lifecycle import stepping
+from oarlock.scheduler import gangs, planning
+from oarlock.spec import (
+    errors,
+    events,
+    holdings,
+    intents,
+    jobfile,
+    jobs,
+    judging,
+    phases,
+    plans,
+    pools,
+    refusals,
+    users,
+)
+from oarlock.store import port as stores
+
+MAX_PAGE = 1000
+MAX_KEY_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 500
+MAX_SHELL_BYTES = 128 * 1024
+NAME_TRIES = 8
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_INTERPRETERS = {"python", "python3", "torchrun", "sh", "bash", "env", "exec", "mpirun", "mpiexec", "uv", "poetry"}
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    phase: tuple[phases.Phase, ...] = ()
+    owner: str | None = None
+    pool: str | None = None
+    name: str | None = None
+    after: str | None = None
+    limit: Limit = 100
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Newest first. `next` is to be given as `after`; None at the end."""
+
+    items: list[jobs.Job]
+    next: str | None
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`run` resumes a halted job."""
+
+    intent: intents.Intent
+    reason: str = ""
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the job is where it is: three plain lines, and the values they were made of."""
+
+    phase: phases.Phase
+    reason: str
+    refusal: refusals.Refusal | None
+    forecast: plans.Forecast | None
+    lines: tuple[str, ...]
+
+
+class CheckpointList(msgspec.Struct, frozen=True):
+    items: list[jobs.Checkpoint]
+    next: str | None = None
+
+
+async def submit(call: routes.Call) -> routes.Answer:
+    submission = call.body(jobfile.Submission)
+    services = call.services
+    key = call.headers.get("idempotency-key", "")
+    if len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
+        raise errors.InvalidInput("That is no idempotency key.", path="Idempotency-Key", hint="Use a UUID.")
+    digest = hashlib.sha256(msgspec.json.encode(submission)).hexdigest()
+    owner = call.access.user.name
+    earlier = await call.access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
+    if earlier is not None:
+        return routes.Answer(200, earlier)
+    await _judge(services, call, submission)
+    for attempt in range(NAME_TRIES):
+        job = _job(services, owner, submission)
+        try:
+            job, fresh = await call.access.add(lambda tx, job=job: _insert(tx, job, key, digest))  # type: ignore[misc]
+        except errors.NameTaken as error:
+            if submission.spec.name is not None:
+                raise errors.NameTaken(
+                    f"You have an active job named `{submission.spec.name}`.",
+                    path="name",
+                    hint=f"Choose another --name, or end it: oarlock cancel {submission.spec.name}",
+                ) from error
+            if attempt == NAME_TRIES - 1:
+                raise
+        else:
+            return routes.Answer(201 if fresh else 200, job)
+    raise AssertionError("unreachable")
+
+
+async def plan(call: routes.Call) -> plans.Forecast:
+    submission = call.body(jobfile.Submission)
+    await _judge(call.services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    job = _job(call.services, call.access.user.name, submission)
+    return await _forecast(call, job)
+
+
+async def show_all(call: routes.Call) -> JobPage:
+    query = call.query(ListQuery)
+    found = await call.access.list_jobs(
+        stores.JobFilter(
+            phases=frozenset(query.phase) or None,
+            owner=query.owner,
+            pool=query.pool,
+            name=query.name,
+            after=query.after,
+            limit=query.limit,
+        )
+    )
+    return JobPage(found, found[-1].id if len(found) == query.limit else None)
+
+
+async def show(call: routes.Call) -> jobs.Job:
+    return await call.access.job(call.path["job"])
+
+
+async def forget(call: routes.Call) -> None:
+    services = call.services
+
+    def remove(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
+        if not job.terminal:
+            raise errors.Conflict(f"{job.name} is {job.phase}.", hint=f"End it first: oarlock cancel {job.name}")
+        tx.remove_jobs([job.id], at=services.clock())
+        return job
+
+    job = await call.access.change(call.path["job"], remove)
+    services.wakes.touched(job.id)
+    await services.logs.forget(job.id)
+    await services.metrics.forget(job.id)
+    await services.checkpoints.forget(job.id)
+
+
+async def want(call: routes.Call) -> jobs.Job:
+    wanted = call.body(Wanted)
+    services = call.services
+    judging.text(wanted.reason, MAX_REASON_CHARACTERS)
+    if wanted.intent not in (intents.Intent.HALT, intents.Intent.CANCEL, intents.Intent.RUN):
+        raise errors.InvalidInput(
+            f"`{wanted.intent}` is the scheduler's to want.", path="intent", hint="Use halt, cancel or run."
+        )
+    by = call.access.user.name
+
+    def write(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
+        if _settled(job, wanted.intent):
+            return job
+        now = services.clock()
+        event = events.Intended(intent=wanted.intent, by=by, reason=wanted.reason)
+        after = stepping.step(job, event, now)
+        return job if after == job else tx.put_job(after, [event], at=now)
+
+    job = await call.access.change(call.path["job"], write)
+    services.wakes.touched(job.id)
+    return job
+
+
+async def why(call: routes.Call) -> Why:
+    job = await call.access.job(call.path["job"])
+    forecast = await _forecast(call, job) if job.phase is phases.Phase.QUEUED and job.live is None else None
+    return Why(
+        phase=job.phase,
+        reason=job.reason,
+        refusal=job.refusal if job.phase is phases.Phase.QUEUED else None,
+        forecast=forecast,
+        lines=explain(job, forecast, call.services.clock()),
+    )
+
+
+async def checkpoints(call: routes.Call) -> CheckpointList:
+    return CheckpointList(await call.access.checkpoints(call.path["job"]))
+
+
+def explain(job: jobs.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:
+    """Three lines: where it is, why, and what would change it."""
+    where = f"{job.name} is {job.phase}" + (f" since {_ago(now - job.phase_at)}." if job.phase_at else ".")
+    verdict = job.attempt.verdict if job.attempt is not None else None
+    if forecast is not None:
+        refusal = forecast.refusal or job.refusal
+        start = f"It should start in {_ago(max(0.0, forecast.start - now))}." if forecast.start is not None else ""
+        change = refusal.change if refusal is not None else ""
+        return where, job.reason or forecast.message, change or start or "Its turn comes with the next plan."
+    if job.phase is phases.Phase.FAILED and verdict is not None:
+        last = verdict.last_lines[-1] if verdict.last_lines else ""
+        return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
+    if job.phase is phases.Phase.HALTED:
+        return where, job.reason or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
+    if job.terminal:
+        return where, job.reason or "It has ended.", f"Look at its output: oarlock logs {job.name}"
+    return where, job.reason or "It runs.", f"Follow it: oarlock logs {job.name} -f"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _settled(job: jobs.Job, intent: intents.Intent) -> bool:
+    """Whether there is nothing to write; raises Conflict where the job cannot do that any more."""
+    if job.terminal:
+        if intent is intents.Intent.CANCEL and job.phase is phases.Phase.CANCELED:
+            return True
+        raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint="Submit it again.")
+    if intent is intents.Intent.RUN and job.intent is intents.Intent.CANCEL:
+        raise errors.Conflict(f"{job.name} is being canceled.", hint="Submit it again.")
+    return job.intent is intent
+
+
+async def _judge(
+    services: services_module.Services, call: routes.Call, submission: jobfile.Submission, *, possible: bool = True
+) -> None:
+    """Refuse what can be known to be wrong now."""
+    spec = submission.spec
+    judging.judge(spec)
+    _judge_shell(submission.shell)
+    capabilities.refuse(spec, services.about.capabilities, services.about.backend)
+    missing = services.secrets.missing([secret.name for secret in spec.secrets]) if spec.secrets else []
+    if missing:
+        place = next(place for place, secret in enumerate(spec.secrets) if secret.name == missing[0])
+        raise errors.InvalidInput(
+            f"There is no secret `{missing[0]}`.",
+            path=f"secrets[{place}].name",
+            hint=f"Put its value into {services.about.home}/secrets/{missing[0]} (mode 0600).",
+        )
+    if submission.snapshot is not None:
+        if not _DIGEST.fullmatch(submission.snapshot):
+            raise errors.InvalidInput(
+                "That is no digest.", path="snapshot", hint="It is `sha256:` and 64 hexadecimal digits."
+            )
+        if not await services.blobs.has(submission.snapshot):
+            raise errors.InvalidInput(
+                "This snapshot is not here.", path="snapshot", hint="Upload it: PUT /api/v1/blobs/DIGEST"
+            )
+    elif spec.dependencies is not None and possible:
+        raise errors.InvalidInput(
+            "The requirements file lies in the snapshot, and there is none.", path="dependencies", hint="Upload one."
+        )
+    gang = gangs.gang(_job(services, "", submission))
+    nodes, declared = await call.access.shared(lambda view: (view.nodes(), view.pools()))
+    _judge_pool(spec.pool, [pool.name for pool in declared])
+    if possible and nodes:
+        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared))
+        verdict = planning.forecast(empty, gang, services.clock())
+        if verdict.when is plans.When.NEVER:
+            change = verdict.refusal.change if verdict.refusal is not None else ""
+            raise errors.Impossible(
+                verdict.message,
+                hint=change or "See `oarlock nodes` for what there is.",
+                detail=msgspec.to_builtins(verdict.refusal),
+            )
+
+
+def _judge_pool(name: str, declared: list[str]) -> None:
+    if name != pools.DEFAULT and name not in declared:
+        known = ", ".join(sorted({pools.DEFAULT, *declared}))
+        raise errors.InvalidInput(f"There is no pool `{name}`.", path="pool", hint=f"There are: {known}.")
+
+
+def _judge_shell(shell: dict[str, str]) -> None:
+    if sum(len(name) + len(value) for name, value in shell.items()) > MAX_SHELL_BYTES:
+        raise errors.TooLarge("The shell's variables are too large.", path="shell", hint="Send PATH and its like.")
+    for name, value in shell.items():
+        if not name or "=" in name:
+            raise errors.InvalidInput("That is no name of a variable.", path="shell", hint="Send PATH and its like.")
+        for text in (name, value):
+            try:
+                judging.text(text, MAX_SHELL_BYTES)
+            except errors.InvalidInput as error:
+                error.path = "shell"
+                raise
+
+
+def _job(services: services_module.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
+    now = services.clock()
+    spec = submission.spec
+    return jobs.Job(
+        id=services_module.fresh_id(services, now),
+        name=spec.name or _fresh_name(spec.command, services.entropy),
+        owner=owner,
+        spec=spec,
+        created_at=now,
+        pool=spec.pool,
+        snapshot=submission.snapshot,
+        shell=submission.shell,
+        phase_at=now,
+    )
+
+
+def _fresh_name(command: str | tuple[str, ...], entropy: Callable[[int], bytes]) -> str:
+    """`python -u my_train.py --lr 1` becomes `my-train-x7k2`: the script's name, and a suffix."""
+    words = command.split() if isinstance(command, str) else list(command)
+    named = [word for word in words if not word.startswith("-") and "=" not in word]
+    stems = [word.rstrip("/").rpartition("/")[2].removesuffix(".py").removesuffix(".sh") for word in named]
+    stem = next((stem for stem in stems if stem and stem not in _INTERPRETERS), next(iter(stems), "job"))
+    clean = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "job"
+    letters = "bcdfghjkmnpqrstvwxz23456789abcde"
+    suffix = "".join(letters[byte & 31] for byte in entropy(4))
+    return f"{clean}-{suffix}"
+
+
+def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job | None:
+    """The job that this key made before. Raises Conflict when it was made by another request."""
+    found = view.submitted(owner, key) if key else None
+    if found is None:
+        return None
+    job_id, before = found
+    if before != digest:
+        raise errors.Conflict(
+            "This idempotency key was used for another submission.", path="Idempotency-Key", hint="Use a new one."
+        )
+    return view.job(job_id)
+
+
+def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tuple[jobs.Job, bool]:
+    earlier = _earlier(tx, job.owner, key, digest)
+    if earlier is not None:
+        return earlier, False
+    return tx.add_job(job, at=job.created_at, idempotency_key=key, request_sha256=digest), True
+
+
+async def _forecast(call: routes.Call, job: jobs.Job) -> plans.Forecast:
+    """The scheduler's own answer for this job, among all that wait and run now."""
+    now = call.services.clock()
+
+    def look(view: stores.View) -> plans.Snapshot:
+        held: dict[str, list[holdings.Holding]] = {}
+        for holding in view.holdings():
+            held.setdefault(holding.job, []).append(holding)
+        active = view.active()
+        waiting = [one for one in active if one.phase is phases.Phase.QUEUED and one.live is None]
+        return plans.Snapshot(
+            nodes=tuple(view.nodes()),
+            pools=tuple(view.pools()),
+            waiting=tuple(gangs.gang(one) for one in waiting),
+            running=tuple(gangs.running(one, held[one.id]) for one in active if one.id in held),
+        )
+
+    snapshot = await call.access.shared(look)
+    return await asyncio.to_thread(planning.forecast, snapshot, gangs.gang(job), now)
+
+
+_JOB = "/api/v1/jobs/{job}"
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="POST",
+        path="/api/v1/jobs",
+        handler=submit,
+        needs=users.Right.USER,
+        summary="submit a job; the same Idempotency-Key again gives the same job",
+        body=jobfile.Submission,
+        answer=jobs.Job,
+        status=201,
+        others={200: "the job that this idempotency key made before"},
+        headers=("Idempotency-Key",),
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs",
+        handler=show_all,
+        needs=users.Right.VIEWER,
+        summary="jobs, newest first",
+        query=ListQuery,
+        answer=JobPage,
+    ),
+    routes.Route(
+        method="POST",
+        path="/api/v1/plan",
+        handler=plan,
+        needs=users.Right.VIEWER,
+        summary="what would happen to this submission: now, later or never, and why",
+        body=jobfile.Submission,
+        answer=plans.Forecast,
+    ),
+    routes.Route(method="GET", path=_JOB, handler=show, needs=users.Right.VIEWER, summary="one job", answer=jobs.Job),
+    routes.Route(
+        method="DELETE",
+        path=_JOB,
+        handler=forget,
+        needs=users.Right.USER,
+        summary="forget a terminal job: its record, logs, metrics, checkpoints of the server's own place",
+        status=204,
+    ),
+    routes.Route(
+        method="PUT",
+        path=f"{_JOB}/intent",
+        handler=want,
+        needs=users.Right.USER,
+        summary="halt, cancel, or run (resume)",
+        body=Wanted,
+        answer=jobs.Job,
+    ),
+    routes.Route(
+        method="GET",
+        path=f"{_JOB}/why",
+        handler=why,
+        needs=users.Right.VIEWER,
+        summary="why the job is where it is",
+        answer=Why,
+    ),
+    routes.Route(
+        method="GET",
+        path=f"{_JOB}/checkpoints",
+        handler=checkpoints,
+        needs=users.Right.VIEWER,
+        summary="the visible checkpoints, best first",
+        answer=CheckpointList,
+    ),
+)

@@ -1,0 +1,146 @@
+"""A job's log lines, as they are stored and as they come, one JSON object a line.
+
+A reader that is slow holds up nothing but itself: the next line is read when the one before was taken. One that leaves
+is noticed at the next line. With `follow` the stream ends when the job has ended and all of its lines were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from starlette import responses
+
+from oarlock.api import errors as wire
+from oarlock.api import routes
+from oarlock.api import services as services_module
+from oarlock.data import port as data
+from oarlock.spec import errors, jobs, phases, roles, users
+
+MAX_TAIL = 1_000_000
+CHUNK_BYTES = 64 * 1024
+LINGER_S = 0.05
+_LOOK_S = 30.0
+_END = object()
+
+
+class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
+    role: roles.RoleName | None = None
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
+    tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
+    since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+    follow: bool = False
+
+
+class Ended(msgspec.Struct, frozen=True):
+    phase: phases.Phase
+    exit_code: int | None
+
+
+class End(msgspec.Struct, frozen=True):
+    """The last line of a stream with `follow`."""
+
+    end: Ended
+
+
+async def stream(call: routes.Call) -> responses.StreamingResponse:
+    query = call.query(LogsQuery)
+    job = await call.access.job(call.path["job"])
+    asked = data.LogQuery(
+        job=job.id, attempt=query.attempt, role=query.role, index=query.index, tail=query.tail, since=query.since
+    )
+    lines = _follow(call.services, job.id, asked) if query.follow else _read(call.services, asked)
+    return responses.StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+async def _read(services: services_module.Services, query: data.LogQuery) -> AsyncIterator[bytes]:
+    """What is stored now, in chunks of many lines."""
+    encoder = msgspec.json.Encoder()
+    buffer = bytearray()
+    async for line in services.logs.read(query):
+        buffer += encoder.encode(line)
+        buffer += b"\n"
+        if len(buffer) >= CHUNK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    if buffer:
+        yield bytes(buffer)
+
+
+async def _follow(services: services_module.Services, job_id: str, query: data.LogQuery) -> AsyncIterator[bytes]:
+    """Until the job has ended and everything was sent. Lines that come together are sent together."""
+    encoder = msgspec.json.Encoder()
+    until = asyncio.Event()
+    ending = asyncio.create_task(_ended(services, job_id, until))
+    queue: asyncio.Queue[data.Line | object] = asyncio.Queue(maxsize=1000)
+    reading = asyncio.create_task(_feed(services.logs.follow(query, until=until), queue))
+    try:
+        last = False
+        while not last:
+            chunk = bytearray()
+            item = await queue.get()
+            while True:
+                if item is _END:
+                    last = True
+                    break
+                chunk += encoder.encode(item)
+                chunk += b"\n"
+                if len(chunk) >= CHUNK_BYTES or queue.empty():
+                    break
+                item = queue.get_nowait()
+            if chunk:
+                yield bytes(chunk)
+        try:
+            await reading
+            if ending.done() and (job := ending.result()) is not None:
+                yield encoder.encode(End(Ended(job.phase, job.exit_code))) + b"\n"
+        except errors.OarlockError as error:  # too late for a status: the last line says it
+            yield wire.body(error) + b"\n"
+    finally:
+        for task in (ending, reading):
+            task.cancel()
+        await asyncio.gather(ending, reading, return_exceptions=True)
+
+
+async def _feed(lines: AsyncIterator[data.Line], queue: asyncio.Queue[data.Line | object]) -> None:
+    try:
+        async with contextlib.aclosing(lines) as open_lines:  # type: ignore[type-var]
+            async for line in open_lines:
+                await queue.put(line)
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await queue.put(_END)
+
+
+async def _ended(services: services_module.Services, job_id: str, until: asyncio.Event) -> jobs.Job | None:
+    """Wait until nothing of the job runs any more, then set `until`. The job; None when it is forgotten meanwhile."""
+    try:
+        with services.wakes.listening(job_id) as ear:
+            while True:
+                job = await services.wakes.job(job_id)
+                if job is None or job.terminal or (job.phase is phases.Phase.HALTED and job.live is None):
+                    return job
+                if services.wakes.closed:
+                    return None
+                await ear.wait(_LOOK_S)
+    finally:
+        until.set()
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/logs",
+        handler=stream,
+        needs=users.Right.VIEWER,
+        summary="log lines, one JSON object a line; with follow=true until the job has ended",
+        query=LogsQuery,
+        answer=data.Line | End,
+        media="application/x-ndjson",
+        long=True,
+    ),
+)

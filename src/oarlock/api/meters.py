@@ -1,0 +1,69 @@
+"""What the server measures of itself, in Prometheus' form. One registry for each application, never the global one.
+
+Requests are labelled by the route's template, never by the path: a label is a time series, and paths come from users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import prometheus_client
+from prometheus_client import exposition
+
+from oarlock.spec import phases
+
+CONTENT_TYPE = exposition.CONTENT_TYPE_LATEST
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+
+
+class Meters:
+    """Counters and histograms; whoever does the work tells them. Safe from any thread."""
+
+    def __init__(self) -> None:
+        registry = prometheus_client.CollectorRegistry()
+        self._registry = registry
+        self.jobs = prometheus_client.Gauge("oarlock_jobs", "Jobs by phase.", ["phase"], registry=registry)
+        self.leader_epoch = prometheus_client.Gauge(
+            "oarlock_leader_epoch", "Number of the present leader; 0: none yet.", registry=registry
+        )
+        self.event_seq = prometheus_client.Gauge("oarlock_event_seq", "Last line of the event log.", registry=registry)
+        self.held_devices = prometheus_client.Gauge("oarlock_devices_held", "Devices that are held.", registry=registry)
+        self.queue_wait_s = prometheus_client.Histogram(
+            "oarlock_queue_wait_seconds",
+            "From the submission of a job to the launch of its first attempt.",
+            buckets=_LONG,
+            registry=registry,
+        )
+        self.tick_s = prometheus_client.Histogram(
+            "oarlock_tick_seconds", "Time of one round of a control loop.", ["loop"], buckets=_FAST, registry=registry
+        )
+        self.tick_failures = prometheus_client.Counter(
+            "oarlock_tick_failures", "Rounds of a control loop that failed.", ["loop"], registry=registry
+        )
+        self.request_s = prometheus_client.Histogram(
+            "oarlock_http_request_seconds",
+            "Time to the end of an answer, by route; long polls and streams are not in it.",
+            ["method", "route", "status"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.log_bytes = prometheus_client.Counter(
+            "oarlock_log_bytes", "Log bytes that were acknowledged.", registry=registry
+        )
+        self.waiting = prometheus_client.Gauge(
+            "oarlock_long_polls", "Requests that wait for something to happen.", registry=registry
+        )
+
+    def tick(self, loop: str, seconds: float, failed: bool = False) -> None:
+        """One round of a control loop is over."""
+        self.tick_s.labels(loop).observe(seconds)
+        if failed:
+            self.tick_failures.labels(loop).inc()
+
+    def counted(self, jobs: Mapping[phases.Phase, int]) -> None:
+        for phase in phases.Phase:
+            self.jobs.labels(phase.value).set(jobs.get(phase, 0))
+
+    def exposition(self) -> bytes:
+        return exposition.generate_latest(self._registry)

@@ -1,0 +1,44 @@
+"""A job's metrics: thinned series of numbers, ready to be drawn. What is not finite is null, as in JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.data import port as data
+from oarlock.spec import users
+
+MAX_POINTS = 10_000
+
+
+class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: tuple[str, ...] = ()
+    points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = 500
+
+
+class MetricsAnswer(msgspec.Struct, frozen=True):
+    names: list[str]
+    series: list[data.Series]
+
+
+async def show(call: routes.Call) -> MetricsAnswer:
+    query = call.query(MetricsQuery)
+    job = await call.access.job(call.path["job"])
+    names = await call.services.metrics.names(job.id)
+    wanted = list(query.name) or None
+    return MetricsAnswer(names, await call.services.metrics.series(job.id, wanted, points=query.points))
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/metrics",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="series of numbers that the job reported, thinned to `points`",
+        query=MetricsQuery,
+        answer=MetricsAnswer,
+    ),
+)

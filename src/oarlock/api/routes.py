@@ -1,0 +1,217 @@
+"""One description for each route: what it takes, what it answers, and which right it needs.
+
+The application and `/openapi.json` are both made from these descriptions, so that what is documented is what validates.
+A handler gets a `Call`: who calls, and the path, query and body already decoded and checked. It returns a struct, an
+`Answer` with another status, or a Starlette response for what is no JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar, get_origin
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette import types
+
+from oarlock.api import authorisation, services
+from oarlock.api import errors as wire
+from oarlock.spec import attempts, errors, judging, users
+
+T = TypeVar("T")
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+JSON_LIMIT_BYTES = 1 << 20
+MAX_QUERY_BYTES = 16 * 1024
+MAX_SEGMENT_BYTES = 1024
+BODY_PAUSE_S = 30.0
+"""The longest that a body may stand still before its sender is given up."""
+
+
+class Open(StrEnum):
+    """Who may call a route that is not for users."""
+
+    ANYBODY = "anybody"  # no token
+    LOOPBACK = "loopback"  # no token from this machine, an administrator's from elsewhere
+    TASK = "task"  # a task's own token
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No query parameters."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer with another status than the route's."""
+
+    status: int
+    content: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """`path` with `{parameters}`; `body` a struct, or bytes for raw ones; `answer` a struct, or None for an empty body.
+
+    `media` is the answer's content type; what is not JSON the handler answers by a response of its own.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[Any]]
+    needs: users.Right | Open
+    summary: str
+    query: type[msgspec.Struct] = Nothing
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    others: Mapping[int, str] = {}  # further statuses that are no errors, and what they mean
+    media: str = "application/json"
+    limit_bytes: int = JSON_LIMIT_BYTES
+    headers: tuple[str, ...] = ()  # request headers that it reads
+    long: bool = False  # a long poll or a stream: its time says nothing
+
+    @property
+    def parameters(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.path)
+
+
+class Call:
+    """One request on its way through a handler."""
+
+    def __init__(
+        self,
+        services: services.Services,
+        route: Route,
+        scope: types.Scope,
+        receive: types.Receive,
+        send: types.Send,
+    ) -> None:
+        self.services = services
+        self.route = route
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.path: dict[str, str] = scope.get("path_params", {})
+        self._access: authorisation.Access | None = None
+        self._task: attempts.TaskKey | None = None
+        self._body: Any = None
+        self._query: Any = None
+
+    @property
+    def access(self) -> authorisation.Access:
+        """The caller's view of the store. Only on routes that need a right."""
+        if self._access is None:
+            raise errors.Unauthenticated("This route has no user.")
+        return self._access
+
+    @property
+    def task(self) -> attempts.TaskKey:
+        """The task that speaks. Only on the agent's routes."""
+        if self._task is None:
+            raise errors.Unauthenticated("This route has no task.")
+        return self._task
+
+    def admit(self, *, access: authorisation.Access | None = None, task: attempts.TaskKey | None = None) -> None:
+        self._access, self._task = access, task
+
+    async def prepare(self) -> None:
+        """Decode query and body, or raise what the sender is to be told."""
+        check_path(self.path)
+        self._query = decode_query(self.scope["query_string"], self.route.query)
+        if self.route.body is not None and self.route.body is not bytes:
+            raw = await self.read()
+            self._body = decode_body(raw, self.route.body)
+
+    def query(self, kind: type[T]) -> T:
+        assert isinstance(self._query, kind)
+        return self._query
+
+    def body(self, kind: type[T]) -> T:
+        assert isinstance(self._body, kind)
+        return self._body
+
+    async def read(self) -> bytes:
+        """The whole body, within the route's limit."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises TooLarge past the route's limit, InvalidInput for one that is cut off."""
+        limit = self.route.limit_bytes
+        declared = self.headers.get("content-length")
+        if declared is not None and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+            raise _too_large(limit)
+        received = 0
+        while True:
+            try:
+                async with asyncio.timeout(BODY_PAUSE_S):
+                    message = await self.receive()
+            except TimeoutError as error:
+                raise errors.Truncated("The body stood still on its way.", hint="Send it again.") from error
+            if message["type"] == "http.disconnect":
+                raise errors.Truncated("The body was cut off.", hint="Send it again.")
+            chunk = message.get("body", b"")
+            received += len(chunk)
+            if received > limit:
+                raise _too_large(limit)
+            if chunk:
+                yield chunk
+            if not message.get("more_body", False):
+                return
+
+
+def _too_large(limit: int) -> errors.TooLarge:
+    return errors.TooLarge("The body is too large.", hint=f"At most {limit} bytes are taken here.")
+
+
+def check_path(path: Mapping[str, str]) -> None:
+    for name, value in path.items():
+        if len(value.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or "\0" in value:
+            raise errors.InvalidInput("That is no name.", path=name, hint="Look it up with `oarlock ps`.")
+
+
+def decode_query(raw: bytes, kind: type[Q]) -> Q:
+    """Query parameters as `kind`: numbers and truth values from their text, repeated ones where a list is meant.
+
+    An empty one is one that was left out.
+    """
+    if len(raw) > MAX_QUERY_BYTES:
+        raise errors.TooLarge("The query is too long.", hint=f"At most {MAX_QUERY_BYTES} bytes.")
+    if not raw:
+        return _converted({}, kind)
+    known = parameters(kind)
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
+        if "\0" in name or "\0" in value:
+            raise errors.InvalidInput("A text with a NUL character.", path=name[:100], hint="Take it out.")
+        if known.get(name, False):
+            if value:
+                found.setdefault(name, []).append(value)
+        elif name in found:
+            raise errors.InvalidInput("It is given twice.", path=name[:100], hint="Give it once.")
+        elif value or name not in known:
+            found[name] = value
+    return _converted(found, kind)
+
+
+@functools.cache
+def parameters(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    """The names of the query parameters, and whether each may be repeated."""
+    return {field.encode_name: get_origin(field.type) is tuple for field in msgspec.structs.fields(kind)}
+
+
+def _converted(found: dict[str, Any], kind: type[Q]) -> Q:
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise judging.explained(error, found, kind) from error
+
+
+def decode_body(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise wire.from_decoding(error, raw, kind) from error

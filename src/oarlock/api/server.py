@@ -1,0 +1,66 @@
+"""The server itself: what it is, and its end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.spec import users
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    backend: str
+    home: str
+    url: str
+    local: bool
+    started_at: float
+    user: str
+    right: users.Right
+    capabilities: tuple[str, ...]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    ending: bool = True
+
+
+async def show(call: routes.Call) -> Server:
+    about, user = call.services.about, call.access.user
+    return Server(
+        version=about.version,
+        backend=about.backend,
+        home=about.home,
+        url=about.url,
+        local=about.local,
+        started_at=about.started_at,
+        user=user.name,
+        right=user.right,
+        capabilities=tuple(sorted(about.capabilities)),
+    )
+
+
+async def shutdown(call: routes.Call) -> Ending:
+    call.services.report("shutdown_asked", {"by": call.access.user.name})
+    call.services.shutdown()
+    return Ending()
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/server",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="what the server is, and who is asking",
+        answer=Server,
+    ),
+    routes.Route(
+        method="POST",
+        path="/api/v1/shutdown",
+        handler=shutdown,
+        needs=users.Right.ADMIN,
+        summary="end the server; what runs goes on",
+        answer=Ending,
+        status=202,
+    ),
+)

@@ -1,0 +1,103 @@
+"""What the API is given by the composition root: ports, the clock, chance, and what the server knows about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from oarlock.api import authentication
+from oarlock.api import inbox as inbox_module
+from oarlock.api import meters as meters_module
+from oarlock.api import wakes as wakes_module
+from oarlock.backends import port as backends
+from oarlock.data import port as data
+from oarlock.spec import attempts
+from oarlock.store import port as stores
+
+
+class Exec(Protocol):
+    """The one thing that the API asks of a backend: `backends.port.Backend.exec`."""
+
+    async def __call__(
+        self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
+    ) -> backends.ExecProcess: ...
+
+
+class Secrets(Protocol):
+    """Where the values of secrets lie. Read when a task registers, kept nowhere."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those that do not exist, or cannot be read."""
+        ...
+
+    def read(self, name: str) -> str:
+        """Raises NotFound, with how to make it."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """The server's own place for checkpoints, as far as the API touches it."""
+
+    async def holds(self, path: str, manifest_sha256: str) -> bool | None:
+        """Whether the manifest at `path` is in place and has this digest, and the shards their sizes: a light look.
+
+        None where the path is not on this machine.
+        """
+        ...
+
+    async def forget(self, job: str) -> None:
+        """Delete what the job kept in the server's own place."""
+        ...
+
+
+class Health(Protocol):
+    async def __call__(self) -> dict[str, str]:
+        """What keeps the server from working, by part: empty when it is ready. Bounded in time."""
+        ...
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says of itself. `capabilities` are words of `oarlock.api.capabilities`."""
+
+    version: str
+    backend: str
+    home: str
+    url: str
+    started_at: float
+    local: bool = True
+    capabilities: tuple[str, ...] = ()
+
+
+class Services(msgspec.Struct, kw_only=True, frozen=True):
+    """Ports and facts. One for the life of an application; everything in it may be shared by all requests."""
+
+    store: stores.Store
+    logs: data.Logs
+    metrics: data.Metrics
+    blobs: data.Blobs
+    exec: Exec
+    secrets: Secrets
+    checkpoints: Checkpoints
+    health: Health
+    about: About
+    task_secret: bytes
+    clock: Callable[[], float]
+    entropy: Callable[[int], bytes]
+    shutdown: Callable[[], None]
+    report: Callable[[str, Mapping[str, object]], None]
+    wakes: wakes_module.Wakes
+    inbox: inbox_module.Inbox
+    meters: meters_module.Meters
+    authenticator: authentication.Authenticator
+    snapshot_limit_bytes: int = 10 << 30
+    hosts: frozenset[str] | None = None
+    """The names by which the server may be addressed; None: any. On loopback they keep DNS rebinding out."""
+
+
+def fresh_id(services: Services, now: float) -> str:
+    """A job's id: 48 bits of milliseconds and 40 of chance in Crockford's base 32, so that ids sort by age."""
+    number = int(now * 1000) << 40 | int.from_bytes(services.entropy(5), "big")
+    digits = "0123456789abcdefghjkmnpqrstvwxyz"
+    return "j-" + "".join(digits[number >> shift & 31] for shift in range(85, -1, -5))

@@ -1,0 +1,202 @@
+"""Jobs over REST: submitted once, found again, wanted otherwise, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.api import rig as rigs
+
+
+async def test_a_job_is_stored_and_found_by_id_and_name(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits", command="python train.py")
+    async with rig.as_user("ann") as http:
+        for place in (job.id, "digits"):
+            found = (await http.get(f"/api/v1/jobs/{place}")).json()
+            assert (found["id"], found["owner"], found["phase"], found["version"]) == (job.id, "ann", "QUEUED", 1)
+        listed = (await http.get("/api/v1/jobs")).json()
+    assert [item["id"] for item in listed["items"]] == [job.id]
+
+
+async def test_one_idempotency_key_makes_one_job(rig: rigs.Rig) -> None:
+    body = rigs.submission()
+    async with rig.as_user("ann") as http:
+        answers = await asyncio.gather(
+            *(http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k1"}) for _ in range(10))
+        )
+        other = await http.post("/api/v1/jobs", json=rigs.submission(priority=1), headers={"Idempotency-Key": "k1"})
+        listed = (await http.get("/api/v1/jobs")).json()["items"]
+    assert sorted(answer.status_code for answer in answers) == [200] * 9 + [201]
+    assert len({answer.json()["id"] for answer in answers}) == len(listed) == 1
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
+    async with rig.as_user("bob") as http:  # a key is its owner's
+        assert (await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k1"})).status_code == 201
+
+
+async def test_a_repeated_submission_is_answered_even_if_it_would_be_refused_by_now(rig: rigs.Rig) -> None:
+    rig.secrets.values["hub-token"] = "x"
+    body = rigs.submission(secrets=[{"name": "hub-token"}])
+    async with rig.as_user("ann") as http:
+        first = await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
+        rig.secrets.values.clear()
+        again = await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+
+
+async def test_a_name_of_an_active_job_is_taken_and_the_way_out_is_named(rig: rigs.Rig) -> None:
+    await rig.submit(name="digits")
+    async with rig.as_user("ann") as http:
+        answer = await http.post("/api/v1/jobs", json=rigs.submission(name="digits"))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["path"]) == (409, "name_taken", "name")
+    assert "oarlock cancel digits" in error["hint"]
+    await rig.submit("bob", name="digits")  # names are their owner's
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        ("python -u my_train.py --lr 1", "my-train-"),
+        (["torchrun", "--nproc", "2", "/x/Fit.py"], "2-"),
+        ("true", "true-"),
+        ("LR=1 ./run.sh", "run-"),
+        ("é", "job-"),
+        ("a" * 100, "a" * 40 + "-"),
+    ],
+)
+async def test_a_name_is_made_from_the_script(rig: rigs.Rig, command: str, stem: str) -> None:
+    first, second = await rig.submit(command=command), await rig.submit(command=command)
+    assert first.name.startswith(stem)
+    assert second.name.startswith(stem)
+    assert first.name != second.name
+    assert len(first.name) <= 63
+
+
+async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -> None:
+    async with rig.as_user("ann") as http:
+        answer = await http.post("/api/v1/jobs", json=rigs.submission(roles={"worker": {"count": 2, "gpus": 2}}))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (422, "impossible")
+    assert error["detail"]["code"] == "never_fits"
+    assert error["detail"]["needed"]["gpus"] == 4.0
+    assert (await rig.store.read(lambda view: view.count())) == {}, "nothing half-made"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "code", "path"),
+    [
+        ({"image": "x"}, 409, "unsupported", "image"),
+        ({"volumes": [{"claim": "c", "mount": "/d"}]}, 409, "unsupported", "volumes[0]"),
+        ({"strategy": {"kind": "ps"}}, 409, "unsupported", "strategy.kind"),
+        ({"strategy": {"compression": "dgc"}}, 409, "unsupported", "strategy.compression"),
+        ({"topology": {"same": "rack"}}, 409, "unsupported", "topology.same"),
+        ({"size": "1-v100"}, 409, "unsupported", "size"),
+        ({"roles": {"worker": {"count": 2, "min": 1}}}, 409, "unsupported", "roles.worker.min"),
+        ({"roles": {"worker": {"gpus": 0.5}}}, 409, "unsupported", "roles.worker.gpus"),
+        ({"pool": "gold"}, 422, "invalid_input", "pool"),
+        ({"secrets": [{"name": "none"}]}, 422, "invalid_input", "secrets[0].name"),
+        ({"comand": "x"}, 422, "unknown_field", "comand"),
+        ({"roles": {"worker": {"coun": 1}}}, 422, "unknown_field", "roles.worker.coun"),
+        ({"roles": {"worker": {"count": 0}}}, 422, "invalid_input", "roles.worker.count"),
+        ({"roles": {"worker": {"count": 1000000}}}, 422, "invalid_input", "roles"),
+        ({"roles": {"worker": {"memory": "-1Gi"}}}, 422, "invalid_input", "roles.worker.memory"),
+        ({"roles": {"worker": {"cpus": 1e300}}}, 422, "invalid_input", "roles.worker.cpus"),
+        ({"name": "a\0b"}, 422, "invalid_input", "name"),
+        ({"name": "a" * 1_000_000}, 422, "invalid_input", "name"),
+        ({"command": "a\0b"}, 422, "invalid_input", "command"),
+        ({"priority": 10**30}, 422, "invalid_input", "priority"),
+    ],
+)
+async def test_bad_input_is_named_by_its_path(rig: rigs.Rig, spec: dict, status: int, code: str, path: str) -> None:
+    async with rig.as_user("ann") as http:
+        answer = await http.post("/api/v1/jobs", json={"spec": {"command": "true", **spec}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["path"]) == (status, code, path), error
+    assert error["hint"]
+    assert (await rig.store.read(lambda view: view.count())) == {}, "nothing half-made"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 422),
+        (b"{", 422),
+        (b'{"spec":{"command":"a\xff"}}', 422),
+        (b'{"spec":{"command":"a\\ud800"}}', 422),
+        (b"[" * 100_000, 422),
+        (b'{"spec":{"command":"a"},"x":' + b'{"a":' * 50_000, 422),
+        (b"x" * ((1 << 20) + 1), 413),
+        (b'{"spec":{"command":"a","priority":NaN}}', 422),
+        (b'{"spec":{"command":"a","priority":1e400}}', 422),
+        (b"null", 422),
+    ],
+)
+async def test_a_malformed_body_is_refused(rig: rigs.Rig, body: bytes, status: int) -> None:
+    async with rig.as_user("ann") as http:
+        for path in ("/api/v1/jobs", "/api/v1/plan"):
+            answer = await http.post(path, content=body)
+            assert answer.status_code == status, answer.text
+            assert answer.json()["error"]["message"]
+
+
+async def test_plan_answers_now_later_or_never_and_stores_nothing(rig: rigs.Rig) -> None:
+    async with rig.as_user("vera") as http:
+        now = (await http.post("/api/v1/plan", json=rigs.submission())).json()
+        never = (await http.post("/api/v1/plan", json=rigs.submission(roles={"worker": {"gpus": 3}}))).json()
+    assert (now["when"], never["when"]) == ("now", "never")
+    assert never["refusal"]["total"]
+    assert (await rig.store.read(lambda view: view.count())) == {}
+
+
+async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits")
+    async with rig.as_user("ann") as http:
+        put = f"/api/v1/jobs/{job.id}/intent"
+        halted = (await http.put(put, json={"intent": "halt", "reason": "lunch"})).json()
+        assert halted["phase"] == "HALTED"
+        assert (await http.delete(f"/api/v1/jobs/{job.id}")).json()["error"]["code"] == "conflict"
+        again = (await http.put(put, json={"intent": "halt"})).json()
+        assert again["version"] == halted["version"], "wanting the same again writes nothing"
+        assert (await http.put(put, json={"intent": "run"})).json()["phase"] == "QUEUED"
+        assert (await http.put(put, json={"intent": "preempt"})).status_code == 422
+        assert (await http.put(put, json={"intent": "cancel"})).json()["phase"] == "CANCELED"
+        assert (await http.put(put, json={"intent": "cancel"})).status_code == 200
+        assert (await http.put(put, json={"intent": "run"})).status_code == 409
+        events = (await http.get(f"/api/v1/jobs/{job.id}/events")).json()["items"]
+        assert [event["kind"] for event in events if event["kind"] != "phase"] == ["submitted"] + ["intended"] * 3
+        assert (await http.delete(f"/api/v1/jobs/{job.id}")).status_code == 204
+        assert (await http.get(f"/api/v1/jobs/{job.id}")).status_code == 404
+    assert rig.checkpoints.forgotten == [job.id]
+
+
+async def test_pages_go_through_all_jobs_newest_first(rig: rigs.Rig) -> None:
+    made = []
+    for _ in range(5):
+        rig.clock.now += 1
+        made.append((await rig.submit()).id)
+    seen, after = [], ""
+    async with rig.as_user("ann") as http:
+        while after is not None:
+            page = (await http.get("/api/v1/jobs", params={"limit": 2, "after": after})).json()
+            seen += [item["id"] for item in page["items"]]
+            after = page["next"]
+        assert (await http.get("/api/v1/jobs", params={"phase": ["FAILED", "CANCELED"]})).json()["items"] == []
+        assert (await http.get("/api/v1/jobs", params={"phase": "QUEUED"})).json()["items"]
+        bad = (await http.get("/api/v1/jobs", params={"phas": "QUEUED"})).json()["error"]
+    assert seen == made[::-1]
+    assert bad["code"] == "unknown_field"
+    assert "phase" in bad["hint"]
+
+
+async def test_why_says_it_in_three_lines(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits")
+    async with rig.as_user("ann") as http:
+        queued = (await http.get("/api/v1/jobs/digits/why")).json()
+        await rig.launch(job)
+        await rig.end(job.id, code=3)
+        failed = (await http.get("/api/v1/jobs/digits/why")).json()
+    assert queued["forecast"]["when"] == "now"
+    assert len(queued["lines"]) == 3
+    assert len(failed["lines"]) == 3
+    assert all(failed["lines"])
