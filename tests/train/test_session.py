@@ -130,12 +130,15 @@ def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is
 ) -> None:
     scripts.count(tmp_path)
     options: dict[str, Any] = {"checkpoints": tmp_path / "checkpoints"}
-    with pytest.raises(errors.CheckpointError, match=r"holds model, but no other\. Leave that out .*resume=False"):
-        with train.Session(model=nn.Linear(1, 1), other=nn.Linear(1, 1), **options):
-            pass
-    with pytest.raises(errors.CheckpointError, match=r"model does not take its state from .* size mismatch"):
-        with train.Session(model=nn.Linear(2, 1), **options):
-            pass
+    lacking = train.Session(model=nn.Linear(1, 1), other=nn.Linear(1, 1), **options)
+    with pytest.raises(errors.CheckpointError, match=r"holds model, but no other\. Leave .*resume=False"), lacking:
+        pass
+    changed = train.Session(model=nn.Linear(2, 1), **options)
+    with (
+        pytest.raises(errors.CheckpointError, match=r"(?s)model does not take .* size mismatch.*resume=False"),
+        changed,
+    ):
+        pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a session that did not open leaves nothing behind"
     with train.Session(**options) as session:
         assert session.step == 4
@@ -148,7 +151,7 @@ def test_what_cannot_be_kept_is_refused_at_once() -> None:
     batches = train.Batches(scripts.examples(), 5)
     with pytest.raises(errors.StateError, match=r"pass Session\(batches=batches\)"):
         next(train.Session().steps(batches))
-    with pytest.raises(errors.StateError, match="needs oarlock.train.Batches"):
+    with pytest.raises(errors.StateError, match=r"needs oarlock\.train\.Batches"):
         next(train.Session().steps([1, 2], epochs=3))
     with pytest.raises(errors.ReportError, match="outside of `with session:`"):
         train.Session().log(loss=1.0)
@@ -161,12 +164,15 @@ def test_any_iterable_can_be_stepped_over() -> None:
 
 
 def test_alone_the_exit_code_of_a_request_to_stop_is_that_of_sigterm(tmp_path: Path) -> None:
-    with pytest.raises(train.Stopped) as stopped:
+    def stopped_at_three() -> None:
         with train.Session(model=nn.Linear(1, 1), checkpoints=tmp_path, total_steps=9) as session:
             for step in session.steps():
                 if step == 3:
                     os.kill(os.getpid(), signal.SIGTERM)
             assert session.should_stop
+
+    with pytest.raises(train.Stopped) as stopped:
+        stopped_at_three()
     assert stopped.value.code == 143
     assert [path.name for path in tmp_path.iterdir() if path.name != "oarlock-home"] == ["attempt-1-round-1-step-3"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -223,9 +229,7 @@ def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Pat
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
     for rank in range(2):
-        assert (
-            diary(tmp_path, rank)[-7:-5] == ["before 3", "after 3"][-2:] or diary(tmp_path, rank).count("before 3") == 2
-        )
+        assert diary(tmp_path, rank).count("before 3") == 2, "both go back to step 2"
     assert "the digest of rank-1.pt is not the one in its manifest" in crew.output(tmp_path)
 
 
