@@ -40,10 +40,10 @@ class Waiters:
 
     async def wait(self, after: int, timeout_s: float) -> int:
         """The last published `seq`, once it is greater than `after` or the time is over."""
-        loop = asyncio.get_running_loop()
         with self._lock:
             if self._seq > after or timeout_s <= 0 or self._closed:
                 return self._seq
+            loop = asyncio.get_running_loop()
             future = loop.create_future()
             self._waiting[future] = (after, loop)
             self.wanted.set()

@@ -1,0 +1,28 @@
+"""The store in memory keeps the contract, and never suspends: the simulator steps through it by hand."""
+
+from __future__ import annotations
+
+import pytest
+from tests.store import contract, nouns
+
+from oarlock.store import memory, port
+
+
+class TestMemory(contract.StoreContract):
+    @pytest.fixture
+    def store(self, memory_store: memory.MemoryStore) -> port.Store:
+        return memory_store
+
+
+def test_nothing_suspends() -> None:
+    store = memory.MemoryStore()
+    for ask in (
+        store.write(lambda t: t.add_job(nouns.job(), at=1.0)),
+        store.read(lambda v: v.active()),
+        store.lead("a", now=0.0, ttl_s=1.0),
+        store.resign("a", 1),
+        store.wait(0, 60.0),
+        store.close(),
+    ):
+        with pytest.raises(StopIteration):
+            ask.send(None)
