@@ -5,9 +5,6 @@ a small pool of threads, so that streams wait for the disk side by side. Out com
 file's length is the truth about what is stored; the index is written first and never synced: where it lags, lines have
 an earlier time, and no byte depends on it.
 
-A sync that fails says nothing about what reached the disk, and the next one may lie: the file is cut back to what was
-acknowledged, and the bytes are written anew when the agent sends them again.
-
 One process at a time may append. Everything may be called from any event loop of that process.
 """
 
@@ -25,7 +22,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
 
-from oarlock.data import durable, keys, loglines, port
+from oarlock.data import appending, durable, keys, loglines, port
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -197,15 +194,14 @@ class JobLogs:
 
 
 class Stream:
-    """One append-only file. `lock` is held by whoever appends; readers use the length that was acknowledged."""
+    """One append-only file and its index. `lock` is held by whoever appends; readers use what was acknowledged."""
 
     def __init__(self, key: attempts.TaskKey, name: str, path: Path) -> None:
         self.key = key
         self.name = name
         self.path = path
         self.lock = threading.RLock()
-        self._length: int | None = None
-        self._unsure = False
+        self._file: appending.AppendOnly | None = None
         self._last_at = float("-inf")
         self._indexed_at = float("-inf")
 
@@ -214,15 +210,7 @@ class Stream:
         return self.path.with_suffix(".idx")
 
     def length(self) -> int:
-        """What is stored.
-
-        Found once from the file, synced first: what a killed process wrote may not have reached the disk.
-        """
-        if self._length is None:
-            with self.lock:
-                if self._length is None:
-                    self._length = self._recovered()
-        return self._length
+        return self._opened().length
 
     def index(self) -> loglines.Index:
         try:
@@ -233,55 +221,21 @@ class Stream:
 
     def write(self, data: bytes, at: float) -> int:
         """Store `data` at the end; raises OSError, and then nothing of it is stored."""
-        length = self.length()
-        if not data:
-            return length
-        new = length == 0 and not self.path.exists()
-        if new:
-            durable.make_folder(self.path.parent)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            self._make_sure(fd, length)
-            self._unsure = True
-            self._note(length, at)
-            write_at(fd, data, length)
-            durable.sync(fd)
-            if new:
-                durable.sync_folder(self.path.parent)
-            self._unsure = False
-        except OSError:
-            self._cut(fd, length)
-            raise
-        finally:
-            os.close(fd)
-        self._length = length + len(data)
-        return self._length
+        file = self._opened()
+        if data:
+            self._note(file.length, at)
+        return file.append(data)
 
-    def _make_sure(self, fd: int, length: int) -> None:
-        """After a failure: what lies behind the acknowledged length goes before anything new comes."""
-        if self._unsure:
-            os.ftruncate(fd, length)
-            durable.sync(fd)
-            self._unsure = False
-
-    def _cut(self, fd: int, length: int) -> None:
-        try:
-            os.ftruncate(fd, length)
-        except OSError:
-            return  # `_unsure` stays: the next append tries again before it writes
-
-    def _recovered(self) -> int:
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return 0
-        try:
-            durable.sync(fd)
-            length = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-        self._recover_index(length)
-        return length
+    def _opened(self) -> appending.AppendOnly:
+        file = self._file
+        if file is None:
+            with self.lock:
+                file = self._file
+                if file is None:
+                    file = appending.AppendOnly(self.path)
+                    self._recover_index(file.length)
+                    self._file = file
+        return file
 
     def _recover_index(self, length: int) -> None:
         """Drop what speaks of bytes that are not there; go on from the last time that is."""
@@ -300,19 +254,12 @@ class Stream:
         if offset > 0 and at - self._indexed_at < RESOLUTION_S:
             return
         try:
+            durable.make_folder(self.path.parent)
             with self.index_path.open("ab") as file:
                 file.write(loglines.RECORD.pack(offset, at))
         except OSError:
             return  # a full disk shows itself at the bytes, and times are not worth failing for
         self._indexed_at = at
-
-
-def write_at(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view = view[written:]
-        offset += written
 
 
 class Bell:
