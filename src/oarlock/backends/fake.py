@@ -109,6 +109,24 @@ class World:
         """The agent starts the user's process."""
         self._told(key, "began_at")
 
+    def end(self, key: attempts.TaskKey, code: int = 0, signal: int | None = None) -> None:
+        """The user's process ends now, whatever its script says."""
+        made = self._made.get(key)
+        if made is not None:
+            base = made.began_at if made.behaviour.at_barrier else made.launched_at
+            if base is not None:
+                made.behaviour = msgspec.structs.replace(
+                    made.behaviour, runs_s=self.clock() - base, code=code, signal=signal
+                )
+                self.changed.set()
+
+    def abandon(self, key: attempts.TaskKey) -> None:
+        """The agent dies now; what it started runs on."""
+        made = self._made.get(key)
+        if made is not None:
+            made.behaviour = msgspec.structs.replace(made.behaviour, abandons_s=self.clock() - made.launched_at)
+            self.changed.set()
+
     def stop(self, key: attempts.TaskKey) -> None:
         """The agent sends SIGTERM."""
         self._told(key, "stopped_at")

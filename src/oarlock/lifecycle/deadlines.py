@@ -15,7 +15,10 @@ STACKS_WAIT_S = 5.0
 """How long the ranks of a hanging gang have to tell their stacks."""
 
 KILL_AFTER_S = 5.0
-"""After the grace, or after an agent was allowed to go. Half of the 10 s in which everything must be gone."""
+"""After the grace. Half of the 10 s in which everything must be gone."""
+
+LEAVE_S = 30.0
+"""After an agent whose processes have ended was allowed to go: it may still have log lines to deliver."""
 
 _UNMADE = frozenset({phases.TaskPhase.PENDING, phases.TaskPhase.DEPLOYING})
 
@@ -91,7 +94,7 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     if task.gone:
         return None
     if (leave_at := let_go(live, task)) is not None:
-        return leave_at + KILL_AFTER_S
+        return leave_at + LEAVE_S
     stop_at = stop(job, live, task)
     if stop_at is None or task.phase in _UNMADE:
         return stop_at

@@ -50,6 +50,8 @@ def frozen_until(job: jobs.Job, now: float) -> float | None:
 
 def _unattended_phase(job: jobs.Job) -> Phase:
     """Nothing runs: a wish is granted at once."""
+    if job.terminal:
+        return job.phase
     if job.intent is Intent.CANCEL:
         return Phase.CANCELED
     if job.phase is Phase.QUEUED and job.intent is Intent.HALT:
