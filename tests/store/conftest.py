@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,6 +16,14 @@ from oarlock.store import memory
 from oarlock.store.sql import database
 
 pytest.register_assert_rewrite("tests.store.contract", "tests.store.machine")
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of this soak run: SEED repeats one, and it is printed when a test fails."""
+    seed = int(os.environ.get("SEED") or time.time())
+    print(f"SEED={seed}")
+    return seed
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,145 @@
+"""Programs of their own that the store's tests start, stop and kill: `python -m tests.store.writers NAME URL ARGUMENT...`.
+
+Each prints a line for what it was told is done, and flushes it: what was printed was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+
+import msgspec
+from tests.store import nouns
+
+from oarlock.spec import errors, events, failpoints
+from oarlock.store import port
+from oarlock.store.sql import database
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def submit(store: port.Store, prefix: str, writers: str = "4", failpoint: str = "") -> None:
+    """Add jobs until somebody kills us, each under a key; print each that was acknowledged."""
+    if failpoint:
+        reached = itertools.count()
+        # Not at once: the first group would be all that there ever was.
+        failpoints.arm(failpoint, lambda: os.kill(os.getpid(), signal.SIGKILL) if next(reached) >= 5 else None)
+
+    async def one(writer: int) -> None:
+        for number in itertools.count():
+            job_id = f"{prefix}-{writer}-{number}"
+            job = nouns.job(job_id, at=time.time())
+            made = await store.write(
+                lambda t, job=job: t.add_job(job, at=1.0, idempotency_key=job.id, request_sha256="x")
+            )
+            say(made.id)
+
+    await asyncio.gather(*(one(writer) for writer in range(int(writers))))
+
+
+async def lead(store: port.Store, holder: str, ttl_s: str) -> None:
+    """Take the leadership, then write under that epoch, never renewing it and never looking at a clock."""
+    while (epoch := await store.lead(holder, now=time.time(), ttl_s=float(ttl_s))) is None:
+        await asyncio.sleep(0.02)
+    say("leads", epoch)
+    for number in itertools.count(1):
+
+        def change(t: port.Transaction, number: int = number) -> None:
+            job = t.job("j-shared")
+            assert job is not None
+            t.put_job(
+                msgspec.structs.replace(job, reason=f"{holder} {number}"), [events.Launched(attempt=epoch)], at=1.0
+            )
+
+        try:
+            await store.write(change, epoch=epoch)
+            say("wrote", number)
+        except errors.StaleEpoch:
+            say("stale", number)
+        except errors.Unavailable as failure:
+            say("unavailable", failure.message)
+        await asyncio.sleep(0.002)
+
+
+async def stall(store: port.Store) -> None:
+    """Say `inside` within a transaction, take a moment, and go on; say how often it was begun."""
+    runs = itertools.count(1)
+    last = 0
+
+    def change(t: port.Transaction) -> None:
+        nonlocal last
+        last = next(runs)
+        t.add_job(nouns.job("j-1"), at=1.0)
+        if last == 1:
+            say("inside")
+            time.sleep(1.0)
+
+    await store.write(change)
+    say("stored", "again" if last > 1 else "at once")
+
+
+async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
+    """Grab any free device of n1 again and again, as it looked a moment ago, and let it go; print what was got and lost."""
+    got = lost = 0
+    for number in range(int(rounds)):
+        taken = {device for claim in await store.read(lambda v: v.holdings()) for device in claim.devices}
+        free = [device for device in range(int(devices)) if device not in taken] or [number % int(devices)]
+        wanted = nouns.claim(job, devices=tuple(free[:2]), cpus=0, memory=0)
+        try:
+            await store.write(lambda t, wanted=wanted: t.hold([wanted]))
+        except errors.AlreadyHeld:
+            lost += 1
+            continue
+        got += 1
+        for device in wanted.devices:
+            os.mkdir(f"device-{device}")  # noqa: PTH102 - the oracle: it fails when somebody else is in there
+        for device in wanted.devices:
+            os.rmdir(f"device-{device}")  # noqa: PTH106 - as above
+        await store.write(lambda t: t.release(job, 1))
+    say("done", got, lost)
+
+
+async def follow(store: port.Store, count: str) -> None:
+    """Print every `seq` and job of the log, reading on from the last, until there are so many."""
+    after, seen = 0, 0
+    while seen < int(count):
+        await store.wait(after, 5.0)
+        for record in await store.read(lambda v, after=after: v.records(after, limit=50)):
+            say(record.seq, record.job)
+            after, seen = record.seq, seen + 1
+
+
+async def add(store: port.Store, prefix: str, count: str) -> None:
+    """Add so many jobs, sixteen at a time; every seventh change fails after it has made its records."""
+
+    async def one(writer: int) -> None:
+        for number in range(writer, int(count), 16):
+            await store.write(lambda t, number=number: t.add_job(nouns.job(f"{prefix}-{number}"), at=1.0))
+            if number % 7 == 0:
+                try:
+                    await store.write(
+                        lambda t, number=number: (t.add_job(nouns.job(f"x-{prefix}-{number}"), at=1.0), 1 / 0)
+                    )
+                except ZeroDivisionError:
+                    continue
+
+    await asyncio.gather(*(one(writer) for writer in range(16)))
+    say("done")
+
+
+async def main(name: str, url: str, *arguments: str) -> None:
+    store = database.open_store(url)
+    say("open")
+    programs = {"submit": submit, "lead": lead, "stall": stall, "hold": hold, "follow": follow, "add": add}
+    await programs[name](store, *arguments)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
