@@ -1,0 +1,71 @@
+"""Many points to few: buckets of equal count, each with its last point, its least and its greatest value.
+
+Points flow through in order and are not kept: a million take the memory of one bucket. NaN is neither least nor
+greatest, unless there is nothing else in the bucket. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+from oarlock.data import port
+
+
+class Thinner:
+    """Takes `count` points and leaves at most `points`."""
+
+    def __init__(self, count: int, points: int) -> None:
+        self.count = count
+        self._buckets = min(count, max(1, points))
+        self._thin = count > self._buckets
+        self._points: list[port.Point] = []
+        self._low: list[float] = []
+        self._high: list[float] = []
+        self._bucket = (math.nan, math.nan)
+        self._seen = 0
+
+    def add(self, steps: Sequence[int], times: Sequence[float], values: array[float]) -> None:
+        if not self._thin:
+            self._points += map(port.Point, steps, times, values)
+            return
+        at = 0
+        while at < len(values):
+            end = (len(self._points) + 1) * self.count // self._buckets
+            stop = min(len(values), at + end - self._seen)
+            self._bucket = wider(self._bucket, extremes(values[at:stop]))
+            self._seen += stop - at
+            at = stop
+            if self._seen == end:
+                self._points.append(port.Point(int(steps[at - 1]), times[at - 1], values[at - 1]))
+                self._low.append(self._bucket[0])
+                self._high.append(self._bucket[1])
+                self._bucket = (math.nan, math.nan)
+
+    def series(self, task: str, process: int, name: str) -> port.Series:
+        return port.Series(
+            task=task,
+            process=process,
+            name=name,
+            points=tuple(self._points),
+            count=self.count,
+            low=tuple(self._low),
+            high=tuple(self._high),
+        )
+
+
+def extremes(values: array[float]) -> tuple[float, float]:
+    """Least and greatest; `min` and `max` go wrong where a NaN is among them, which the sum tells."""
+    numbers: Sequence[float] = values
+    if math.isnan(sum(values)):
+        numbers = [value for value in values if not math.isnan(value)] or (math.nan,)
+    return min(numbers), max(numbers)
+
+
+def wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    if math.isnan(one[0]):
+        return other
+    if math.isnan(other[0]):
+        return one
+    return min(one[0], other[0]), max(one[1], other[1])
