@@ -33,11 +33,12 @@ class FakeServer:
         self.secrets: dict[str, dict[str, str]] = {}
         self.rendezvous: dict[str, Any] | None = {"round": 1, "files": {}, "processes": [], "restore": []}
         self.inline_rendezvous = True
-        self.orders: dict[str, Any] = {"version": 1, "stop": None, "stacks": None, "round": 1, "release": False}
+        self.orders: dict[str, Any] = {"version": "v1", "stop": None, "stacks": None, "round": 1, "release": False}
         self.answer_with: int | None = None  # this status to everything
         self.not_yet = 0  # so many 409 to /register
         self.forget_answers = 0  # so many log batches are stored, and their answers lost
         self.slow_s = 0.0
+        self.refuse_logs = False
         self.connections = 0
         self._http: http.server.ThreadingHTTPServer | None = None
         self._sockets: set[Any] = set()
@@ -73,7 +74,7 @@ class FakeServer:
 
     def order(self, **fields: Any) -> None:
         with self.changed:
-            self.orders = {**self.orders, **fields, "version": self.orders["version"] + 1}
+            self.orders = {**self.orders, **fields, "version": f"v{len(self.heard)}-{time.monotonic()}"}
             self.changed.notify_all()
 
     def open_barrier(self, **rendezvous: Any) -> None:
@@ -134,7 +135,7 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
         def answer(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             url = urllib.parse.urlsplit(self.path)
-            query = dict(urllib.parse.parse_qsl(url.query))
+            query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
             path = url.path.removeprefix("/agent/v1")
             if fake.slow_s:
                 time.sleep(fake.slow_s)
@@ -187,6 +188,8 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
             return 200, {"orders": fake.orders}
 
         def post_logs(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+            if fake.refuse_logs:
+                return 413, {"error": "too much"}
             return self.append(fake.logs[path.split("/")[2]], query, body)
 
         def post_metrics(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from oarlock.agent import client, fetch, ports, rendezvous
+from oarlock.agent import client, errand, ports, rendezvous
 from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
@@ -24,15 +24,15 @@ UNEXPECTED_S = 2.0
 class Arrival:
     """Leaves on the board a rendezvous, or a failure, or that the task is stale; and wakes main."""
 
-    def __init__(self, task: Assignment, server: client.Client, board: Board, helper: fetch.Helper) -> None:
-        self._task, self._server, self._board, self._helper = task, server, board, helper
+    def __init__(self, task: Assignment, server: client.Client, board: Board, errands: errand.Errands) -> None:
+        self._task, self._server, self._board, self._errands = task, server, board, errands
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="arrival", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            fetch.everything(self._task, self._server, self._helper, self._board)
+            self._fetch()
             answer = self._register()
             if not answer:
                 answer = self._await_rendezvous()
@@ -43,16 +43,24 @@ class Arrival:
             self._board.mark_stale()
         except client.Abandoned:
             pass
-        except fetch.Failed as error:
+        except errand.Failed as error:
             self._board.fail(error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, main must hear of it
             self._board.fail("download_failed", f"{type(error).__name__}: {error}")
+
+    def _fetch(self) -> None:
+        if not self._task.needs_fetching:
+            os.makedirs(self._task.code, mode=0o700, exist_ok=True)
+            return
+        from oarlock.agent import fetch  # many tasks have nothing to fetch
+
+        fetch.everything(self._task, self._server, self._errands, self._board)
 
     def _register(self) -> dict[str, object]:
         """The fence. Returns the rendezvous if it is there already."""
         free = ports.free(self._task.ports)
         if self._task.ports and not free:
-            raise fetch.Failed("port_taken", f"none of the held ports {self._task.ports} is free")
+            raise errand.Failed("port_taken", f"none of the held ports {self._task.ports} is free")
         body = {
             "pid": os.getpid(),
             "host": os.uname().nodename,

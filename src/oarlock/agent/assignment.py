@@ -43,7 +43,7 @@ class Assignment:
         self.command: str | list[str] = fields["command"]
         self.nproc = max(1, int(get("nproc") or 1))
         self.env: dict[str, str] = get("env") or {}
-        self.path_env: dict[str, str] | None = get("path_env")
+        self.path_env: dict[str, str] = get("path_env") or {}
         self.grace_s = _seconds(get("grace_s"), 30.0)
         self.orphan_timeout_s: float | None = get("orphan_timeout_s")
         self.spool_bytes = int(get("spool_bytes") or 1 << 30)

@@ -27,7 +27,6 @@ class Board:
         self._read_fd, self.wake_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self.wake_fd, False)
-        self._lock = threading.Lock()
         self.starting = threading.Lock()  # held while a child is started, and while `closing` is set
         self.last_contact = time.monotonic()
         # from the server
@@ -67,15 +66,10 @@ class Board:
         self.last_contact = time.monotonic()
 
     def take_orders(self, orders: object) -> None:
-        """Keep the newest orders; versions only grow, and answers may come out of order over two connections."""
-        if not isinstance(orders, dict):
-            return
-        with self._lock:
-            known = self.orders.get("version")
-            if known is not None and orders.get("version", -1) <= known:
-                return
+        """Keep what came last. Should an older answer have overtaken a newer one, the next poll says so at once."""
+        if isinstance(orders, dict) and orders.get("version") != self.orders.get("version"):
             self.orders = orders
-        self.wake()
+            self.wake()
 
     def mark_stale(self) -> None:
         self.stale = True

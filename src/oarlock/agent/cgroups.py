@@ -13,6 +13,8 @@ class Cgroup:
     def __init__(self, path: str | None) -> None:
         self.path = path or ""
         self.usable = bool(path) and os.access(self._file("cgroup.procs"), os.W_OK)
+        if os.getpid() in self.pids():
+            self.usable = False  # who is in it himself would die of cgroup.kill
 
     def entry_fd(self) -> int:
         """A descriptor to write `0` to, between fork and exec; -1 where there is no cgroup to enter."""

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 
-from oarlock.agent import client, fetch, files
+from oarlock.agent import client, digests, files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,6 @@ class Checkpoints:
         text = files.read_bytes(path, MANIFEST_LIMIT_BYTES)
         if not text:
             raise ValueError("its manifest cannot be read")
-        if expected and fetch.sha256_of(path) != str(expected).rpartition(":")[2]:
+        if expected and digests.sha256_of(path) != str(expected).rpartition(":")[2]:
             raise ValueError("its manifest does not have the digest that was announced")
         return json.loads(text.decode("utf-8"))

@@ -154,7 +154,7 @@ class Connection:
     ) -> Answer:
         payload, kind = body, "application/octet-stream"
         if not isinstance(payload, bytes):
-            payload = b"" if body is None else json.dumps(body).encode()
+            payload = b"" if body is None else _encode(body)
             kind = "application/json"
         head = f"{method} {self._base}/agent/v1{path} HTTP/1.1\r\nHost: {self._host}\r\n{self._head}"
         if payload or method != "GET":
@@ -272,6 +272,22 @@ def split_url(url: str) -> tuple[bool, str, int, str]:
         host, port = authority, ""
     base = (slash + path).rstrip("/")
     return scheme == "https", host, int(port or (443 if scheme == "https" else 80)), base
+
+
+def _encode(value: object) -> bytes:
+    """JSON as everybody reads it: a loss that is not a number any more (NaN, infinite) becomes null."""
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False).encode()
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _number(text: str, radix: int) -> int:

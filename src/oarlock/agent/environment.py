@@ -30,7 +30,7 @@ def build(
     which only OF_THE_MACHINE is taken, because the submitting shell's (`path_env`) stands in its place.
     """
     env = {name: value for name, value in inherited.items() if not name.startswith("OARLOCK_")}
-    if task.path_env is not None:
+    if task.path_env:
         env = {name: env[name] for name in OF_THE_MACHINE if name in env}
         env.update(task.path_env)
     if virtual_env:

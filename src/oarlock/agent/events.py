@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 LONGEST_LINE_BYTES = 1 << 20
+HELLO_FIELDS = ("library", "can_rejoin", "can_stack")
+PROGRESS_FIELDS = ("time", "step", "total_steps", "examples_per_s", "loss", "epoch")
+LONGEST_TEXT = 200
 
 
 class EventFile:
@@ -58,12 +61,19 @@ class Events:
                 if kind in ("hello", "progress", "checkpoint", "done"):
                     self.progressed_at = time.monotonic()
                 if kind == "hello":
-                    self.hello = event
+                    self.hello = _only(event, HELLO_FIELDS)
                 elif kind == "progress":
-                    self.progress = event
+                    self.progress = _only(event, PROGRESS_FIELDS)
                 elif kind == "checkpoint":
                     checkpoints.append(event)
         return checkpoints
+
+
+def _only(event: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Short values of known names: one odd field must not cost the whole report."""
+    short = (int, float, str, type(None))
+    found = {name: event[name] for name in names if name in event and isinstance(event[name], short)}
+    return {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from oarlock.agent import client, rendezvous, stacks
+from oarlock.agent import client, rendezvous
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,10 +59,12 @@ class Orders:
             self._next_round(server, int(orders["round"]))
 
     def _send_stacks(self, request: object) -> None:
+        from oarlock.agent import stacks  # rarely asked for
+
         try:
             found = stacks.collect(self._task.report, self._reach)
             blanker = self._board.blanker
-            texts = {str(pid): blanker.text(text) if blanker else text for pid, text in found.items()}
+            texts = {name: blanker.text(text) if blanker else text for name, text in found.items()}
             self._connect().ask("POST", "/stacks", {"request": request, "stacks": texts})
         except client.Stale:
             self._board.mark_stale()

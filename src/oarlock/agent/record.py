@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 COMMAND_NOT_FOUND = 127
 SHELL_SIGNAL_BASE = 128
 LAST_SIGNAL = 31
+TERMINATED, KILLED = 15, 9
+ORPHANED = "orphaned"  # the platform's fault, although the signal was ours
 
 
 class Outcome:
     """What the job is told of this task's end. `code` and `signal` are the first failure's."""
 
-    def __init__(self, reason: str, code: int | None, signum: int | None = None, killed_by_us: bool = False) -> None:
+    def __init__(self, reason: str, code: int, signum: int | None = None, killed_by_us: bool = False) -> None:
         self.reason, self.code, self.signal, self.killed_by_us = reason, code, signum, killed_by_us
         self.detail = ""
 
@@ -39,26 +41,35 @@ def judge(processes: list[Process], ending: str | None, through_shell: bool, oom
     if ending is not None:
         ended = [p for p in processes if p.signal or p.code] or processes
         first = ended[0] if ended else None
-        signum = first.signal if first else None
-        return Outcome(ending, _code(first.code, signum) if first else None, signum, True)
+        if first is not None:
+            return Outcome(ending, code_of(first), first.signal, ending != ORPHANED)
+        return unstarted(ending)
     return Outcome("exited", 0)
 
 
+def unstarted(ending: str) -> Outcome:
+    """The end of a task whose processes never started, because we were told to end it."""
+    return Outcome(ending, SHELL_SIGNAL_BASE + TERMINATED, None, ending != ORPHANED)
+
+
+def code_of(process: Process) -> int:
+    """As a shell would say it: a signal is 128 and its number. 137 for what did not even die of SIGKILL."""
+    if process.signal:
+        return SHELL_SIGNAL_BASE + process.signal
+    return process.code if process.code is not None else SHELL_SIGNAL_BASE + KILLED
+
+
 def _failure(process: Process, through_shell: bool, oom_seen: bool, oom_sure: bool) -> Outcome:
-    code, signum = process.code, process.signal
-    if through_shell and code is not None and SHELL_SIGNAL_BASE < code <= SHELL_SIGNAL_BASE + LAST_SIGNAL:
+    code, signum = code_of(process), process.signal
+    if through_shell and signum is None and SHELL_SIGNAL_BASE < code <= SHELL_SIGNAL_BASE + LAST_SIGNAL:
         signum = code - SHELL_SIGNAL_BASE  # the shell's way to say that its child was killed
-    if oom_seen and (oom_sure or signum == 9):
-        return Outcome("oom", _code(code, signum), signum)
+    if oom_seen and (oom_sure or signum == KILLED):
+        return Outcome("oom", code, signum)
     if signum:
-        return Outcome("signal", _code(code, signum), signum)
+        return Outcome("signal", code, signum)
     if through_shell and code == COMMAND_NOT_FOUND:
         return Outcome("command_not_found", code)
     return Outcome("exited", code)
-
-
-def _code(code: int | None, signum: int | None) -> int | None:
-    return SHELL_SIGNAL_BASE + signum if code is None and signum else code
 
 
 def compose(
@@ -68,7 +79,6 @@ def compose(
     started_at: float | None,
     way: str,
     left: list[int],
-    oom_seen: bool,
 ) -> dict[str, Any]:
     return {
         "key": key,
@@ -77,7 +87,7 @@ def compose(
         "reason": outcome.reason,
         "detail": outcome.detail,
         "killed_by_us": outcome.killed_by_us,
-        "oom": outcome.reason == "oom" or oom_seen,
+        "oom": outcome.reason == "oom",
         "processes": processes,
         "started_at": started_at,
         "ended_at": time.time(),

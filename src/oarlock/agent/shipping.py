@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 import time
 
-from oarlock.agent import checkpoints, client, events, reports, stream
+from oarlock.agent import client, events, reports, stream
 from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Any, Callable
 
     from oarlock.agent.assignment import Assignment
     from oarlock.agent.board import Board
+    from oarlock.agent.checkpoints import Checkpoints
     from oarlock.agent.journal import Journal
 
 REQUEST_SPACING_S = 0.05  # about 20 requests a second
@@ -36,7 +37,7 @@ class Shipper:
     def __init__(self, task: Assignment, connect: Callable[[], client.Client], board: Board, journal: Journal) -> None:
         self._task, self._connect, self._board, self._journal = task, connect, board, journal
         self._events = events.Events(task.report, task.nproc)
-        self._checkpoints = checkpoints.Checkpoints(task, connect, board, journal)
+        self._checkpoints: Checkpoints | None = None
         self._reports = reports.Reports()
         self._logs: list[stream.Stream] = []
         self._metrics: list[stream.Stream] = []
@@ -93,9 +94,9 @@ class Shipper:
         for file in self._metrics:
             requests += self._ship(server, "/metrics/", file, ended)
         for event in self._events.poll():
-            self._checkpoints.post(event)
+            self._post_checkpoint(event)
         requests += self._report(server, time.monotonic())
-        if self._exit_told and ended and self._drained() and not self._checkpoints.waiting:
+        if self._exit_told and ended and self._drained():
             self._board.delivered = True
             self._board.wake()
         return requests
@@ -147,17 +148,12 @@ class Shipper:
         return 1
 
     def _report(self, server: client.Client, now: float) -> int:
-        exit_record = self._board.exit if self._exit_may_go(now) else None
+        exit_record = self._board.exit if not self._exit_told and self._exit_may_go(now) else None
         idle_s = now - (self._events.progressed_at or self._grew_at) if self._board.phase == "PROCESSING" else None
-        body = self._reports.due(
-            now,
-            idle_s,
-            phase=self._board.phase,
-            detail=self._board.detail,
-            hello=self._events.hello,
-            progress=self._events.progress,
-            exit=exit_record,
-        )
+        if self._exit_refusals and exit_record is not None:
+            body: dict[str, Any] | None = {"exit": exit_record}  # alone: something else may have been at fault
+        else:
+            body = self._facts(now, idle_s, exit_record)
         if body is None:
             return 0
         if exit_record is not None:
@@ -166,30 +162,49 @@ class Shipper:
         if answer.ok:
             self._board.take_orders(answer.json().get("orders"))
         else:
-            self._journal.say(f"a report was refused with {answer.status}")
+            self._journal.say(f"a report was refused with {answer.status}: {answer.json().get('error', '')}")
         self._reports.told(now, body)
         if "exit" in body:
             self._note_exit(answer)
         return 1
 
+    def _facts(self, now: float, idle_s: float | None, exit_record: dict[str, Any] | None) -> dict[str, Any] | None:
+        return self._reports.due(
+            now,
+            idle_s,
+            phase=self._board.phase,
+            detail=self._board.detail,
+            hello=self._events.hello,
+            progress=self._events.progress,
+            exit=exit_record,
+        )
+
     def _note_exit(self, answer: client.Answer) -> None:
         failpoint("report.after_exit")
         self._exit_refusals += not answer.ok
         self._exit_told = answer.ok or self._exit_refusals >= REFUSALS_UNTIL_GIVEN_UP
-        if not self._exit_told:
-            self._reports = reports.Reports()
 
     def _exit_may_go(self, now: float) -> bool:
         """Logs and checkpoints first, within bounds."""
         record = self._board.exit
-        if record is None or self._exit_told:
-            return record is not None
+        if record is None:
+            return False
         self._exit_since = self._exit_since if self._exit_since is not None else now
         good = record["killed_by_us"] or record["code"] == 0
         if now - self._exit_since > (GOOD_END_AFTER_S if good else FAILURE_AFTER_S):
             return True
-        return self._drained() and not self._checkpoints.waiting
+        return self._drained()
+
+    def _post_checkpoint(self, event: dict[str, Any]) -> None:
+        if self._checkpoints is None:
+            from oarlock.agent import checkpoints  # many jobs make none
+
+            self._checkpoints = checkpoints.Checkpoints(self._task, self._connect, self._board, self._journal)
+        self._checkpoints.post(event)
 
     def _drained(self) -> bool:
+        """Nothing is left to be acknowledged but what the server refused for good."""
+        if self._checkpoints is not None and self._checkpoints.waiting:
+            return False
         given_up = REFUSALS_UNTIL_GIVEN_UP
         return all(not file.unsent() or file.refusals >= given_up for file in self._logs + self._metrics)

@@ -23,8 +23,11 @@ LIMIT_PROCESSES = 256
 LIMIT_BYTES = 256 << 10
 
 
-def collect(report: str, reach: Reach) -> dict[int, str]:
-    """Ask every process that can answer, wait at most ANSWER_WITHIN_S, return what each wrote since."""
+def collect(report: str, reach: Reach) -> dict[str, str]:
+    """Ask every process that can answer, wait at most ANSWER_WITHIN_S, return what each wrote since.
+
+    The keys are the numbers of the task's processes; where one has children that answer too, `NUMBER:PID` for those.
+    """
     asked: dict[int, tuple[str, int]] = {}
     alive = set(reach.alive())
     for pid, path in _ready(report)[:LIMIT_PROCESSES]:
@@ -38,7 +41,20 @@ def collect(report: str, reach: Reach) -> dict[int, str]:
                 continue
             asked[pid] = (path, before)
     _await(asked)
-    return {pid: text for pid, text in ((pid, _since(*place)) for pid, place in asked.items()) if text}
+    found: dict[str, str] = {}
+    for pid in sorted(asked):
+        number, text = _process_number(pid), _since(*asked[pid])
+        if text:
+            found[number if number not in found else f"{number}:{pid}"] = text
+    return found
+
+
+def _process_number(pid: int) -> str:
+    """Which of the task's processes it is, or descends from."""
+    for variable in files.read_bytes(f"/proc/{pid}/environ", 4 << 20).split(b"\0"):
+        if variable.startswith(b"OARLOCK_PROCESS="):
+            return variable.partition(b"=")[2].decode("utf-8", "replace")
+    return "0"
 
 
 def _ready(report: str) -> list[tuple[int, str]]:

@@ -18,7 +18,7 @@ from oarlock.agent import (
     cgroups,
     client,
     environment,
-    fetch,
+    errand,
     files,
     journal,
     killing,
@@ -63,7 +63,7 @@ class Supervisor:
         self._cgroup = cgroups.Cgroup(task.cgroup)
         self._oom = cgroups.OutOfMemory(self._cgroup)
         self._reach = killing.Reach(task.key.text, self._cgroup)
-        self._helper = fetch.Helper(task, self._board, self._reach)
+        self._errands = errand.Errands(task, self._board, self._reach)
         self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)
         self._shipper = shipping.Shipper(task, self._connect, self._board, self._journal)
         self._processes: list[process.Process] = []
@@ -72,7 +72,7 @@ class Supervisor:
         self._signalled = 0
 
     def run(self) -> int:
-        """Returns the agent's exit status: the record's code where there is one."""
+        """Returns the agent's exit status: the record's code."""
         self._prepare()
         outcome = self._arrive() or self._start() or self._supervise()
         left = self._clear_away()
@@ -81,7 +81,7 @@ class Supervisor:
             outcome = self._store(outcome)
         self._write_record(outcome, left)
         self._linger(outcome)
-        return outcome.code if outcome.code is not None else int(not outcome.good)
+        return outcome.code & 0xFF
 
     def _prepare(self) -> None:
         signal.set_wakeup_fd(self._board.wake_fd, warn_on_full_buffer=False)
@@ -103,13 +103,13 @@ class Supervisor:
             self._shipper.start()
             self._orders.start()
         began = time.monotonic()
-        arrival.Arrival(self._task, self._connect(), self._board, self._helper).start()
+        arrival.Arrival(self._task, self._connect(), self._board, self._errands).start()
         while self._board.rendezvous is None:
             if self._board.failure is not None:
                 return _outcome(*self._board.failure)
             end = self._why_end()
             if end is not None:
-                return record.Outcome(end.reason or "stopped", None, None, True)
+                return record.unstarted(end.reason or "stopped")
             if time.monotonic() - began > TICK_S:
                 self._orders.start()
             self._board.wait(TICK_S)
@@ -135,9 +135,8 @@ class Supervisor:
                 self._start_one(number, env)
             except OSError as error:
                 where = "" if os.path.isdir(self._task.workdir) else f" ({self._task.workdir} is not a directory)"
-                outcome = _outcome("command_not_found", f"the command cannot be started: {error}{where}")
-                outcome.code = record.COMMAND_NOT_FOUND
-                return outcome
+                detail = f"the command cannot be started: {error}{where}"
+                return _outcome("command_not_found", detail, record.COMMAND_NOT_FOUND)
         self._board.phase = "PROCESSING"
         self._board.detail = None
         self._shipper.start()
@@ -194,7 +193,7 @@ class Supervisor:
             if end is None and not running:
                 return None
             if end is not None and (time.monotonic() >= end.until or not (running or self._reach.alive())):
-                return None if end.reason is None else record.Outcome(end.reason, None)
+                return None if end.reason is None else record.unstarted(end.reason)
             self._board.wait(TICK_S if end is None else max(0.0, min(STOPPING_TICK_S, end.until - time.monotonic())))
 
     def _begin_to_end(self, end: End, again: bool) -> End:
@@ -245,7 +244,7 @@ class Supervisor:
     def _settle(self, outcome: record.Outcome | None) -> record.Outcome:
         """What the processes say of their end, once they have all ended."""
         if not self._processes or (outcome is not None and outcome.reason == "command_not_found"):
-            return outcome or record.Outcome("stopped", None, None, True)
+            return outcome or record.unstarted("stopped")
         ending = outcome.reason if outcome is not None else None
         shell = isinstance(self._task.command, str)
         return record.judge(self._processes, ending, shell, self._oom.happened(), self._oom.exclusive)
@@ -257,7 +256,7 @@ class Supervisor:
         failpoint("store.before")
         self._board.phase, self._board.closing = "STORING", False
         self._shipper.nudge()
-        failed: list[fetch.Failed] = []
+        failed: list[errand.Failed] = []
         thread = threading.Thread(target=self._upload, args=(failed,), name="store", daemon=True)
         thread.start()
         while thread.is_alive():
@@ -265,36 +264,35 @@ class Supervisor:
             if end is not None:
                 self._board.closing = True
                 self._reach.kill()
-                return record.Outcome(end.reason or "stopped", outcome.code, None, True)
+                return record.unstarted(end.reason or "stopped")
             self._board.wait(TICK_S)
         if failed:
-            return _outcome(failed[0].reason, str(failed[0]), outcome.code)
+            return _outcome(failed[0].reason, str(failed[0]))
         return outcome
 
-    def _upload(self, failed: list[fetch.Failed]) -> None:
+    def _upload(self, failed: list[errand.Failed]) -> None:
         uploads = self._task.uploads or {}
         source = self._task.path(uploads.get("source") or "results")
-        env = fetch.helper_environment(self._task.env, self._secret_env)
+        env = errand.helper_environment(self._task.env, self._secret_env)
         try:
-            self._helper.run(["store", source, uploads["to"]], "results", "store_failed", env)
-        except fetch.Failed as error:
+            self._errands.run(["store", source, uploads["to"]], "results", "store_failed", env)
+        except errand.Failed as error:
             failed.append(error)
         except (client.Abandoned, ValueError, KeyError) as error:
-            failed.append(fetch.Failed("store_failed", repr(error)))
+            failed.append(errand.Failed("store_failed", repr(error)))
         self._board.wake()
 
     def _write_record(self, outcome: record.Outcome, left: list[int]) -> None:
         ends = [
             {
-                "code": each.code,
+                "code": record.code_of(each),
                 "signal": each.signal,
                 "ended_at": each.ended_at,
                 "last_lines": self._last_lines(number),
             }
             for number, each in enumerate(self._processes)
         ]
-        oom = self._oom.exclusive and self._oom.happened()
-        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left, oom)
+        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left)
         try:
             files.write_json(self._task.path("exit.json"), value, lambda: failpoint("exit.before_rename"))
         except OSError as error:
@@ -356,7 +354,7 @@ class Supervisor:
         files.write_json(self._task.path("agent.json"), value)
 
 
-def _outcome(reason: str, detail: str, code: int | None = None) -> record.Outcome:
+def _outcome(reason: str, detail: str, code: int = 1) -> record.Outcome:
     outcome = record.Outcome(reason, code)
     outcome.detail = detail
     return outcome

@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOM = Path(__file__).parent
 NOT_INSIDE = {"zipapp.py", "build.py"}
+# Newer formats share equal objects by their reference counts, which differ from one run to the next.
+MARSHAL_WITHOUT_REFERENCES = 2
 LONG_AGO = (1980, 1, 1, 0, 0, 0)
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
@@ -65,7 +67,7 @@ def _sources() -> dict[str, bytes]:
 def _bytecode(name: str, source: bytes) -> bytes:
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     digest = importlib.util.source_hash(source)
-    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + digest + marshal.dumps(code)
+    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + digest + marshal.dumps(code, MARSHAL_WITHOUT_REFERENCES)
 
 
 def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:

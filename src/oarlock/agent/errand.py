@@ -1,0 +1,95 @@
+"""Errands: the helper command that fetches data, builds environments and stores results, one call at a time.
+
+It is a command of ours under our own interpreter, found by the task's mark like every other child; its last words
+become the detail that is reported, or the reason why the task could not go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from oarlock.agent import client, environment, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oarlock.agent.assignment import Assignment
+    from oarlock.agent.board import Board
+    from oarlock.agent.killing import Reach
+
+HELPER_POLL_S = 0.05
+DETAIL_EVERY_S = 1.0
+DETAIL_CHARACTERS = 500
+NOT_FOR_HELPERS = ("PYTHON", "LD_", "PATH", "VIRTUAL_ENV", "OARLOCK_")
+
+
+class Failed(Exception):
+    """`reason` is one of the exit record's; the message says what to look at."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Errands:
+    """Runs the helper command, one call at a time, and turns its last line into the detail or the error."""
+
+    def __init__(self, task: Assignment, board: Board, reach: Reach) -> None:
+        self._task, self._board, self._reach = task, board, reach
+        self._calls = 0
+
+    def run(self, arguments: list[str], what: str, reason: str, extra_env: dict[str, str] | None = None) -> str:
+        """Wait for the helper's end and return the last line of its output; Failed(reason) if it went wrong."""
+        self._calls += 1
+        out, err = self._task.path(f"helper.{self._calls}.out"), self._task.path(f"helper.{self._calls}.err")
+        if not self._task.helper:
+            raise Failed(reason, f"{what}: there is no helper command to fetch or store with")
+        env = dict(os.environ, **(extra_env or {}))
+        env.update({environment.MARK: self._task.key.text, "PYTHONUNBUFFERED": "1"})
+        child = self._start(self._task.helper + arguments, env, out, err, reason)
+        self._board.detail = what
+        said_at = time.monotonic()
+        while not child.poll():
+            time.sleep(HELPER_POLL_S)
+            if time.monotonic() - said_at > DETAIL_EVERY_S:
+                said_at = time.monotonic()
+                self._board.detail = (f"{what}: {self._last_line(err) or self._last_line(out)}").rstrip(": ")
+        self._reach.leaders.remove(child.pid)
+        child.reap()
+        if child.code != 0:
+            said = self._last_line(err) or self._last_line(out) or "it said nothing"
+            how = f"signal {child.signal}" if child.signal else f"code {child.code}"
+            raise Failed(reason, f"{what} failed with {how}: {said}")
+        return self._last_line(out, DETAIL_CHARACTERS * 10)
+
+    def _start(self, argv: list[str], env: dict[str, str], out: str, err: str, reason: str) -> process.Process:
+        with self._board.starting:
+            if self._board.closing:
+                raise client.Abandoned
+            try:
+                child = process.start(argv, env, self._task.directory, out, err)
+            except OSError as error:
+                raise Failed(reason, f"the helper {argv[0]!r} cannot be started: {error}") from error
+            self._reach.leaders.append(child.pid)
+            return child
+
+    def _last_line(self, path: str, characters: int = DETAIL_CHARACTERS) -> str:
+        lines = [line for line in tail(path, 16 << 10).replace("\r", "\n").splitlines() if line.strip()]
+        text = lines[-1].strip()[-characters:] if lines else ""
+        return self._board.blanker.text(text) if self._board.blanker else text
+
+
+def helper_environment(job_env: dict[str, str], secrets: dict[str, str]) -> dict[str, str]:
+    """What storing may need of the job's variables (endpoints, credentials), without what would change our Python."""
+    kept = {name: value for name, value in job_env.items() if not name.startswith(NOT_FOR_HELPERS)}
+    kept.update({name: value for name, value in secrets.items() if not name.startswith(NOT_FOR_HELPERS)})
+    return kept
+
+
+def tail(path: str, size_bytes: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size_bytes))
+            return file.read(size_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,234 @@
+"""What an agent does with a job when nothing goes wrong, under the newest and the oldest Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agent import rig as rigs
+from tests.agent.archives import packed
+
+from oarlock.agent import zipapp
+
+EVERY_PYTHON = pytest.mark.parametrize("python", rigs.INTERPRETERS, ids=lambda path: "old" if "3.8" in path else "new")
+
+
+@EVERY_PYTHON
+def test_a_command_runs_and_everything_it_says_arrives(make_rig, python):
+    rig = make_rig(python)
+    record = rig.run("echo hello; echo trouble >&2; exit 3")
+    assert rig.process.returncode == 3
+    assert (record["reason"], record["code"], record["signal"], record["killed_by_us"]) == ("exited", 3, None, False)
+    assert record["processes"][0]["last_lines"] == ["trouble"]
+    assert (rig.server.logs["stdout.0"], rig.server.logs["stderr.0"]) == (b"hello\n", b"trouble\n")
+    assert rig.server.exits() == [record]
+    assert rig.server.phases() == ["PROCESSING"]
+
+
+@EVERY_PYTHON
+def test_code_is_fetched_verified_and_run(make_rig, python):
+    rig = make_rig(python)
+    blob = packed({"train.py": b"import pkg\nprint(pkg.WORD)\n", "pkg/__init__.py": b"WORD = 'unpacked'\n"})
+    digest = "sha256:" + hashlib.sha256(blob).hexdigest()
+    rig.server.blobs[digest] = blob
+    record = rig.run(f"{python} train.py", snapshot=digest)
+    assert record["reason"] == "exited"
+    assert record["code"] == 0, record
+    assert rig.server.logs["stdout.0"] == b"unpacked\n"
+    assert rig.server.phases() == ["DOWNLOADING", "PROCESSING"]
+    asked = [path for _, path, _ in rig.server.heard if path.startswith(("/blobs", "/register"))]
+    assert asked == [f"/blobs/{digest}", "/register"], "a task registers once it can start at once"
+
+
+def test_a_job_without_code_makes_few_requests(rig):
+    rig.run("true")
+    paths = sorted(path for _, path, _ in rig.server.heard)
+    assert paths in (["/orders", "/register", "/report", "/report"], ["/orders", "/register", "/report"])
+
+
+def test_the_environment_is_what_the_protocol_says(rig):
+    rig.server.secrets = {
+        "hub-token": {"as": "env", "value": "s3cret-hub"},
+        "NETRC": {"as": "file", "value": "machine x password s3cret-file"},
+    }
+    rig.server.open_barrier(
+        round=4,
+        files={"cluster/hosts": "a slots={task_dir}\n"},
+        processes=[
+            {"env": {"RANK": "0", "HOSTS": "{task_dir}/cluster/hosts", "OARLOCK_CHECKPOINTS": "/ckpt"}},
+            {"env": {"RANK": "1"}},
+        ],
+        restore=["/ckpt/a", "/ckpt/b"],
+    )
+    show = "import json,os,sys; json.dump([dict(os.environ), os.getcwd(), sys.path, os.getsid(0) == os.getpid()], "
+    show += "open(os.environ['OUTSIDE'] + '/' + os.environ['OARLOCK_PROCESS'], 'w'))"
+    rig.run([sys.executable, "-c", show], nproc=2, env={"RANK": "job", "LR": "1"}, train_path="/t", gpus=[2, 3])
+    env, cwd, path, leads = json.loads((rig.outside / "0").read_text())
+    job, attempt, role, index, incarnation = rig.key.split("/")
+    expected = {
+        "RANK": "0", "LR": "1", "HOSTS": f"{rig.directory}/cluster/hosts", "HUB_TOKEN": "s3cret-hub",
+        "NETRC_FILE": f"{rig.directory}/secrets/NETRC", "CUDA_VISIBLE_DEVICES": "2,3", "PYTHONUNBUFFERED": "1",
+        "OARLOCK_JOB": job, "OARLOCK_ATTEMPT": attempt, "OARLOCK_ROLE": role, "OARLOCK_INDEX": index,
+        "OARLOCK_INCARNATION": incarnation, "OARLOCK_ROUND": "4", "OARLOCK_PROCESS": "0",
+        "OARLOCK_TASK_KEY": rig.key, "OARLOCK_TASK_DIR": str(rig.directory),
+        "OARLOCK_REPORT": f"{rig.directory}/report", "OARLOCK_RESULTS": f"{rig.directory}/results",
+        "OARLOCK_CHECKPOINTS": "/ckpt", "OARLOCK_RESTORE": "/ckpt/a:/ckpt/b",
+    }  # fmt: skip
+    assert {name: env.get(name) for name in expected} == expected
+    assert (cwd, path[1], "/t" in path, leads) == (f"{rig.directory}/code", str(rigs.HOOK), True, True)
+    assert (rig.directory / "cluster/hosts").read_text() == f"a slots={rig.directory}\n"
+    secret = rig.directory / "secrets/NETRC"
+    assert (secret.read_text(), stat.S_IMODE(secret.stat().st_mode)) == ("machine x password s3cret-file", 0o600)
+    for_exec = (rig.directory / "env.json").read_text()
+    assert "s3cret-hub" not in for_exec
+    assert json.loads(for_exec)["RANK"] == "0"
+    other, *_ = json.loads((rig.outside / "1").read_text())
+    assert (other["RANK"], other["OARLOCK_PROCESS"], other["OARLOCK_CHECKPOINTS"]) == (
+        "1", "1", f"{rig.directory}/checkpoints",
+    )  # fmt: skip
+
+
+def test_secrets_are_in_no_argument_and_in_no_file_but_their_own(rig):
+    rig.server.secrets = {
+        "TOKEN": {"as": "env", "value": "tOken-in-env"},
+        "KEYFILE": {"as": "file", "value": "tOken-in-file"},
+    }
+    rig.run("tr '\\0' ' ' < /proc/$PPID/cmdline > $OUTSIDE/agent; tr '\\0' ' ' < /proc/$$/cmdline > $OUTSIDE/self")
+    for name in ("agent", "self"):
+        assert "tOken" not in (rig.outside / name).read_text()
+    holders = [p.name for p in rig.directory.rglob("*") if p.is_file() and b"tOken" in p.read_bytes()]
+    assert holders == ["KEYFILE"]
+
+
+def helper(folder: Path, body: str) -> list[str]:
+    path = folder / "helper.py"
+    path.write_text(f"import os, sys\nverb, args = sys.argv[1], sys.argv[2:]\n{body}\n")
+    return [sys.executable, str(path)]
+
+
+def test_data_environment_and_results_are_the_helpers(rig):
+    body = """
+log = open(os.environ['TMP_LOG'], 'a')
+print(verb, *args, file=log)
+if verb == 'fetch':
+    os.makedirs(args[1]); open(args[1] + '/rows', 'w').write('1 2 3')
+elif verb == 'environment':
+    venv = args[3] + '/e1'; os.makedirs(venv + '/bin'); print('building'); print(venv)
+elif verb == 'store':
+    print(sorted(os.listdir(args[0])), os.environ.get('BUCKET_KEY'), file=log)
+"""
+    blob = packed({"requirements.txt": b"numpy\n"})
+    digest = "sha256:" + hashlib.sha256(blob).hexdigest()
+    rig.server.blobs[digest] = blob
+    rig.server.secrets = {"BUCKET_KEY": {"as": "env", "value": "hush-hush"}}
+    log = rig.outside / "log"
+    argv = ["/usr/bin/env", f"TMP_LOG={log}", *helper(rig.outside, body)]
+    record = rig.run(
+        "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out",
+        snapshot=digest,
+        helper=argv,
+        downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
+        requirements="requirements.txt",
+        environments=str(rig.outside / "envs"),
+        uploads={"source": "results", "to": "s3://bucket/out"},
+    )
+    assert record["reason"] == "exited", record
+    task, envs = rig.directory, rig.outside / "envs"
+    assert log.read_text().splitlines() == [
+        f"fetch s3://bucket/rows {task}/code/data",
+        f"environment --requirements {task}/code/requirements.txt --cache {envs}",
+        f"store {task}/results s3://bucket/out",
+        "['out'] hush-hush",
+    ]
+    assert rig.server.logs["stdout.0"].decode().startswith(f"1 2 3{envs}/e1 {envs}/e1/bin:")
+    assert rig.server.phases() == ["DOWNLOADING", "PROCESSING", "STORING"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "reason"), [("fetch", "download_failed"), ("environment", "environment_failed"), ("store", "store_failed")]
+)
+def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reason):
+    blob = packed({"requirements.txt": b"numpy\n"})
+    digest = "sha256:" + hashlib.sha256(blob).hexdigest()
+    rig.server.blobs[digest] = blob
+    body = f"print('/venv')\nif verb == {verb!r}: sys.exit('no such bucket')"
+    record = rig.run(
+        "echo > $OARLOCK_RESULTS/out; echo ran > $OUTSIDE/ran",
+        snapshot=digest,
+        helper=helper(rig.outside, body),
+        downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
+        requirements="requirements.txt",
+        uploads={"source": "results", "to": "s3://bucket/out"},
+    )
+    assert record["reason"] == reason
+    assert "no such bucket" in record["detail"]
+    assert (rig.outside / "ran").exists() == (verb == "store")
+    assert rig.server.exits() == [record]
+
+
+def test_a_stop_ends_a_download_that_hangs(rig):
+    rig.begin(
+        "echo ran > $OUTSIDE/ran",
+        helper=helper(rig.outside, "import time; time.sleep(1000)"),
+        downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
+    )
+    rig.server.wait_for(lambda: any(report.get("detail") == "data 1/1" for report in rig.server.reports))
+    rig.server.order(stop={"grace_s": 5, "reason": "cancel"})
+    record = rig.finish()
+    assert (record["reason"], record["code"], record["processes"]) == ("stopped", 143, [])
+    assert not rigs.processes_with(rig.key)
+    assert not (rig.outside / "ran").exists()
+
+
+def test_progress_checkpoints_and_metrics_flow(rig):
+    checkpoint = rig.outside / "ckpt"
+    checkpoint.mkdir()
+    manifest = '{"format": 1, "step": 5}'
+    (checkpoint / "manifest.json").write_text(manifest)
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    events = [
+        {"event": "hello", "library": "1", "can_rejoin": True, "can_stack": True},
+        {"event": "progress", "step": 5, "loss": 0.5},
+        {"event": "checkpoint", "step": 5, "path": str(checkpoint), "manifest_sha256": digest, "bytes": 9},
+        {"event": "checkpoint", "step": 6, "path": str(checkpoint), "manifest_sha256": "0" * 64, "bytes": 9},
+    ]
+    lines = "".join(json.dumps(event) + "\n" for event in events) + "not json\n[1]\n"
+    (rig.outside / "events").write_text(lines)
+    (rig.outside / "metrics").write_bytes(bytes(range(256)) * 8192)
+    rig.begin(
+        "cat $OUTSIDE/events > $OARLOCK_REPORT/events-0.jsonl; cat $OUTSIDE/metrics > $OARLOCK_REPORT/metrics-0.bin;"
+        "sleep 1000"
+    )
+    rig.server.wait_for(lambda: rig.server.checkpoints and any(r.get("progress") for r in rig.server.reports))
+    rig.server.order(stop={"grace_s": 5})
+    rig.finish()
+    (posted,) = rig.server.checkpoints
+    assert (posted["step"], posted["manifest"]) == (5, {"format": 1, "step": 5})
+    reports = rig.server.reports
+    assert next(r["progress"] for r in reports if r.get("progress"))["loss"] == 0.5
+    assert next(r["hello"] for r in reports if r.get("hello"))["can_rejoin"] is True
+    assert bytes(rig.server.metrics["0"]) == bytes(range(256)) * 8192
+    assert "does not have the digest" in (rig.directory / "agent.log").read_text()
+
+
+def test_a_new_round_is_written_for_the_survivors(rig):
+    rig.begin("exec sleep 1000")
+    rig.server.wait_for(lambda: rig.server.phases() == ["PROCESSING"])
+    rig.server.open_barrier(round=2, files={"hostfile": "b\n"}, processes=[{"env": {"RANK": "7"}}])
+    rig.server.order(round=2)
+    path = rig.directory / "report/rendezvous.json"
+    rigs.until(path.exists, "the second round")
+    assert json.loads(path.read_text()) == {"round": 2, "processes": [{"env": {"RANK": "7"}}], "restore": []}
+    assert (rig.directory / "hostfile").read_text() == "b\n"
+
+
+def test_the_same_sources_make_the_same_bytes(tmp_path, agent):
+    again = zipapp.build(tmp_path / "again.pyz")
+    assert again.read_bytes() == agent.read_bytes()
+    before = again.stat().st_mtime_ns
+    zipapp.build(again)
+    assert again.stat().st_mtime_ns == before, "what is there already is left alone"
