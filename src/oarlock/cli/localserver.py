@@ -1,0 +1,158 @@
+"""The local server as seen from outside: started as a process of its own, found by `server.json`, ended by request.
+
+Whoever starts it waits until it answers, and tells what it said where it does not. Two who start it at once find the
+same one: the second server gives up at the home's lock, and both see the first one's file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from oarlock.cli import terminal
+from oarlock.client import places, settings
+from oarlock.spec import errors, quantities
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+LOG_FILE = "server.log"
+_LOOK_S = 0.02
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What `oarlock up` passes on to the server."""
+
+    host: str | None = None
+    port: int | None = None
+    virtual_nodes: int | None = None
+    virtual_gpus: int | None = None
+    backend: str | None = None
+
+    def arguments(self) -> list[str]:
+        given = msgspec.structs.asdict(self)
+        return [word for name, value in given.items() if value is not None for word in _flag(name, value)]
+
+
+def _flag(name: str, value: object) -> tuple[str, str]:
+    return f"--{name.replace('_', '-')}", str(value)
+
+
+def running(home: Path) -> places.ServerFile | None:
+    """The file of a local server whose process lives."""
+    left = places.read(home)
+    return left if left is not None and (not left.pid or places.alive(left.pid)) else None
+
+
+def ensure(told: settings.Settings) -> None:
+    """Have a server to talk to: a named one is taken as it is, a local one is started where none runs, and said so."""
+    if told.server is not None or running(told.home) is not None:
+        return
+    began = time.monotonic()
+    left = start(told.home, Options())
+    took = quantities.duration_text(time.monotonic() - began)
+    terminal.say(f"Started a local server at {left.url} in {took} (oarlock down ends it).")
+
+
+def start(home: Path, options: Options) -> places.ServerFile:
+    """Start a server that outlives this process, and wait until it listens. Raises Unavailable with what it said."""
+    make_home(home)
+    log = home / LOG_FILE
+    with _opened(log) as file:
+        began_at = file.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "oarlock.main", *options.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "OARLOCK_HOME": str(home)},
+            cwd=home,
+            start_new_session=True,
+        )
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until:
+        left = running(home)
+        if left is not None and answers(left.url):
+            process.returncode = 0  # it outlives us on purpose: nobody is to warn of it
+            return left
+        if process.poll() is not None:
+            left = running(home)
+            if left is not None and answers(left.url):
+                return left
+            if process.returncode != 0 or left is None:
+                raise _failed(f"the local server ended at once (exit code {process.returncode})", log, began_at)
+        time.sleep(_LOOK_S)
+    process.kill()
+    process.wait()
+    raise _failed(f"the local server did not answer within {START_TIMEOUT_S:.0f} s", log, began_at)
+
+
+def make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise errors.Unavailable(
+            f"{home} cannot be made: {error.strerror}", hint="Set OARLOCK_HOME to a directory that you may write."
+        ) from error
+
+
+def stop(home: Path, left: places.ServerFile) -> None:
+    """Wait until the process has ended; a SIGTERM says it again. Raises Unavailable when it does not."""
+    until = time.monotonic() + STOP_TIMEOUT_S
+    asked = False
+    while places.alive(left.pid):
+        remaining = until - time.monotonic()
+        if remaining <= 0:
+            raise errors.Unavailable(
+                f"the server (process {left.pid}) does not end", hint=f"Its log is {home / LOG_FILE}."
+            )
+        if not asked and remaining < STOP_TIMEOUT_S - 3:
+            os.kill(left.pid, signal.SIGTERM)
+            asked = True
+        time.sleep(_LOOK_S)
+
+
+def answers(url: str) -> bool:
+    """Whether somebody listens there."""
+    import socket
+
+    host, _, port = url.partition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _opened(log: Path) -> IO[bytes]:
+    """The server's log, for appending, readable by its owner alone."""
+    try:
+        return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+    except OSError as error:
+        raise errors.Unavailable(
+            f"{log} cannot be written: {error.strerror}", hint="Set OARLOCK_HOME to a directory that you may write."
+        ) from error
+
+
+def _failed(message: str, log: Path, began_at: int) -> errors.Unavailable:
+    said = last_lines(log, began_at)
+    body = "".join(f"\n  | {line}" for line in said)
+    return errors.Unavailable(
+        message + (f"; it said:{body}" if body else ""), hint="`oarlock doctor` looks for the reason."
+    )
+
+
+def last_lines(log: Path, began_at: int = 0, count: int = 10) -> Sequence[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(began_at, log.stat().st_size - 16_384))
+            return file.read(16_384).decode("utf-8", "replace").splitlines()[-count:]
+    except OSError:
+        return []

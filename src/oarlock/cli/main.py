@@ -1,0 +1,188 @@
+"""The command line's door. Verbs are named here with one line each, and loaded when they are called: `oarlock --help`
+and a wrong word cost nothing but click.
+
+stdout is the result, everything else goes to stderr. The exit code is the job's where one was followed, 2 for what was
+typed wrongly, 1 for everything else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from oarlock.cli import complaints, terminal
+from oarlock.spec import errors
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run": {
+        "run": ("run:run", "Submit the working directory with a command, and follow it"),
+        "submit": ("submit:submit", "Submit a job file"),
+        "plan": ("submit:plan", "Say what would happen to a job file: now, later or never"),
+    },
+    "Look": {
+        "ps": ("ps:ps", "List jobs"),
+        "show": ("show:show", "Tell one job's whole story"),
+        "why": ("why:why", "Say in three lines why a job is where it is"),
+        "logs": ("logs:logs", "Print a job's output"),
+        "metrics": ("metrics:metrics", "Show what a job measured"),
+        "tensorboard": ("tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
+    },
+    "Act": {
+        "halt": ("intents:halt", "Stop jobs and keep them, to be resumed"),
+        "resume": ("intents:resume", "Go on with halted jobs"),
+        "cancel": ("intents:cancel", "Stop jobs for good"),
+        "rm": ("intents:rm", "Forget jobs that have ended"),
+        "exec": ("execute:execute", "Run a command inside a task"),
+    },
+    "Cluster": {
+        "nodes": ("nodes:nodes", "List the machines and who holds what"),
+        "pools": ("pools:pools", "List the resource pools"),
+        "usage": ("usage:usage", "Sum up device-hours and CPU-hours"),
+    },
+    "Server": {
+        "up": ("server:up", "Start the local server"),
+        "down": ("server:down", "End the local server; what runs goes on"),
+        "doctor": ("doctor:doctor", "Look for what is wrong here, and say how to mend it"),
+        "login": ("login:login", "Remember a server and its token"),
+        "users": ("users:users", "Users and tokens, for administrators"),
+        "version": ("version:version", "Versions of the client and the server"),
+    },
+}
+VERBS = {verb: place for verbs in SECTIONS.values() for verb, place in verbs.items()}
+
+
+class Root(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(f"oarlock.cli.{module}"), name)
+        assert isinstance(found, click.Command)  # else the table above is wrong
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in VERBS and not ctx.resilient_parsing and not word.startswith("-"):
+            raise errors.InvalidInput(f"there is no verb {word[:60]!r}", hint=nearest_verb(word))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, verbs in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(verb.ljust(11), text) for verb, (_, text) in verbs.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(verb, help=text) for verb, (_, text) in VERBS.items() if verb.startswith(incomplete)]
+
+
+def nearest_verb(word: str) -> str:
+    near = difflib.get_close_matches(word, list(VERBS), n=1, cutoff=0.5)
+    return f"Did you mean `oarlock {near[0]}`?" if near else "`oarlock --help` lists them."
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        import oarlock
+
+        terminal.out(f"oarlock {oarlock.__version__}")
+        ctx.exit()
+
+
+def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from oarlock.cli import completion
+
+        if param.name == "install_completion":
+            completion.install(os.environ)
+        else:
+            completion.show(os.environ)
+        ctx.exit()
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Run deep-learning work: one job file, one scheduler, one record of what happened.",
+    epilog="Begin with: oarlock run -- python train.py",
+    no_args_is_help=True,
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print it.")
+@click.option(
+    "--install-completion",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_completion,
+    help="Let this shell complete verbs, options and jobs.",
+)
+@click.option(
+    "--show-completion",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_completion,
+    help="Print the script that does it.",
+)
+def root() -> None:
+    pass
+
+
+def main(args: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    terminal.forgiving()
+    as_json = "--json" in args[: args.index("--") if "--" in args else len(args)]
+    try:
+        code: object = root.main(list(args), prog_name="oarlock", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except errors.OarlockError as error:
+        return complaints.tell(error, as_json=as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        terminal.out(error.ctx.get_help())
+        return 2
+    except click.ClickException as error:
+        return _usage(error, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        terminal.say()
+        return 130
+    except BrokenPipeError:
+        _drop_stdout()
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last border: no traceback reaches a user unasked
+        complaints.debug(error)
+        return complaints.tell_unforeseen(error, as_json=as_json)
+
+
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    hint = f"See `{context.command_path} --help`." if context is not None else "See `oarlock --help`."
+    return complaints.tell_usage(error.format_message(), hint, as_json=as_json)
+
+
+def _drop_stdout() -> None:
+    """Whoever read our output has gone: nothing is left to be flushed at the end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+
+
+def app_entry() -> None:
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    app_entry()

@@ -1,0 +1,155 @@
+"""A job's progress in words: what it waits for, how far it is, how long it will take. Pure: a job and a time in, text
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from oarlock.cli import terminal
+from oarlock.spec import attempts, intents, jobs, phases, quantities
+
+PHASE_COLOURS = {
+    phases.Phase.QUEUED: "yellow",
+    phases.Phase.DEPLOYING: "cyan",
+    phases.Phase.DOWNLOADING: "cyan",
+    phases.Phase.PROCESSING: "blue",
+    phases.Phase.STORING: "cyan",
+    phases.Phase.COMPLETED: "green",
+    phases.Phase.FAILED: "red",
+    phases.Phase.CANCELED: "magenta",
+    phases.Phase.HALTED: "magenta",
+}
+_WIDEST_BAR = 30
+_NARROWEST_BAR = 8
+
+Paint = Callable[[str, str], str]
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the job is. `left_s` and `fraction` are None where the end is not known."""
+
+    step: int
+    total_steps: int | None = None
+    loss: float | None = None
+    examples_per_s: float | None = None
+    epoch: float | None = None
+    fraction: float | None = None
+    left_s: float | None = None
+
+
+def read(job: jobs.Job) -> Reading | None:
+    """Of the present or last attempt: the task that leads, which is the first that has reported anything."""
+    attempt = job.attempt
+    if attempt is None:
+        return None
+    found = [task.progress for task in attempt.tasks if task.progress is not None]
+    if not found:
+        return None
+    progress = found[0]
+    total = progress.total_steps or None
+    fraction = min(1.0, progress.step / total) if total else None
+    return Reading(
+        step=progress.step,
+        total_steps=total,
+        loss=progress.loss,
+        examples_per_s=progress.examples_per_s,
+        epoch=progress.epoch,
+        fraction=fraction,
+        left_s=_left_s(attempt, progress, total),
+    )
+
+
+def _left_s(attempt: attempts.Attempt, progress: attempts.Progress, total: int | None) -> float | None:
+    """From the mean pace of this attempt, which began at the step that it restored."""
+    done = progress.step - (attempt.restore_step or 0)
+    if total is None or attempt.processing_at is None or done <= 0 or progress.at <= attempt.processing_at:
+        return None
+    return max(0, total - progress.step) * (progress.at - attempt.processing_at) / done
+
+
+def facts(reading: Reading) -> list[str]:
+    """`120/500`, `loss 0.0213`, `810 examples/s`, `1m 20s left`: the most important first."""
+    parts = [f"step {reading.step}" + (f"/{reading.total_steps}" if reading.total_steps else "")]
+    if reading.loss is not None:
+        parts.append(f"loss {number(reading.loss)}")
+    if reading.left_s is not None:
+        parts.append(f"{quantities.duration_text(reading.left_s)} left")
+    if reading.examples_per_s is not None:
+        parts.append(f"{number(reading.examples_per_s)} examples/s")
+    return parts
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 1e-3:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
+
+
+def short(job: jobs.Job) -> str:
+    """For a cell of a table: `45% loss 0.0213`, `step 120`, or nothing."""
+    reading = read(job)
+    if reading is None:
+        return ""
+    first = f"{reading.fraction:.0%}" if reading.fraction is not None else f"step {reading.step}"
+    return first + (f" loss {number(reading.loss)}" if reading.loss is not None else "")
+
+
+def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, paint: Paint | None = None) -> str:
+    """The one line under a job that is followed, within `columns` cells."""
+    paint = paint or (lambda text, colour: text)
+    name = terminal.cut(terminal.clean(job.name), 20)
+    waited = quantities.duration_text(max(0.0, now - (job.phase_at or job.created_at)))
+    phase = str(job.phase) if job.intent is intents.Intent.RUN or job.terminal else f"{job.phase} ({job.intent})"
+    head = f"{name}  {paint(phase, PHASE_COLOURS[job.phase])}"
+    used = len(name) + 2 + len(phase)
+    reading = read(job) if job.phase in (phases.Phase.PROCESSING, phases.Phase.STORING) else None
+    if reading is None:
+        rest = "  ".join(part for part in (_whole_seconds(waited), waiting_for(job)) if part)
+        return f"{head}  {terminal.cut(rest, columns - used - 2)}"
+    parts = facts(reading)
+    while len(parts) > 1 and used + 2 + len("  ".join(parts)) > columns:
+        parts.pop()
+    rest = "  ".join(parts)
+    room = columns - used - len(rest) - 6
+    drawn = bar(reading.fraction, min(room, _WIDEST_BAR), unicode=unicode) if reading.fraction is not None else ""
+    return f"{head}  {drawn}  {rest}" if drawn else f"{head}  {terminal.cut(rest, columns - used - 2)}"
+
+
+def bar(fraction: float, width: int, *, unicode: bool = True) -> str:
+    """`[#####-----]`; nothing where there is no room for one."""
+    if width < _NARROWEST_BAR:
+        return ""
+    full = round(fraction * width)
+    done, left = ("━", "╌") if unicode else ("#", "-")
+    return f"[{done * full}{left * (width - full)}]"
+
+
+def waiting_for(job: jobs.Job) -> str:
+    """What a job that does not run yet waits for: the refusal's sentence, or what its tasks are at."""
+    if job.phase is phases.Phase.QUEUED:
+        return terminal.clean(job.refusal.message if job.refusal is not None else job.reason)
+    live = job.live
+    if live is None:
+        return terminal.clean(job.reason)
+    details = [task.detail for task in live.tasks if task.detail]
+    return terminal.clean(details[0]) if details else counted(live)
+
+
+def counted(attempt: attempts.Attempt) -> str:
+    """`2 PROCESSING, 1 DOWNLOADING`: the tasks by phase."""
+    counts: dict[str, int] = {}
+    for task in attempt.tasks:
+        counts[task.phase] = counts.get(task.phase, 0) + 1
+    return ", ".join(f"{count} {phase}" for phase, count in counts.items())
+
+
+def _whole_seconds(text: str) -> str:
+    """A time that is drawn every moment stands still but for its last digit."""
+    return text if not text.endswith(" s") else f"{float(text[:-2]):.0f} s"

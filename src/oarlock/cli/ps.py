@@ -1,0 +1,120 @@
+"""`oarlock ps`: the jobs, newest first."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from oarlock.cli import command, terminal
+
+if TYPE_CHECKING:
+    from oarlock.client import client as clients
+    from oarlock.spec import jobs
+
+PHASES = ("QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED", "FAILED", "CANCELED", "HALTED")
+
+
+@command.verb("ps", short_help="List jobs")
+@command.option("--all", "-a", "everything", is_flag=True, help="All of them, not the newest 20.")
+@command.option("--limit", type=int, default=20, metavar="N", help="So many at most.")
+@command.option("--phase", metavar="PHASE", help="Only those in this phase.")
+@command.option("--pool", metavar="POOL", help="Only those of this pool.")
+@command.option("--owner", metavar="USER", help="Only this user's.")
+@command.option("--name", metavar="NAME", help="Only those of this name.")
+@command.option("--quiet", "-q", is_flag=True, help="Print ids alone.")
+@command.json_option
+@command.connected
+def ps(
+    client: clients.Client,
+    everything: bool,
+    limit: int,
+    phase: str | None,
+    pool: str | None,
+    owner: str | None,
+    name: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first."""
+    found = client.jobs(
+        phase=_phase(phase), pool=pool, owner=owner, name=name, limit=10**9 if everything else max(1, limit)
+    )
+    if as_json:
+        terminal.json_out({"items": found})
+    elif quiet:
+        for job in found:
+            terminal.out(job.id)
+    elif not found:
+        terminal.say("No jobs. Begin with: oarlock run -- python train.py")
+    else:
+        _table(found, time.time())
+
+
+def _phase(text: str | None) -> str | None:
+    from oarlock.spec import errors
+
+    if text is None:
+        return None
+    if text.upper() not in PHASES:
+        raise errors.InvalidInput(f"{text!r} is no phase", path="--phase", hint=f"There are: {', '.join(PHASES)}.")
+    return text.upper()
+
+
+def _table(found: list[jobs.Job], now: float) -> None:
+    from oarlock.cli import progress, tables
+
+    colours = {str(phase): colour for phase, colour in progress.PHASE_COLOURS.items()}
+    columns = [
+        tables.Column("NAME", weight=2),
+        tables.Column("PHASE", colours=colours),
+        tables.Column("INTENT"),
+        tables.Column("TASKS", weight=1),
+        tables.Column("POOL", weight=3),
+        tables.Column("AGE", right=True),
+        tables.Column("RAN", right=True),
+        tables.Column("PROGRESS", weight=1),
+        tables.Column("REASON", weight=9),
+    ]
+    tables.show(columns, [row(job, now) for job in found])
+
+
+def row(job: jobs.Job, now: float) -> list[str]:
+    """One job's cells."""
+    from oarlock.cli import progress
+
+    tasks = " ".join(f"{role.count} {name}" for name, role in job.spec.roles.items())
+    return [
+        job.name,
+        str(job.phase),
+        intent(job),
+        tasks,
+        job.pool,
+        age(now - job.created_at),
+        age((job.ended_at or now) - job.started_at) if job.started_at is not None else "",
+        "" if job.terminal and job.phase != "FAILED" else progress.short(job),
+        reason(job),
+    ]
+
+
+def intent(job: jobs.Job) -> str:
+    """Where it differs from what is."""
+    settled = job.terminal or job.phase == "HALTED" or job.intent == "run"
+    return "" if settled else str(job.intent)
+
+
+def reason(job: jobs.Job) -> str:
+    if job.phase == "QUEUED" and job.refusal is not None:
+        return job.refusal.message
+    verdict = job.attempt.verdict if job.attempt is not None else None
+    if job.phase == "FAILED" and verdict is not None:
+        return verdict.message
+    return job.reason
+
+
+def age(seconds: float) -> str:
+    """`12s`, `3m`, `5h`, `2d`."""
+    seconds = max(0.0, seconds)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -1,0 +1,91 @@
+"""`oarlock run`: a command and flags become a job of the working directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oarlock.cli import command, flags
+
+if TYPE_CHECKING:
+    from oarlock.client import client as clients
+    from oarlock.spec import jobfile
+
+
+@command.verb(
+    "run",
+    short_help="Submit the working directory with a command, and follow it",
+    context_settings={"allow_interspersed_args": False},
+    no_args_is_help=True,
+    epilog="Example: oarlock run --workers 2 -- python train.py --epochs 5",
+)
+@click.argument("words", nargs=-1, metavar="[--] COMMAND...", type=click.UNPROCESSED)
+@command.option("--file", "-f", "job_file", type=click.Path(), help="Begin with this job file; flags go before it.")
+@command.option("--dir", "directory", default=".", type=click.Path(), help="The directory to send; this one, else.")
+@command.option("--no-snapshot", is_flag=True, help="Send no code.")
+@command.option("--snapshot-limit", metavar="SIZE", help="The most that is sent: 100M, else.")
+@command.option("--detach", "-d", is_flag=True, help="Do not follow: print the job's id.")
+@command.option("--dry-run", is_flag=True, help="Print the request that would be sent.")
+@command.option("--quiet", "-q", is_flag=True, help="Do not say what was left out.")
+@command.json_option
+@flags.job_flags
+@command.server_options
+def run(
+    words: tuple[str, ...],
+    job_file: str | None,
+    directory: str,
+    no_snapshot: bool,
+    snapshot_limit: str | None,
+    detach: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    server: str | None,
+    token: str | None,
+    **given: Any,
+) -> int:
+    """Submit the working directory with COMMAND, and follow it to its end.
+
+    The exit code is the job's. Ctrl-C asks whether to stop the job or to leave it running.
+    """
+    from oarlock.cli import submitting
+
+    spec = _spec(words, job_file, given)
+    with _client(server, token, snapshot_limit) as client:
+        choice = submitting.Choice(
+            directory=None if no_snapshot else Path(directory),
+            detach=detach,
+            dry_run=dry_run,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return submitting.carry_out(client, spec, choice)
+
+
+def _spec(words: tuple[str, ...], job_file: str | None, given: dict[str, Any]) -> jobfile.JobSpec:
+    from oarlock.client import verbs
+    from oarlock.spec import errors, judging
+
+    base: Any = {}
+    if job_file is not None:
+        base = judging.plain(verbs.read_file(Path(job_file)), source=job_file)
+        if not isinstance(base, dict):
+            raise errors.InvalidInput(f"{job_file} is no mapping", hint="A job file begins as `command: ...`.")
+    if not words and "command" not in base:
+        raise errors.InvalidInput("there is no command", hint="Say what to run: oarlock run -- python train.py")
+    raw = flags.merged(base, given, words, os.environ)
+    try:
+        return judging.decode(raw)
+    except errors.InvalidInput as error:
+        raise flags.blamed(error, given) from error
+
+
+def _client(server: str | None, token: str | None, snapshot_limit: str | None) -> clients.Client:
+    from oarlock.client import client as clients
+    from oarlock.client import settings
+
+    told = settings.from_environment(server=server, token=token, snapshot_limit=snapshot_limit)
+    return clients.Client(told=told)

@@ -1,0 +1,133 @@
+"""What a terminal may be sent, and what it can do: control characters out, colours only where they are seen.
+
+Names and logs come from users: on a terminal they may not move its cursor, set its title or clear its screen. Where
+output goes to a file or a pipe, it goes as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import IO, Any
+
+# Whole escape sequences first, so that no half of one remains; then every other control character but the tab.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x9b[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "bold": 1, "dim": 2}
+
+
+def clean(text: str) -> str:
+    """One line without anything that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def shown_line(text: str) -> str:
+    """A log line as a terminal would show it in the end: what follows the last carriage return, cleaned."""
+    if "\r" in text:
+        parts = [part for part in text.split("\r") if part]
+        text = parts[-1] if parts else ""
+    return clean(text)
+
+
+def is_terminal(stream: IO[Any]) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def is_dumb() -> bool:
+    return os.environ.get("TERM", "") in ("", "dumb")
+
+
+def wants_colour(stream: IO[Any]) -> bool:
+    return is_terminal(stream) and not is_dumb() and not os.environ.get("NO_COLOR")
+
+
+def speaks_unicode(stream: IO[Any]) -> bool:
+    return (getattr(stream, "encoding", "") or "").lower().replace("-", "") in ("utf8", "utf8mb4")
+
+
+def coloured(text: str, *names: str, on: bool) -> str:
+    if not on or not text:
+        return text
+    codes = ";".join(str(COLOURS[name]) for name in names)
+    return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def columns(stream: IO[Any]) -> int:
+    """The width in cells. COLUMNS wins, as everywhere; 80 where nothing is known."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdigit() and int(said) > 0:
+        return int(said)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def cells(text: str) -> int:
+    """How many cells `text` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """`text` in at most `most` cells, with dots where something is missing."""
+    if cells(text) <= most:
+        return text
+    kept: list[str] = []
+    room = max(0, most - 3)
+    for letter in text:
+        room -= cells(letter)
+        if room < 0:
+            break
+        kept.append(letter)
+    return "".join(kept) + "..."[: max(0, most)]
+
+
+def out(text: str = "") -> None:
+    """A line of the result."""
+    sys.stdout.write(text + "\n")
+
+
+def say(text: str = "") -> None:
+    """A line about the result: to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def json_out(value: Any) -> None:
+    """The result for programs: one JSON document, indented."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def json_lines(values: Iterable[Any]) -> None:
+    import msgspec
+
+    encoder = msgspec.json.Encoder()
+    for value in values:
+        sys.stdout.write(encoder.encode(value).decode() + "\n")
+        sys.stdout.flush()
+
+
+def forgiving() -> None:
+    """Output that the terminal's encoding cannot say is escaped instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
