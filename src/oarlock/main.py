@@ -1,1 +1,451 @@
-"""The composition root: the only place that chooses implementations."""
+"""The composition root: the only place that chooses implementations.
+
+`serve(settings)` is a server from its start to its end: it takes the home's lock, opens the store and the data
+directories, starts the backend and the control loops on a thread of their own, and answers HTTP on this one. Settings
+are read once, here: flags, then OARLOCK_* variables, then the table `[server]` of `$OARLOCK_HOME/config.toml`.
+
+    this thread         uvicorn, the application; logs, blobs and metrics through their own small thread pools
+    "controllers"       an event loop with the backend and every control loop: a long plan holds up no request
+    store threads       one writer, a few readers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import getpass
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import oarlock
+from oarlock.spec import errors, failpoints
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from oarlock.api import home as homes
+    from oarlock.api import services
+    from oarlock.backends.local import backend as local
+    from oarlock.data import port as data
+    from oarlock.store import port as stores
+
+DEFAULT_HOME = "~/.oarlock"
+CONFIG_FILE = "config.toml"
+BACKLOG = 2048
+GRACE_S = 5.0
+"""How long requests that are under way may take when the server ends."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_FAILPOINT = "OARLOCK_FAILPOINT"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Each field but `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and a line of the
+    table `[server]` in config.toml.
+    """
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: the one it had before, else a free one
+    database: str | None = None  # postgresql://...; else SQLite in the home
+    virtual_nodes: int = 0
+    virtual_gpus: int = 0
+    tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
+    tls_key: str | None = None
+    url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
+    log_level: str = "INFO"
+    snapshot_limit_bytes: int = 10 << 30
+
+
+def read_settings(
+    environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int | None] | None = None
+) -> Settings:
+    """Raises InvalidInput, with the place of what cannot be meant."""
+    home = Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
+    fields = [name for name in Settings.__struct_fields__ if name != "home"]
+    values: dict[str, Any] = _config(home / CONFIG_FILE)
+    values |= {name: environ[f"OARLOCK_{name.upper()}"] for name in fields if environ.get(f"OARLOCK_{name.upper()}")}
+    values |= {name: value for name, value in (flags or {}).items() if value is not None}
+    values["home"] = str(home)
+    try:
+        told = msgspec.convert(values, Settings, strict=False, dec_hook=lambda kind, raw: kind(raw))
+    except msgspec.ValidationError as error:
+        raise errors.InvalidInput(
+            f"The server's settings cannot be used: {error}", hint=f"There are: {', '.join(fields)}."
+        ) from error
+    if (told.tls_cert is None) != (told.tls_key is None):
+        raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
+    if not 0 <= told.port < 65536:
+        raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
+    return told
+
+
+def _config(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("server", {})
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Correct it, or take it away.") from error
+    if not isinstance(table, dict):
+        raise errors.InvalidInput(f"{path}: `server` is no table.", hint="Write [server], then one setting a line.")
+    return table
+
+
+def serve(settings: Settings) -> None:
+    """Run a server until it is told to end (SIGTERM, SIGINT, POST /api/v1/shutdown). What it started runs on.
+
+    Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
+    """
+    from oarlock.api import home as homes
+    from oarlock.api import serverlog
+
+    home = homes.Home(settings.home)
+    home.lock()
+    try:
+        serverlog.open_log(settings.home / "server.log", settings.log_level)
+        arm_failpoints(os.environ)
+        _allow_many_connections()
+        asyncio.run(Server(settings, home).run())
+    finally:
+        home.unlock()
+
+
+def arm_failpoints(environ: Mapping[str, str]) -> None:
+    """`OARLOCK_FAILPOINT=guardian.after_allocation` kills this process when it comes there; `NAME:3` the third time."""
+    wanted = environ.get(_FAILPOINT)
+    if not wanted:
+        return
+    name, _, count = wanted.partition(":")
+    left = int(count or 1)
+
+    def die() -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.arm(name, die)
+
+
+def _allow_many_connections() -> None:
+    """Every waiting agent holds a connection: take as many descriptors as this process may."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Server:
+    """One server, from the sockets to the last thread."""
+
+    def __init__(self, settings: Settings, home: homes.Home) -> None:
+        self._settings = settings
+        self._home = home
+        self._started_at = time.time()
+        self._ending = asyncio.Event()
+
+    async def run(self) -> None:
+        from oarlock.api import application, serverlog
+
+        settings = self._settings
+        sock = listen(settings.host, settings.port, self._home.earlier_port())
+        port = sock.getsockname()[1]
+        url = settings.url or _url(settings, port)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(sock.close)
+            store = await asyncio.to_thread(open_store, settings)
+            stack.push_async_callback(store.close)
+            await self._admit_owner(store)
+            kept = Kept.opened(settings.home, stack)
+            engine = await stack.enter_async_context(Engine.running(settings, self._home, store, kept, url))
+            made = self._services(store, kept, engine, url)
+            http = _http(application.make(made), settings)
+            self._home.announce(self._file(url), port)
+            stack.callback(self._home.withdraw)
+            serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
+            with self._signals():
+                await self._until_ended(http, sock, made)
+            serverlog.report("ended", {"url": url})
+
+    async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: services.Services) -> None:
+        """Answer requests until somebody wants the end; then let long polls go, and the rest come to theirs."""
+        serving = asyncio.create_task(http.serve(sockets=[sock]))
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        made.wakes.close()
+        http.should_exit = True
+        ending.cancel()
+        await serving
+
+    def _services(self, store: stores.Store, kept: Kept, engine: Engine, url: str) -> services.Services:
+        from oarlock.api import (
+            authentication,
+            capabilities,
+            checkpoints,
+            crossing,
+            health,
+            inbox,
+            meters,
+            serverlog,
+            services,
+            wakes,
+        )
+        from oarlock.api import home as homes
+
+        root, settings = self._settings.home, self._settings
+        over = crossing.Crossing(engine.loop)
+        woken = wakes.Wakes(store, time.monotonic)
+        secret = self._home.task_secret(secrets.token_bytes)
+        said = engine.backend.capabilities()
+        return services.Services(
+            store=store,
+            logs=kept.logs,
+            metrics=kept.metrics,
+            blobs=kept.blobs,
+            exec=crossing.Exec(over, engine.backend),
+            secrets=homes.SecretFiles(root / "secrets"),
+            checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
+            health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time),
+            about=services.About(
+                version=oarlock.__version__,
+                backend=engine.backend.name,
+                home=str(root),
+                url=url,
+                started_at=self._started_at,
+                local=settings.host in _LOOPBACK,
+                capabilities=(*capabilities.LOCAL, *(f"{name}={value}" for name, value in said.items())),
+            ),
+            task_secret=secret,
+            clock=time.time,
+            entropy=secrets.token_bytes,
+            shutdown=self.end,
+            report=serverlog.report,
+            wakes=woken,
+            inbox=inbox.Inbox(store, time.time, woken.touched),
+            meters=meters.Meters(),
+            authenticator=authentication.Authenticator(store, secret, time.monotonic),
+            snapshot_limit_bytes=settings.snapshot_limit_bytes,
+            hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in _LOOPBACK else None,
+        )
+
+    async def _admit_owner(self, store: stores.Store) -> None:
+        """Whoever runs the server is its first administrator, by the token in the home."""
+        from oarlock.api import authentication
+        from oarlock.spec import users
+
+        name = getpass.getuser()
+        sha256 = authentication.digest(self._home.token(secrets.token_bytes))
+
+        def write(tx: stores.Transaction) -> None:
+            if tx.user(name) is None:
+                tx.put_user(users.User(name=name, right=users.Right.ADMIN, created_at=self._started_at))
+            if tx.token(sha256) is None:
+                row = users.Token(sha256=sha256, user=name, created_at=self._started_at, note="the server's own")
+                tx.put_token(row)
+
+        if await store.read(lambda view: view.token(sha256)) is None:
+            await store.write(write)
+
+    def end(self) -> None:
+        self._ending.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Any:
+        loop = asyncio.get_running_loop()
+        wanted = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        for number in wanted:
+            loop.add_signal_handler(number, self.end)
+        try:
+            yield
+        finally:
+            for number in wanted:
+                loop.remove_signal_handler(number)
+
+    def _file(self, url: str) -> homes.ServerFile:
+        from oarlock.api import home as homes
+
+        return homes.ServerFile(
+            url=url,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            version=oarlock.__version__,
+            token_file=str(self._settings.home / "token"),
+        )
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What lies in the home's data directories."""
+
+    logs: data.Logs
+    metrics: data.Metrics
+    blobs: data.Blobs
+
+    @classmethod
+    def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
+        from oarlock.data import blobs, logs, metrics
+
+        kept_logs, kept_metrics = logs.DirectoryLogs(root / "logs"), metrics.DirectoryMetrics(root / "metrics")
+        stack.callback(kept_logs.close)
+        stack.callback(kept_metrics.close)
+        return cls(kept_logs, kept_metrics, blobs.DirectoryBlobs(root / "blobs"))
+
+
+class Engine:
+    """The thread on which the backend and the control loops live."""
+
+    def __init__(self, settings: Settings, home: homes.Home, store: stores.Store, kept: Kept, url: str) -> None:
+        self._settings = settings
+        self._home = home
+        self._store = store
+        self._kept = kept
+        self._url = url
+        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._stop = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop
+        self.backend: local.LocalBackend
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, settings: Settings, home: homes.Home, store: stores.Store, kept: Kept, url: str
+    ) -> AsyncIterator[Engine]:
+        engine = cls(settings, home, store, kept, url)
+        thread = threading.Thread(target=engine._thread, name="controllers", daemon=True)
+        thread.start()
+        await asyncio.wrap_future(engine._ready)
+        try:
+            yield engine
+        finally:
+            engine.loop.call_soon_threadsafe(engine._stop.set)
+            await asyncio.to_thread(thread.join, GRACE_S)
+
+    def _thread(self) -> None:
+        try:
+            asyncio.run(self._live())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            else:
+                raise
+
+    async def _live(self) -> None:
+        from oarlock.agent import zipapp
+        from oarlock.backends.local import backend
+
+        root, settings = self._settings.home, self._settings
+        self.loop = asyncio.get_running_loop()
+        self.backend = backend.LocalBackend(
+            root,
+            agent=zipapp.build(root / "agent" / f"agent-{_agent_version()}.pyz"),
+            virtual_nodes=settings.virtual_nodes,
+            virtual_gpus=settings.virtual_gpus,
+        )
+        try:
+            self._ready.set_result(None)
+            await self._stop.wait()
+        finally:
+            await self.backend.close()
+
+
+def open_store(settings: Settings) -> stores.Store:
+    """Blocks."""
+    from oarlock.store.sql import database
+
+    return database.open_store(settings.database or f"sqlite:///{settings.home / 'oarlock.db'}")
+
+
+def listen(host: str, port: int, earlier: int) -> socket.socket:
+    """A listening socket: on `port`, else on the earlier one, else on any. Raises Unavailable."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not port and earlier:
+        with contextlib.suppress(OSError):
+            return socket.create_server((host, earlier), family=family, backlog=BACKLOG)
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise errors.Unavailable(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
+            hint="Choose another --port, or none for a free one.",
+        ) from error
+
+
+def _url(settings: Settings, port: int) -> str:
+    scheme = "https" if settings.tls_cert else "http"
+    host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _http(app: Any, settings: Settings) -> uvicorn.Server:
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        """Signals are ours: ending takes more than closing sockets."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Any:
+            yield
+
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="websockets-sansio",
+        ws_max_size=1 << 20,
+        ws_per_message_deflate=False,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(GRACE_S),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    return Quiet(config)
+
+
+def _agent_version() -> str:
+    """A digest of the agent's sources: an agent that runs keeps reading its own file, whatever is installed later."""
+    import hashlib
+
+    from oarlock.agent import zipapp
+
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(zipapp.ROOM.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m oarlock.main [--port 7317] ...`: a server in the foreground."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m oarlock.main", description="Run an Oarlock server.")
+    for name in Settings.__struct_fields__:
+        if name != "home":
+            parser.add_argument(f"--{name.replace('_', '-')}")
+    try:
+        serve(read_settings(flags=vars(parser.parse_args(arguments))))
+    except errors.OarlockError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

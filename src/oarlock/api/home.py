@@ -1,0 +1,162 @@
+"""The server's home on disk, as far as the server itself keeps it: its lock, its address, its token and its secrets.
+
+server.lock     held while a server lives: one server for each home
+server.json     where it listens, for clients and agents: written once it can be called, gone after an orderly end
+server.port     the port it had, which the next one takes again if it can: agents find it sooner
+token           the first administrator's token, readable by its owner only
+task-secret     what task tokens are derived from; it outlives the server, because agents do
+secrets/NAME    values that job files name, each readable by its owner only
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from oarlock.api import authentication
+from oarlock.spec import errors, tasktokens
+
+SECRET_LIMIT_BYTES = 64 * 1024
+_SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_OTHERS = 0o077
+
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`server.json`."""
+
+    url: str
+    pid: int
+    started_at: float
+    version: str
+    token_file: str = ""
+
+
+class Home:
+    """The directory. Raises Unavailable, with the reason, where it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Be the one server of this home until the process ends. Raises Conflict where there is one already."""
+        place = self.path / "server.lock"
+        try:
+            handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(place, error) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            there = self.read_server()
+            where = f" at {there.url} (process {there.pid})" if there is not None else ""
+            raise errors.Conflict(
+                f"A server runs for {self.path} already{where}.",
+                hint="Use it, or end it first: oarlock down. Another OARLOCK_HOME is another server.",
+            ) from error
+        self._lock = handle
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def token(self, entropy: Callable[[int], bytes]) -> str:
+        """The administrator's token, made at the first start."""
+        return self._kept("token", lambda: authentication.fresh_token(entropy).encode() + b"\n").decode().strip()
+
+    def task_secret(self, entropy: Callable[[int], bytes]) -> bytes:
+        return self._kept("task-secret", lambda: entropy(tasktokens.SECRET_BYTES))
+
+    def read_server(self) -> ServerFile | None:
+        try:
+            return msgspec.json.decode((self.path / "server.json").read_bytes(), type=ServerFile)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def earlier_port(self) -> int:
+        """0 where there was none."""
+        try:
+            text = (self.path / "server.port").read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return 0
+        return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 else 0
+
+    def announce(self, told: ServerFile, port: int) -> None:
+        write_whole(self.path / "server.port", f"{port}\n".encode())
+        write_whole(self.path / "server.json", msgspec.json.encode(told))
+
+    def withdraw(self) -> None:
+        (self.path / "server.json").unlink(missing_ok=True)
+
+    def _kept(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """The content of a file that only its owner may read, made where it is missing."""
+        place = self.path / name
+        try:
+            if not place.exists():
+                write_whole(place, make())
+            if place.stat().st_mode & _OTHERS:
+                place.chmod(0o600)
+            return place.read_bytes()
+        except OSError as error:
+            raise _unusable(place, error) from error
+
+
+class SecretFiles:
+    """Secrets as files of the home: `services.Secrets`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not self._place(name).is_file()]
+
+    def read(self, name: str) -> str:
+        place = self._place(name)
+        try:
+            if place.stat().st_mode & _OTHERS:
+                raise errors.NotFound(
+                    f"The secret `{name}` can be read by others and is not used.", hint=f"chmod 600 {place}"
+                )
+            return place.read_bytes()[:SECRET_LIMIT_BYTES].decode().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise errors.NotFound(
+                f"There is no secret `{name}`.", hint=f"Put its value into {place} (mode 0600)."
+            ) from error
+
+    def _place(self, name: str) -> Path:
+        """Names are keys of a fixed alphabet, never paths."""
+        if not _SECRET_NAME.fullmatch(name):
+            raise errors.InvalidInput("That is no name of a secret.", hint="Use lower-case letters, digits and dashes.")
+        return self._directory / name
+
+
+def write_whole(place: Path, content: bytes) -> None:
+    """Mode 0600 from the first byte, synced, and never half there."""
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(place)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _unusable(place: Path, error: OSError) -> errors.Unavailable:
+    return errors.Unavailable(
+        f"{place} cannot be used: {error.strerror}.", hint="Check its owner and the disk, or set OARLOCK_HOME."
+    )
