@@ -220,7 +220,10 @@ class Stream:
         self._tail = whole[parsed.end :]
         self.names.update(name for run in parsed.runs for name in run.names)
         if self._raw.length >= CHUNK_BYTES:
-            self._compact()
+            try:
+                self._compact()
+            except OSError:
+                return parsed.bad  # a full disk: what came is stored, and the next append tries again
         return parsed.bad
 
     def view(self) -> tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed]:
@@ -238,9 +241,14 @@ class Stream:
         raw, parsed = self._parsed()
         if not parsed.end:
             return
+        before = self._chunks.length
         self._chunks.append(chunks.encoded(raw, parsed, self._base))
         old, base = self._raw.path, self._base + parsed.end
-        self._raw = self._raw_from(base, raw[parsed.end :])
+        try:
+            self._raw = self._raw_from(base, raw[parsed.end :])
+        except OSError:
+            self._chunks.cut(before)
+            raise
         self._base = base
         old.unlink(missing_ok=True)
 
