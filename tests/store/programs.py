@@ -44,7 +44,7 @@ class Program:
         self.errors = self.process.stderr.read()
 
     def until(self, word: str) -> str:
-        """The next line that begins with this word. Fails when the program ends without it, or says nothing for long."""
+        """The next line that begins with this word. Fails when the program ends without it, or is silent for long."""
         while (line := self._spoken.get(timeout=PATIENCE_S)) is not None:
             if line.split()[0].startswith(word):
                 return line

@@ -1,10 +1,14 @@
-"""PostgreSQL keeps the contract; and what is peculiar to a server."""
+"""PostgreSQL keeps the contract; and what is peculiar to a server: connections are cut, other processes notify us."""
 
 from __future__ import annotations
 
-import pytest
-from tests.store import contract
+import asyncio
 
+import psycopg
+import pytest
+from tests.store import contract, nouns
+
+from oarlock.spec import errors
 from oarlock.store import port
 from oarlock.store.sql import database
 
@@ -13,3 +17,63 @@ class TestPostgres(contract.StoreContract):
     @pytest.fixture
     def store(self, postgres_store: database.SqlStore) -> port.Store:
         return postgres_store
+
+
+def cut(url: str) -> int:
+    """End every other session of this database, as a restart does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        others = "pid <> pg_backend_pid() AND datname = current_database()"
+        found = connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}").fetchall()
+    return len(found)
+
+
+async def test_cut_connections_are_made_again(postgres_url: str, postgres_store: database.SqlStore) -> None:
+    for number in range(3):
+        await postgres_store.write(lambda t, number=number: t.add_job(nouns.job(f"j-{number}"), at=1.0))
+        assert await postgres_store.read(lambda v: v.last_seq()) == number + 1
+        assert await asyncio.to_thread(cut, postgres_url) >= 2
+
+
+async def test_a_change_whose_connection_is_cut_under_it_runs_again_once(
+    postgres_url: str, postgres_store: database.SqlStore
+) -> None:
+    runs = []
+
+    def change(t: port.Transaction) -> int:
+        runs.append(len(runs))
+        t.add_job(nouns.job(), at=1.0)
+        if len(runs) == 1:
+            cut(postgres_url)
+        t.job("j-2")
+        return t.last_seq()
+
+    assert await postgres_store.write(change) == 1
+    assert runs == [0, 1]
+    assert await postgres_store.read(lambda v: len(v.records(0))) == 1
+
+
+async def test_other_processes_wake_a_waiter(postgres_url: str, postgres_store: database.SqlStore) -> None:
+    other = database.open_store(postgres_url)
+    postgres_store._engine.poll_s = 30.0  # so that looking is not what finds it
+    waiting = asyncio.ensure_future(postgres_store.wait(0, 60.0))
+    await asyncio.to_thread(listening, postgres_url)
+    await other.write(lambda t: t.add_job(nouns.job(), at=1.0))
+    assert await asyncio.wait_for(waiting, 20) == 1
+    await other.close()
+
+
+def listening(url: str) -> None:
+    """Return when somebody listens."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(500):
+            if connection.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'").fetchone():
+                return
+            connection.execute("SELECT pg_sleep(0.02)")
+    raise AssertionError("nobody listens")
+
+
+async def test_no_server_is_unavailable_and_the_password_is_not_said() -> None:
+    with pytest.raises(errors.Unavailable, match="cannot be used") as refused:
+        database.open_store("postgresql://ann:sesame@127.0.0.1:1/oarlock")
+    assert "sesame" not in str(refused.value)
+    assert "pg_isready" in refused.value.hint

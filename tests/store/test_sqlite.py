@@ -1,15 +1,289 @@
-"""SQLite keeps the contract; and what is peculiar to a file."""
+"""SQLite keeps the contract; and what is peculiar to a file: its disk fills, fails, or is somewhere else."""
 
 from __future__ import annotations
 
-import pytest
-from tests.store import contract
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+import sqlalchemy as sa
+from tests.store import contract, nouns, programs
+
+from oarlock.spec import errors, phases
 from oarlock.store import port
-from oarlock.store.sql import database
+from oarlock.store.sql import database, failing, filesystems, sqlite
 
 
 class TestSqlite(contract.StoreContract):
     @pytest.fixture
     def store(self, sqlite_store: database.SqlStore) -> port.Store:
         return sqlite_store
+
+
+MOUNTS = r"""
+22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:40 / /home rw - nfs4 server:/home rw
+31 30 254:2 / /home/local rw shared:2 master:1 - xfs /dev/vdb rw
+32 22 0:41 / /mnt/with\040blank rw - fuse.sshfs me@there: rw
+33 22 0:42 / /mnt/fuse rw - fuse.bindfs /x rw
+34 22 0:43 / /homework rw - cifs //server/x rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/var/lib/oarlock", None),
+        ("/home/ann/.oarlock", "nfs4"),
+        ("/home/local/ann", None),
+        ("/mnt/with blank/x", "fuse.sshfs"),
+        ("/mnt/fuse/x", None),
+        ("/homework", "cifs"),
+        ("/homeworks", None),
+    ],
+)
+def test_network_file_systems_are_known_by_the_longest_mount_above(path: str, found: str | None) -> None:
+    assert filesystems.networked(Path(path), MOUNTS) == found
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"30 22 0:40 / {tmp_path} rw - nfs4 server:/home rw\n")
+    monkeypatch.setattr(filesystems, "MOUNTS", mounts)
+    with pytest.raises(errors.Unavailable, match=r"network file system \(nfs4\)") as refused:
+        database.open_store(f"sqlite:///{tmp_path}/store.db")
+    assert "local disk" in refused.value.hint
+    assert not (tmp_path / "store.db").exists()
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///", "store.db", ""])
+def test_another_database_is_refused(url: str) -> None:
+    with pytest.raises(errors.InvalidInput, match="no database"):
+        database.open_store(url)
+
+
+def test_a_directory_or_rubbish_in_its_place_is_said(tmp_path: Path) -> None:
+    with pytest.raises(errors.Unavailable, match="cannot be opened for writing"):
+        database.open_store(f"sqlite:///{tmp_path}")
+    rubbish = tmp_path / "rubbish.db"
+    rubbish.write_bytes(b"this is no database" * 100)
+    with pytest.raises(errors.Unavailable, match="damaged, or no database"):
+        database.open_store(f"sqlite:///{rubbish}")
+
+
+async def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    store = database.open_store(f"sqlite:///{tmp_path}/store.db")
+    await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+    files = list(tmp_path.glob("store.db*"))
+    assert len(files) == 3, "no write-ahead log"
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    await store.close()
+    assert [path.name for path in tmp_path.glob("store.db*")] == ["store.db"], "closing folds the log into the file"
+
+
+async def test_commits_are_flushed(sqlite_store: database.SqlStore) -> None:
+    """`synchronous=FULL` (2): what is acknowledged survives a loss of power, as far as the disk keeps its word."""
+
+    def look(t: port.Transaction) -> list[object]:
+        return [t._connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("synchronous", "foreign_keys")]
+
+    assert await sqlite_store.write(look) == [2, 1]
+
+
+async def test_readers_cannot_write(sqlite_store: database.SqlStore) -> None:
+    with pytest.raises(errors.Unavailable, match="SQLITE_READONLY"):
+        await sqlite_store.read(lambda v: v._connection.exec_driver_sql("UPDATE log SET last_seq = 9"))
+    assert await sqlite_store.read(lambda v: v.last_seq()) == 0
+
+
+async def test_a_reader_sees_one_state_while_others_write(sqlite_store: database.SqlStore) -> None:
+    loop = asyncio.get_running_loop()
+
+    def look(v: port.View) -> tuple[int, int]:
+        before = v.last_seq()
+        write = sqlite_store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+        asyncio.run_coroutine_threadsafe(write, loop).result(30)
+        return before, v.last_seq()
+
+    assert await sqlite_store.read(look) == (0, 0)
+    assert await sqlite_store.read(lambda v: v.last_seq()) == 1
+
+
+async def fill(store: database.SqlStore) -> tuple[int, errors.Unavailable]:
+    """Add jobs with much in them until there is no room; how many were acknowledged, and what then was said."""
+    for number in range(10_000):
+        job = nouns.job(f"j-{number}", shell={"X": "x" * 20_000}, at=float(number))
+        try:
+            await store.write(lambda t, job=job: t.add_job(job, at=1.0, idempotency_key=job.id))
+        except errors.Unavailable as failure:
+            return number, failure
+    raise AssertionError("it never was full")
+
+
+async def stays_whole(store: database.SqlStore, stored: int) -> None:
+    assert await store.read(lambda v: v.count()) == {phases.Phase.QUEUED: stored}
+    assert await store.read(lambda v: (v.last_seq(), len(v.records(0)))) == (stored, stored)
+    assert await store.read(lambda v: v.submitted("ann", f"j-{stored}")) is None
+
+
+async def test_a_full_database_says_so_and_goes_on_when_there_is_room(sqlite_store: database.SqlStore) -> None:
+    """As a full disk, for whoever cannot mount one: the writer's connection may have no more pages."""
+
+    async def limit(pages: int) -> None:
+        await sqlite_store.write(lambda t: t._connection.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar())
+
+    await limit(200)
+    stored, failure = await fill(sqlite_store)
+    assert "is full; nothing was changed" in failure.message
+    assert failure.hint.startswith("Free some space there")
+    await stays_whole(sqlite_store, stored)
+    together = [
+        sqlite_store.write(lambda t, n=n: t.add_job(nouns.job(f"k-{n}", shell={"X": "x" * 90_000}), at=1.0))
+        for n in range(9)
+    ]
+    answers = await asyncio.gather(*together, return_exceptions=True)
+    assert all(isinstance(answer, errors.Unavailable) for answer in answers)
+    await stays_whole(sqlite_store, stored)
+    await limit(100_000)
+    await sqlite_store.write(lambda t: t.add_job(nouns.job(f"j-{stored}"), at=1.0))
+    await stays_whole_after(sqlite_store, stored + 1)
+
+
+async def stays_whole_after(store: database.SqlStore, stored: int) -> None:
+    assert await store.read(lambda v: (v.count(), v.last_seq())) == ({phases.Phase.QUEUED: stored}, stored)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = (
+        shutil.which("mount")
+        and os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+    if not mounted:
+        pytest.skip("only root can mount a small disk; max_page_count stands in for it")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 500_000)
+    store = database.open_store(f"sqlite:///{small_disk}/store.db")
+    stored, failure = await fill(store)
+    assert stored > 5
+    assert "full" in failure.message or "fails" in failure.message
+    await stays_whole(store, stored)
+    ballast.unlink()
+    await store.write(lambda t: t.add_job(nouns.job(f"j-{stored}"), at=1.0))
+    await stays_whole_after(store, stored + 1)
+    await store.close()
+    store = database.open_store(f"sqlite:///{small_disk}/store.db")
+    await stays_whole_after(store, stored + 1)
+    await store.close()
+
+
+async def test_a_flush_that_fails_is_not_acknowledged(sqlite_url: str, tmp_path: Path) -> None:
+    """The kernel says EIO to a few flushes: the store says Unavailable, goes on, and loses nothing that it told."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not here to make fsync fail")
+    calls = "fsync,fdatasync"
+    inject = [
+        strace,
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        f"trace={calls}",
+        "-e",
+        f"inject={calls}:error=EIO:when=6..8",
+    ]
+    tried = await asyncio.to_thread(subprocess.run, [*inject, "true"], capture_output=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip("strace may not trace here")
+
+    def run() -> list[str]:
+        with programs.running("try", sqlite_url, 30, cwd=tmp_path, before=inject) as writer:
+            assert writer.finish() == 0, writer.errors
+            return writer.lines
+
+    lines = await asyncio.to_thread(run)
+    refused = [line for line in lines if line.startswith("refused")]
+    assert refused, "no flush has failed: the writer does not flush, or strace did not reach it"
+    assert all("fails (SQLITE_IOERR" in line for line in refused)
+    told = {line.split()[1] for line in lines if line.startswith("told")}
+    assert len(told) + len(refused) == 30
+    store = database.open_store(sqlite_url)
+    found = await store.read(lambda v: {job.id for job in v.active()})
+    assert told <= found
+    records = await store.read(lambda v: v.records(0))
+    assert [record.seq for record in records] == list(range(1, len(found) + 1))
+    await store.close()
+
+
+async def test_another_process_that_holds_the_lock_is_named_not_waited_for_for_ever(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    store = database.open_store(sqlite_url)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(errors.Unavailable, match="another process holds"):
+        await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+    assert await store.read(lambda v: v.count()) == {}
+    other.execute("COMMIT")
+    other.close()
+    await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+    await store.close()
+
+
+async def test_the_table_itself_cannot_hold_a_device_twice(url: str) -> None:
+    """Whatever a transaction has looked at before: the row is there once."""
+    store = database.open_store(url)
+    slot = "INSERT INTO slots (node, kind, number, job, attempt) VALUES ('n1', 'device', 0, 'j-1', 1)"
+    await store.write(lambda t: t.put_node(nouns.node()))
+    await store.write(lambda t: t._connection.exec_driver_sql(slot).rowcount)
+    with pytest.raises(errors.Conflict) as refused:
+        await store.write(lambda t: t._connection.exec_driver_sql(slot))
+    assert isinstance(refused.value.__cause__, sa.exc.IntegrityError)
+    await store.close()
+
+
+async def test_a_cancelled_write_that_was_not_begun_is_not_made(sqlite_store: database.SqlStore) -> None:
+    loop = asyncio.get_running_loop()
+    begun = asyncio.Event()
+    may_go_on = asyncio.Event()
+
+    def slow(t: port.Transaction) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        asyncio.run_coroutine_threadsafe(may_go_on.wait(), loop).result(30)
+
+    first = asyncio.ensure_future(sqlite_store.write(slow))
+    await begun.wait()
+    second = asyncio.ensure_future(sqlite_store.write(lambda t: t.add_job(nouns.job(), at=1.0)))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    may_go_on.set()
+    await first
+    assert await sqlite_store.read(lambda v: v.count()) == {}
+
+
+def test_a_message_is_for_every_failure_of_the_driver() -> None:
+    for cause in (sqlite3.OperationalError("odd"), sqlite3.DatabaseError(""), None):
+        problem = failing.translated(sa.exc.OperationalError("SELECT", {}, cause), "/x/store.db")
+        assert isinstance(problem, errors.Unavailable)
+        assert problem.hint

@@ -1,4 +1,4 @@
-"""Programs of their own that the store's tests start, stop and kill: `python -m tests.store.writers NAME URL ARGUMENT...`.
+"""Programs that the store's tests start, stop and kill: `python -m tests.store.writers NAME URL ARGUMENT...`.
 
 Each prints a line for what it was told is done, and flushes it: what was printed was acknowledged.
 """
@@ -17,7 +17,7 @@ from tests.store import nouns
 
 from oarlock.spec import errors, events, failpoints
 from oarlock.store import port
-from oarlock.store.sql import database
+from oarlock.store.sql import database, postgres
 
 
 def say(*words: object) -> None:
@@ -46,7 +46,7 @@ async def submit(store: port.Store, prefix: str, writers: str = "4", failpoint: 
 async def lead(store: port.Store, holder: str, ttl_s: str) -> None:
     """Take the leadership, then write under that epoch, never renewing it and never looking at a clock."""
     while (epoch := await store.lead(holder, now=time.time(), ttl_s=float(ttl_s))) is None:
-        await asyncio.sleep(0.02)
+        await store.wait(sys.maxsize, 0.02)
     say("leads", epoch)
     for number in itertools.count(1):
 
@@ -67,6 +67,17 @@ async def lead(store: port.Store, holder: str, ttl_s: str) -> None:
         await asyncio.sleep(0.002)
 
 
+async def attempt(store: port.Store, count: str) -> None:
+    """Add so many jobs, one after another; print for each whether it was told done or refused."""
+    for number in range(int(count)):
+        job = nouns.job(f"j-{number}")
+        try:
+            await store.write(lambda t, job=job: t.add_job(job, at=1.0))
+            say("told", job.id)
+        except errors.Unavailable as failure:
+            say("refused", job.id, failure.message)
+
+
 async def stall(store: port.Store) -> None:
     """Say `inside` within a transaction, take a moment, and go on; say how often it was begun."""
     runs = itertools.count(1)
@@ -85,7 +96,7 @@ async def stall(store: port.Store) -> None:
 
 
 async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
-    """Grab any free device of n1 again and again, as it looked a moment ago, and let it go; print what was got and lost."""
+    """Grab devices of n1 that were free a moment ago, and let them go, again and again; print what was got and lost."""
     got = lost = 0
     for number in range(int(rounds)):
         taken = {device for claim in await store.read(lambda v: v.holdings()) for device in claim.devices}
@@ -134,9 +145,12 @@ async def add(store: port.Store, prefix: str, count: str) -> None:
 
 
 async def main(name: str, url: str, *arguments: str) -> None:
+    if name == "stall":
+        postgres.IDLE_LIMIT_S = 1  # the test waits for it
     store = database.open_store(url)
     say("open")
-    programs = {"submit": submit, "lead": lead, "stall": stall, "hold": hold, "follow": follow, "add": add}
+    programs = {"submit": submit, "try": attempt, "lead": lead, "stall": stall}
+    programs |= {"hold": hold, "follow": follow, "add": add}
     await programs[name](store, *arguments)
     await store.close()
 

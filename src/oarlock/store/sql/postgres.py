@@ -14,6 +14,7 @@ the others go on.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ CONNECT_TIMEOUT_S = 5
 LOCK_TIMEOUT_S = 10
 IDLE_LIMIT_S = 5
 STATEMENT_LIMIT_S = 60
+GLANCE_S = 0.25  # how soon a nap notices that it is to end
 CHANNEL = "oarlock_log"
 
 
@@ -69,8 +71,10 @@ class PostgresEngine:
             if self._listener is None:
                 self._listener = psycopg.connect(self._dsn, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S)
                 self._listener.execute(f"LISTEN {CHANNEL}")
-            for _ in self._listener.notifies(timeout=timeout_s, stop_after=1):
-                return
+            until = time.monotonic() + timeout_s
+            while not self._woken.is_set() and (left := until - time.monotonic()) > 0:
+                for _ in self._listener.notifies(timeout=min(left, GLANCE_S), stop_after=1):
+                    return
         except psycopg.Error:
             self._drop_listener()
             self._woken.wait(timeout_s)

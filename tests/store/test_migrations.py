@@ -1,0 +1,119 @@
+"""The schema comes to its present state from nothing and from every earlier one, and a newer one is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import autogenerate, config, migration, script
+from tests.store import nouns
+
+from oarlock.spec import errors
+from oarlock.store.sql import database, engines, postgres, schema, sqlite, upgrading
+
+
+def revisions() -> list[str]:
+    """All of them, oldest first."""
+    settings = config.Config()
+    settings.set_main_option("script_location", str(upgrading.MIGRATIONS))
+    return [one.revision for one in script.ScriptDirectory.from_config(settings).walk_revisions()][::-1]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'a directory that is not there' / 'new?%41.db'}"
+    server = request.getfixturevalue("postgres_server")
+    return server.url(server.make())
+
+
+def engine(url: str) -> engines.Engine:
+    path = Path(url.removeprefix("sqlite:///"))
+    return sqlite.SqliteEngine(path) if url.startswith("sqlite") else postgres.PostgresEngine(url)
+
+
+def migrate(url: str, to: str) -> None:
+    one = engine(url)
+    with one.writers.connect() as connection, connection.begin():
+        upgrading.upgrade(connection, to=to)
+        assert upgrading.revision(connection) == to
+    one.dispose()
+
+
+def differences(url: str) -> list[object]:
+    """What Alembic would have to do to make the tables what `schema` says."""
+    one = engine(url)
+    with one.readers.connect() as connection, connection.begin():
+        context = migration.MigrationContext.configure(connection)
+        found = autogenerate.compare_metadata(context, schema.metadata)
+    one.dispose()
+    return found
+
+
+def test_the_last_migration_is_the_one_that_the_tables_name() -> None:
+    assert revisions()[-1] == schema.REVISION
+
+
+@pytest.mark.parametrize("start", [None, *revisions()])
+async def test_from_each_revision_to_the_present_tables(empty_url: str, start: str | None) -> None:
+    if start is not None:
+        await asyncio.to_thread(migrate, empty_url, start)
+    store = database.open_store(empty_url)
+    await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+    await store.close()
+    assert await asyncio.to_thread(differences, empty_url) == []
+    store = database.open_store(empty_url)
+    assert (await store.read(lambda v: v.job("j-1"))).version == 1
+    await store.close()
+
+
+async def test_many_that_open_an_empty_database_at_once_make_it_once(empty_url: str) -> None:
+    stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(4)))
+    for number, store in enumerate(stores):
+        await store.write(lambda t, number=number: t.add_job(nouns.job(f"j-{number}"), at=1.0))
+    assert await stores[0].read(lambda v: v.last_seq()) == 4
+    for store in stores:
+        await store.close()
+
+
+async def test_a_newer_database_is_refused_with_the_next_step(url: str) -> None:
+    one = engine(url)
+    with one.writers.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    one.dispose()
+    with pytest.raises(errors.Conflict, match=f"its schema is 9999, this one knows up to {schema.REVISION}") as refused:
+        database.open_store(url)
+    assert "pip install --upgrade" in refused.value.hint
+
+
+async def test_somebody_else_s_database_is_left_alone(empty_url: str) -> None:
+    one = engine(empty_url)
+    with one.writers.connect() as connection, connection.begin():
+        connection.exec_driver_sql("CREATE TABLE recipes (name TEXT)")
+    with pytest.raises(errors.Conflict, match="none that says that they are Oarlock's"):
+        database.open_store(empty_url)
+    with one.readers.connect() as connection, connection.begin():
+        assert sa.inspect(connection).get_table_names() == ["recipes"]
+    one.dispose()
+
+
+async def test_a_migration_that_fails_changes_nothing(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start finds the database as it was, and goes on from there."""
+    broken = tmp_path / "migrations"
+    shutil.copytree(upgrading.MIGRATIONS, broken, ignore=shutil.ignore_patterns("__pycache__"))
+    last = next((broken / "versions").glob(f"{schema.REVISION}_*.py"))
+    last.write_text(last.read_text() + "    raise ZeroDivisionError\n")
+    monkeypatch.setattr(upgrading, "MIGRATIONS", broken)
+    with pytest.raises(ZeroDivisionError):
+        database.open_store(empty_url)
+    monkeypatch.undo()
+    one = engine(empty_url)
+    with one.readers.connect() as connection, connection.begin():
+        assert sa.inspect(connection).get_table_names() == []
+    one.dispose()
+    await database.open_store(empty_url).close()
