@@ -135,7 +135,7 @@ def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is
         pass
     changed = train.Session(model=nn.Linear(2, 1), **options)
     with (
-        pytest.raises(errors.CheckpointError, match=r"(?s)model does not take .* size mismatch.*resume=False"),
+        pytest.raises(errors.CheckpointError, match=r"(?s)model does not take .*size mismatch.*resume=False"),
         changed,
     ):
         pass
@@ -193,7 +193,7 @@ def test_all_stop_at_the_same_step_when_one_rank_has_had_enough(tmp_path: Path) 
     assert diary(tmp_path, 0) == diary(tmp_path, 1)
     assert diary(tmp_path)[-1] == "end NoneType True"
     steps = len([line for line in diary(tmp_path) if line.startswith("after")])
-    assert 30 <= steps < 30 + agreement.MOST_STEPS
+    assert 30 <= steps < 30 + 2 * agreement.MOST_STEPS
     for rank in range(2):
         told = [(each["event"], each.get("step")) for each in events(tmp_path / f"report-{rank}" / "events-0.jsonl")]
         ends = [each for each in told if each[0] not in ("hello", "progress")]
@@ -206,7 +206,8 @@ def test_saving_by_the_clock_happens_at_the_same_steps_everywhere(tmp_path: Path
     assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
     assert diary(tmp_path, 0) == diary(tmp_path, 1)
     saves = [line for line in diary(tmp_path) if line.startswith("checkpoint")]
-    assert len(saves) >= 200 / agreement.MOST_STEPS
+    assert len(saves) >= 200 / agreement.MOST_STEPS / 3
+    assert len(saves) == len(set(saves))
 
 
 def test_strategies_and_per_rank_state_come_back_to_their_ranks_and_are_dropped_when_those_change(
@@ -240,8 +241,8 @@ def test_the_pace_of_exchanges_is_bounded() -> None:
     for _ in range(8):
         asked._stride = asked._next_stride()
         strides.append(asked._stride)
-    assert strides == [2, 4, 8, 16, 16, 16, 16, 16]
-    asked._exchanged_at -= 60.0
+    assert strides == [2, 4, 8, 8, 8, 8, 8, 8]
+    asked._began_at -= 60.0
     assert asked._next_stride() == 1
 
 

@@ -31,7 +31,7 @@ def test_alone_there_is_a_world_of_one_and_no_process_group() -> None:
     assert (train.rank(), train.world_size(), train.is_chief(), train.device()) == (0, 1, True, ours.device)
     assert not torch.distributed.is_initialized()
     assert ours.gather("x") == ["x"]
-    assert ours.largest((3, 1)) == [3, 1]
+    assert ours.start_largest((3, 1))() == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def exchange() -> None:
     assert train.init() is ours
     assert torch.distributed.get_backend() == "gloo"
     assert ours.gather({"rank": ours.rank}) == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
-    assert ours.largest((ours.rank, -ours.rank, 1 << 40)) == [2, 0, 1 << 40]
+    assert ours.start_largest((ours.rank, -ours.rank, 1 << 40))() == [2, 0, 1 << 40]
     train.shutdown()
     assert not torch.distributed.is_initialized()
 

@@ -1,23 +1,25 @@
 """How the ranks stop and save at the same step.
 
 A signal reaches ranks at different moments, and clocks differ; but a collective that one rank enters alone never ends.
-So at step boundaries the ranks exchange two small numbers: the strongest wish to stop, and whether the chief's clock
-says that it is time to save. What comes out is the same everywhere.
+So at step boundaries the ranks exchange small numbers: the strongest wish to stop, and whether the chief's clock says
+that it is time to save. What comes out is the same everywhere.
 
-An exchange between two processes of one host takes about 0.3 ms, so short steps share one: the chief says after how
-many steps the next is due, so that one falls due every 50 ms or every step, whichever is longer. At most 16 steps share
-one, since the next steps may be slow and the grace is short.
+An exchange takes 0.3 ms on an idle host and some milliseconds on a busy one, mostly waiting. So short steps share one:
+the chief says after how many steps the next begins, at most 8, so that about one begins every 50 ms; and its outcome is
+looked at when the next one begins, by when it has long arrived. Steps of 25 ms and more wait for an exchange of their
+own, so that a request to stop is heeded after the very step it came in.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from oarlock.train.world import World
 
 EVERY_S = 0.05
-MOST_STEPS = 16
+MOST_STEPS = 8
 
 GO_ON, FINISH, STOP = 0, 1, 2  # FINISH: the script has had enough. STOP: a signal asked for it. The stronger wins.
 
@@ -35,8 +37,10 @@ class Agreement:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._stride, self._steps_left = 1, 1
-        self._exchanged_at = time.monotonic()
+        self._stride = self._steps_left = 1
+        self._began_at = time.monotonic()
+        self._under_way: Callable[[], list[int]] | None = None
+        self._save_under_way = False
 
     def settle(self, *, stop: int, save: bool) -> Decision:
         """This rank's wish to stop and, on the chief, its wish to save, into what all do now."""
@@ -45,16 +49,29 @@ class Agreement:
         self._steps_left -= 1
         if self._steps_left:
             return Decision(GO_ON, False)
-        chief = self._world.is_chief
-        agreed_stop, agreed_save, self._stride = self._world.largest(
-            (stop, int(save and chief), self._next_stride() if chief else 1)
-        )
+        outcomes = [self._under_way()] if self._under_way else []
+        if outcomes:
+            self._save_under_way = False
+        self._under_way = self._begin(stop, save)
+        if self._stride == 1:
+            outcomes.append(self._under_way())
+            self._under_way = None
+            self._save_under_way = False
+        if outcomes:
+            self._stride = outcomes[-1][2]
         self._steps_left = self._stride
-        return Decision(agreed_stop, bool(agreed_save))
+        return Decision(max((each[0] for each in outcomes), default=GO_ON), any(each[1] for each in outcomes))
+
+    def _begin(self, stop: int, save: bool) -> Callable[[], list[int]]:
+        if not self._world.is_chief:
+            return self._world.start_largest((stop, 0, 0))
+        wish = save and not self._save_under_way  # or one wish would be granted twice
+        self._save_under_way = self._save_under_way or wish
+        return self._world.start_largest((stop, int(wish), self._next_stride()))
 
     def _next_stride(self) -> int:
         """As many steps as fit into EVERY_S at the present pace, at most twice as many as last time."""
         now = time.monotonic()
-        step_s = (now - self._exchanged_at) / self._stride
-        self._exchanged_at = now
+        step_s = (now - self._began_at) / self._stride
+        self._began_at = now
         return max(1, min(MOST_STEPS, 2 * self._stride, int(EVERY_S / max(step_s, 1e-9))))

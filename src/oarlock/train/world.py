@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,16 +48,24 @@ class World:
         distributed.all_gather_object(values, value, group=self.control)
         return values
 
-    def largest(self, numbers: Sequence[int]) -> list[int]:
-        """The largest over all ranks of each of these integers. All ranks must call it, with as many numbers."""
+    def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
+        """Begin to find the largest over all ranks of each of these integers; what is returned waits and gives them.
+
+        All ranks must call it, with as many numbers, and in the same order as their other exchanges.
+        """
         if self.world_size == 1:
-            return list(numbers)
+            return lambda: list(numbers)
         import torch
         from torch import distributed
 
         tensor = torch.tensor(numbers, dtype=torch.int64)
-        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self.control)
-        return [int(number) for number in tensor.tolist()]
+        work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self.control, async_op=True)
+
+        def wait() -> list[int]:
+            work.wait()
+            return [int(number) for number in tensor.tolist()]
+
+        return wait
 
 
 _world: World | None = None
