@@ -1,6 +1,6 @@
 """What the local backend's tests share: a stand-in for the agent, and a rig that makes tasks with it and ends them all.
 
-The stand-in obeys section 1 of docs/agent-protocol.md (the lock, the control group, exit.json) and nothing else: it needs no server.
+The stand-in obeys section 1 of docs/agent-protocol.md (lock, control group, exit.json), and needs no server.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
+from tests.backends import contract
+
 from oarlock.backends import port
 from oarlock.backends.local import backend as local
 from oarlock.backends.local import cgroups, gpus, locks, processes
 from oarlock.spec import assignments, attempts, holdings, observations
-from tests.backends import contract
 
 STAND_IN = """\
 import fcntl, json, os, subprocess, sys, time

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.backends import contract, local_rig
 
 from oarlock.backends.local import cgroups
-from tests.backends import contract, local_rig
 
 
 @pytest.mark.skipif(not local_rig.can_group(), reason="no control group can be made here")

@@ -48,13 +48,13 @@ class Cgroup:
 
 
 class OutOfMemory:
-    """The kernel's own count of kills for want of memory: of the task's cgroup, else of the one the agent lives in.
+    """The kernel's own count of kills for want of memory: of the task alone, else of the cgroup the agent lives in.
 
     The agent's own may be shared with others (on a laptop), so there only a process that died of SIGKILL counts.
     """
 
-    def __init__(self, cgroup: Cgroup) -> None:
-        own = os.path.join(cgroup.path, "memory.events") if cgroup.usable else ""
+    def __init__(self, cgroup: Cgroup, counter: str | None = None) -> None:
+        own = counter or (os.path.join(cgroup.path, "memory.events") if cgroup.usable else "")
         self.exclusive = bool(own) and os.path.exists(own)
         self._path = own if self.exclusive else _counter_of_self()
         self._before = _count(self._path)

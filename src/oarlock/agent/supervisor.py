@@ -61,7 +61,7 @@ class Supervisor:
         self._board = Board()
         self._journal = journal.Journal(task.path("agent.log"))
         self._cgroup = cgroups.Cgroup(task.cgroup)
-        self._oom = cgroups.OutOfMemory(self._cgroup)
+        self._oom = cgroups.OutOfMemory(self._cgroup, task.oom_counter)
         self._reach = killing.Reach(task.key.text, self._cgroup)
         self._errands = errand.Errands(task, self._board, self._reach)
         self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)

@@ -42,6 +42,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     train_path: str | None = None
     hook_path: str | None = None
     cgroup: str | None = None
+    oom_counter: str | None = None
     gpus: tuple[int, ...] | None = None
     freeze_s: float | None = None
 

@@ -233,6 +233,7 @@ class LocalBackend:
             address=ADDRESS,
             ports=one.holding.ports or one.assignment.ports,
             cgroup=group.unified,
+            oom_counter=group.oom_counter,
             gpus=None if not hidden else () if self._virtual[0] else one.holding.devices,
             env=env,
         )

@@ -46,6 +46,13 @@ class Group(msgspec.Struct, frozen=True):
     def directories(self) -> tuple[str, ...]:
         return ((self.unified,) if self.unified else ()) + self.legacy
 
+    @property
+    def oom_counter(self) -> str | None:
+        """The file that counts the kernel's kills for memory in this task; None where nothing does."""
+        unified = [Path(self.unified) / "memory.events"] if self.unified else []
+        counters = unified + [Path(directory) / "memory.oom_control" for directory in self.legacy]
+        return next((str(counter) for counter in counters if counter.exists()), None)
+
 
 class Mount(msgspec.Struct, frozen=True):
     """A mounted hierarchy and where this process is in it. `controllers` is empty for v2, which lists its own."""
@@ -167,9 +174,8 @@ def kill(group: Group) -> bool:
 
 def oom_kills(group: Group) -> int:
     """How many processes of the task the kernel has killed for its memory limit, children included."""
-    unified = [_fields(Path(group.unified) / "memory.events")] if group.unified is not None else []
-    legacy = [_fields(Path(directory) / "memory.oom_control") for directory in group.legacy]
-    return max((fields.get("oom_kill", 0) for fields in unified + legacy), default=0)
+    counter = group.oom_counter
+    return _fields(Path(counter)).get("oom_kill", 0) if counter is not None else 0
 
 
 def remove(group: Group) -> bool:
