@@ -11,11 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
-
-import msgspec
 
 from oarlock.cli import terminal
 from oarlock.client import places, settings
@@ -27,22 +25,8 @@ LOG_FILE = "server.log"
 _LOOK_S = 0.02
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `oarlock up` passes on to the server."""
-
-    host: str | None = None
-    port: int | None = None
-    virtual_nodes: int | None = None
-    virtual_gpus: int | None = None
-    backend: str | None = None
-
-    def arguments(self) -> list[str]:
-        given = msgspec.structs.asdict(self)
-        return [word for name, value in given.items() if value is not None for word in _flag(name, value)]
-
-
-def _flag(name: str, value: object) -> tuple[str, str]:
-    return f"--{name.replace('_', '-')}", str(value)
+Options = Mapping[str, object]
+"""What `oarlock up` passes on to the server: flags of `python -m oarlock.main` by name."""
 
 
 def running(home: Path) -> places.ServerFile | None:
@@ -56,7 +40,7 @@ def ensure(told: settings.Settings) -> None:
     if told.server is not None or running(told.home) is not None:
         return
     began = time.monotonic()
-    left = start(told.home, Options())
+    left = start(told.home, {})
     took = quantities.duration_text(time.monotonic() - began)
     terminal.say(f"Started a local server at {left.url} in {took} (oarlock down ends it).")
 
@@ -68,7 +52,7 @@ def start(home: Path, options: Options) -> places.ServerFile:
     with _opened(log) as file:
         began_at = file.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "oarlock.main", *options.arguments()],
+            [sys.executable, "-m", "oarlock.main", *arguments(options)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -92,6 +76,10 @@ def start(home: Path, options: Options) -> places.ServerFile:
     process.kill()
     process.wait()
     raise _failed(f"the local server did not answer within {START_TIMEOUT_S:.0f} s", log, began_at)
+
+
+def arguments(options: Options) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def make_home(home: Path) -> None:

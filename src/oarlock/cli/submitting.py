@@ -154,7 +154,7 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, snapshot: snapshots.Sna
             if last or client.settings.server is not None:
                 raise
             terminal.say("The local server does not answer; starting it again.")
-            localserver.start(client.settings.home, localserver.Options())
+            localserver.start(client.settings.home, {})
     raise AssertionError("unreachable")
 
 

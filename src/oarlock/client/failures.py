@@ -99,7 +99,11 @@ def pause_s(request: requests.Request[Any], failure: errors.OarlockError, tries:
     """Seconds to wait before the next try of a request that failed for the `tries`-th time; None: give up."""
     if isinstance(failure, Unsent):
         pauses: tuple[float, ...] = UNSENT_PAUSES_S
-    elif isinstance(failure, errors.Unavailable) and request.repeatable:
+    elif (
+        isinstance(failure, errors.Unavailable)
+        and not isinstance(failure, errors.ServerNotFound)
+        and request.repeatable
+    ):
         pauses = LOST_PAUSES_S
     else:
         return None

@@ -41,6 +41,7 @@ class Sender:
         self._sleep = sleep
         self._place: places.Place | None = None
         self._client: httpx.Client | None = None
+        self.server_date: str | None = None  # as the last answer's header says
 
     @property
     def place(self) -> places.Place:
@@ -90,6 +91,7 @@ class Sender:
             self._open(place, request, (self._timeout_s, CONNECT_TIMEOUT_S)) as response,
         ):
             body = response.read()
+            self.server_date = response.headers.get("date")
             if response.status_code >= 300:
                 raise failures.from_response(response.status_code, body)
         return failures.decoded(body, request.answer)

@@ -1,0 +1,229 @@
+"""`oarlock show`: one job's whole story: the wish, attempts and tasks, blame, stacks, checkpoints, events."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oarlock.cli import command, terminal
+
+if TYPE_CHECKING:
+    from oarlock.client import client as clients
+    from oarlock.spec import attempts, events, jobs
+
+SHOWN_EVENTS = 15
+SHOWN_STACK_LINES = 40
+
+
+@command.verb("show", short_help="Tell one job's whole story")
+@command.job_argument
+@command.option("--events", "all_events", is_flag=True, help="All lines of its event log, not the last 15.")
+@command.option("--stacks", is_flag=True, help="Stacks in full.")
+@command.json_option
+@command.connected
+def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_json: bool) -> None:
+    """Tell JOB's whole story."""
+    found = client.job(job)
+    if as_json:
+        terminal.json_out(
+            {"job": found, "events": client.events(found.id), "checkpoints": client.checkpoints(found.id)}
+        )
+        return
+    now = time.time()
+    _head(found, now)
+    _spec(found)
+    _loss(client, found)
+    for attempt in found.attempts:
+        _attempt(found, attempt, stacks)
+    _checkpoints(client.checkpoints(found.id))
+    _events(client.events(found.id), all_events)
+
+
+def _head(job: jobs.Job, now: float) -> None:
+    from oarlock.cli import progress, ps
+
+    on = terminal.wants_colour(sys.stdout)
+    phase = terminal.coloured(str(job.phase), progress.PHASE_COLOURS[job.phase], "bold", on=on)
+    intent = f" (wanted: {ps.intent(job)})" if ps.intent(job) else ""
+    terminal.out(f"{terminal.coloured(terminal.clean(job.name), 'bold', on=on)}  {phase}{intent}  {job.id}")
+    reason = ps.reason(job)
+    if reason:
+        terminal.out(f"  {terminal.clean(reason)}")
+    reading = progress.read(job)
+    if reading is not None:
+        unicode = terminal.speaks_unicode(sys.stdout)
+        drawn = progress.bar(reading.fraction, 30, unicode=unicode) + "  " if reading.fraction is not None else ""
+        terminal.out(f"  {drawn}{'  '.join(progress.facts(reading))}")
+    times = [f"submitted {moment(job.created_at)}"]
+    if job.started_at is not None:
+        times.append(f"started {moment(job.started_at)}")
+    if job.ended_at is not None:
+        times.append(
+            f"ended {moment(job.ended_at)} after {_duration(job.ended_at - (job.started_at or job.created_at))}"
+        )
+    elif job.started_at is not None:
+        times.append(f"running for {_duration(now - job.started_at)}")
+    terminal.out("  " + ", ".join(times))
+    restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
+    code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
+    terminal.out(f"  owner {terminal.clean(job.owner)}, pool {job.pool}{restarts}{code}")
+
+
+def _spec(job: jobs.Job) -> None:
+    """What was asked for, in the job file's words; defaults are not repeated."""
+    import msgspec
+
+    _title("Spec")
+    raw = msgspec.to_builtins(job.spec)
+    raw.pop("name", None)
+    for field, value in raw.items():
+        for line in _yaml(field, value):
+            terminal.out("  " + terminal.clean(line))
+    if job.snapshot:
+        terminal.out(f"  snapshot: {job.snapshot}")
+
+
+def _yaml(field: str, value: Any) -> list[str]:
+    import shlex
+
+    if field == "command" and not isinstance(value, str):
+        return [f"command: {shlex.join(value)}"]
+    if isinstance(value, dict) and value and all(isinstance(inner, dict) for inner in value.values()):
+        return [f"{field}:", *(f"  {name}: {_flow(inner)}" for name, inner in value.items())]
+    return [f"{field}: {_flow(value)}"]
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_flow(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_flow(inner) for inner in value) + "]"
+    return (
+        {True: "true", False: "false", None: "null"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )
+
+
+def _loss(client: clients.Client, job: jobs.Job) -> None:
+    from oarlock.cli import metrics, progress
+    from oarlock.spec import errors
+
+    if job.attempt is None:
+        return
+    try:
+        found = client.metrics(job.id, ["loss"], points=200).series
+    except errors.OarlockError:
+        return
+    values = found[0].values if found else []
+    if len(values) > 1:
+        unicode = terminal.speaks_unicode(sys.stdout)
+        line = metrics.sparkline(values, 50, unicode=unicode)
+        terminal.out(f"  loss {line} {progress.number(values[0])} to {progress.number(values[-1])}")
+
+
+def _attempt(job: jobs.Job, attempt: attempts.Attempt, all_stacks: bool) -> None:
+    from oarlock.cli import tables
+
+    _title(f"Attempt {attempt.number}")
+    parts = [f"began {moment(attempt.started_at)}"]
+    if attempt.ended_at is not None:
+        parts.append(f"lasted {_duration(attempt.ended_at - attempt.started_at)}")
+    if attempt.restore_step is not None:
+        parts.append(f"from step {attempt.restore_step}")
+    if attempt.round > 1:
+        parts.append(f"round {attempt.round}")
+    if attempt.frozen_until is not None and attempt.ended_at is None:
+        parts.append(f"frozen until {moment(attempt.frozen_until)}")
+    terminal.out("  " + ", ".join(parts))
+    columns = [tables.Column(title) for title in ("  TASK", "PHASE", "NODE", "GPUS", "STEP", "EXIT")]
+    columns.append(tables.Column("DETAIL", weight=9))
+    tables.show(columns, [_task_row(task) for task in attempt.tasks])
+    _verdict(attempt)
+    for taken in attempt.stacks:
+        _stacks(taken, all_stacks)
+
+
+def _task_row(task: attempts.Task) -> list[str]:
+    exited = task.exit
+    incarnation = f" (start {task.incarnation})" if task.incarnation > 1 else ""
+    return [
+        "  " + task.name + incarnation,
+        str(task.phase),
+        task.node,
+        ",".join(map(str, task.devices)),
+        str(task.progress.step) if task.progress is not None else "",
+        f"{exited.code} {exited.cause}" if exited is not None else "",
+        task.detail,
+    ]
+
+
+def _verdict(attempt: attempts.Attempt) -> None:
+    verdict = attempt.verdict
+    if verdict is None:
+        if attempt.stop_message:
+            terminal.out(f"  ending: {terminal.clean(attempt.stop_message)}")
+        return
+    who = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
+    terminal.out(f"  {verdict.cause}:{who} {terminal.clean(verdict.message)}")
+    for line in verdict.last_lines:
+        terminal.out(f"    | {terminal.clean(line)}")
+
+
+def _stacks(taken: attempts.Stacks, in_full: bool) -> None:
+    for process, text in taken.stacks.items():
+        terminal.out(f"  stacks of {taken.task}, process {process}, at {moment(taken.at)}:")
+        lines = text.splitlines()
+        shown = lines if in_full else lines[:SHOWN_STACK_LINES]
+        for line in shown:
+            terminal.out(f"    | {terminal.clean(line)}")
+        if len(shown) < len(lines):
+            terminal.out(f"    | ... {len(lines) - len(shown)} more lines: --stacks")
+
+
+def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:
+    from oarlock.spec import quantities
+
+    if not found:
+        return
+    _title("Checkpoints")
+    for one in found[:5]:
+        size = quantities.memory_text(one.bytes)
+        terminal.out(f"  step {one.step}, attempt {one.attempt}, {size}, {moment(one.at)}: {terminal.clean(one.path)}")
+    if len(found) > 5:
+        terminal.out(f"  and {len(found) - 5} older ones")
+
+
+def _events(found: Sequence[events.Record], all_events: bool) -> None:
+    _title("Events")
+    shown = found if all_events else found[-SHOWN_EVENTS:]
+    if len(shown) < len(found):
+        terminal.out(f"  ... {len(found) - len(shown)} earlier ones: --events")
+    for record in shown:
+        terminal.out(f"  {moment(record.at)}  {record.kind:<16} {terminal.clean(_told(record.data.items()))}".rstrip())
+
+
+def _told(facts: Iterable[tuple[str, Any]]) -> str:
+    """The short facts of an event; long ones are in --json."""
+    said = [f"{name}={value}" for name, value in facts if isinstance(value, (str, int, float)) and name != "event"]
+    return terminal.cut(" ".join(said), 110)
+
+
+def _title(text: str) -> None:
+    terminal.out()
+    terminal.out(terminal.coloured(text, "bold", on=terminal.wants_colour(sys.stdout)))
+
+
+def _duration(seconds: float) -> str:
+    from oarlock.spec import quantities
+
+    return quantities.duration_text(max(0.0, seconds))
+
+
+def moment(at: float) -> str:
+    """Local time, with the day where it is not today."""
+    then = time.localtime(at)
+    same_day = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d")
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)

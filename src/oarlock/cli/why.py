@@ -1,0 +1,28 @@
+"""`oarlock why`: where a job is, why, and what would change it, in three lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oarlock.cli import command, terminal
+
+if TYPE_CHECKING:
+    from oarlock.client import client as clients
+
+
+@command.verb("why", short_help="Say in three lines why a job is where it is")
+@command.job_argument
+@command.json_option
+@command.connected
+def why(client: clients.Client, job: str, as_json: bool) -> None:
+    """Say why JOB is where it is, and what would change that."""
+    found = client.why(job)
+    if as_json:
+        terminal.json_out(found)
+        return
+    for line in found.lines:
+        terminal.out(terminal.clean(line))
+    refusal = found.refusal
+    for holder in refusal.holders[:10] if refusal is not None else ():
+        amount = ", ".join(f"{resource} {value:g}" for resource, value in holder.amount.items())
+        terminal.out(f"  held by {terminal.clean(holder.name)}: {amount}")
