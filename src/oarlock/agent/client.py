@@ -102,6 +102,10 @@ class Client:
             time.sleep(pause_s * (0.75 + os.urandom(1)[0] / 512.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
     def _once(
         self, method: str, path: str, body: object, wait_s: float, sink: Callable[[bytes], object] | None
     ) -> Answer:
@@ -303,5 +307,9 @@ def _number(text: str, radix: int) -> int:
 def _wrap(plain: socket.socket, host: str, ca_file: str | None) -> socket.socket:
     import ssl  # 5 MB and 10 ms: only where the URL asks for it
 
-    context = ssl.create_default_context(cafile=ca_file)
-    return context.wrap_socket(plain, server_hostname=host)
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        return context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise

@@ -65,7 +65,9 @@ class Orders:
             found = stacks.collect(self._task.report, self._reach)
             blanker = self._board.blanker
             texts = {name: blanker.text(text) if blanker else text for name, text in found.items()}
-            self._connect().ask("POST", "/stacks", {"request": request, "stacks": texts})
+            server = self._connect()
+            server.ask("POST", "/stacks", {"request": request, "stacks": texts})
+            server.close()
         except client.Stale:
             self._board.mark_stale()
 
