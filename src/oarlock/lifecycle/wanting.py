@@ -18,7 +18,7 @@ TaskPhase = phases.TaskPhase
 def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) -> tuple[actions.Action, ...]:
     """`observed` is everything that the backend lists of this job. Notes come first: they may change the rest."""
     live = job.live
-    found = list(_old(live, observed))
+    found = list(_old(job, observed))
     if live is None:
         return tuple(found)
     seen = {one.key: one for one in observed if one.key.attempt == live.number}
@@ -38,24 +38,31 @@ def next_wake(job: jobs.Job, now: float) -> float | None:
     return min((at for at in deadlines.every(job, live) if at > now), default=None)
 
 
-def _old(live: attempts.Attempt | None, observed: Sequence[observations.Observed]) -> Iterator[actions.Action]:
-    """What is left of earlier lives: to be ended if it runs, to be forgotten once all of an attempt is gone."""
-    number = live.number if live is not None else None
-    current = {(task.role, task.index, task.incarnation) for task in live.tasks} if live is not None else set()
+def _old(job: jobs.Job, observed: Sequence[observations.Observed]) -> Iterator[actions.Action]:
+    """What is left of earlier lives: to be ended if it runs, to be forgotten once all of an attempt is gone.
+
+    What is of a later life than the record knows is left alone: then it is the record, or its reader, that is behind.
+    """
+    live = job.live
+    last = job.attempt.number if job.attempt is not None else 0
     by_attempt: dict[int, list[observations.Observed]] = {}
     for one in observed:
-        by_attempt.setdefault(one.key.attempt, []).append(one)
-    for attempt, listed in sorted(by_attempt.items()):
-        stale = [
-            _stand_in(one.key)
-            for one in listed
-            if one.state is not State.GONE
-            and (attempt != number or (one.key.role, one.key.index, one.key.incarnation) not in current)
-        ]
+        if one.key.attempt <= last:
+            by_attempt.setdefault(one.key.attempt, []).append(one)
+    for number, listed in sorted(by_attempt.items()):
+        present = live if live is not None and live.number == number else None
+        stale = [_stand_in(one.key) for one in listed if one.state is not State.GONE and _is_stale(one.key, present)]
         if stale:
-            yield actions.Kill(attempt=attempt, tasks=tuple(stale), reason="stale")
-        elif attempt != number:
-            yield actions.Discard(attempt=attempt)
+            yield actions.Kill(attempt=number, tasks=tuple(stale), reason="stale")
+        elif present is None:
+            yield actions.Discard(attempt=number)
+
+
+def _is_stale(key: attempts.TaskKey, present: attempts.Attempt | None) -> bool:
+    if present is None:
+        return True
+    task = present.task(key.role, key.index)
+    return task is None or key.incarnation < task.incarnation
 
 
 def _stand_in(key: attempts.TaskKey) -> attempts.Task:

@@ -15,6 +15,22 @@ from oarlock.spec import errors
 NAMES: tuple[str, ...] = (
     "store.before_commit",  # the changes of a group are made, but not committed
     "store.after_commit",  # they are durable, but nobody has been told
+    "leading.after_lead",  # the store has a leader who does not know it
+    "scheduling.before_commit",  # there is a plan
+    "scheduling.after_commit",  # its launches are admitted, nobody has made a task
+    "guardian.before_record",  # ended tasks' leftovers are delivered, their ends are not recorded
+    "guardian.after_record",  # what was seen and due is recorded, nothing is done about it
+    "guardian.before_kill",
+    "guardian.after_kill",  # the backend was asked to end tasks
+    "guardian.before_launch",
+    "guardian.after_launch",  # the tasks are made, the record does not know
+    "guardian.before_release",  # everything is gone, the holdings are still held
+    "guardian.after_release",  # they are free, the backend still remembers the attempt
+    "guardian.before_discard",
+    "guardian.after_discard",
+    "retention.after_archive",  # old jobs are in the archive and in the store
+    "retention.after_removal",
+    "retention.after_unlisting",  # a checkpoint is no longer offered, its files are there
 )
 """Every failpoint there is, `room.moment`, with what is true at that moment."""
 

@@ -1,0 +1,95 @@
+"""What the agent of a task is told at its start (docs/agent-protocol.md section 1): built field by field from the
+job.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.spec import assignments, attempts, jobfile, jobs, nodes, quantities, roles, tasktokens
+
+_LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server tells all its agents. `checkpoints` is the server's own place for them: a job's are under its
+    id.
+    """
+
+    server: str
+    task_secret: bytes
+    server_file: str | None = None
+    ca_file: str | None = None
+    checkpoints: str | None = None
+    environments: str | None = None
+    helper: tuple[str, ...] = ()
+    train_path: str | None = None
+    hook_path: str | None = None
+    orphan_timeout_s: float | None = None
+    spool_bytes: int = 1 << 30
+
+
+def assignment(
+    job: jobs.Job, attempt: int, task: attempts.Task, node: nodes.Node | None, settings: Settings
+) -> assignments.Assignment:
+    """The assignment of one incarnation. `node` is where it was placed, as far as it is still known."""
+    key = task.key(job.id, attempt)
+    spec = job.spec
+    return assignments.Assignment(
+        key=str(key),
+        server=settings.server,
+        server_file=settings.server_file,
+        token=tasktokens.derive(settings.task_secret, key),
+        ca_file=settings.ca_file,
+        address=node.address if node is not None else "127.0.0.1",
+        ports=task.ports,
+        snapshot=job.snapshot,
+        downloads=spec.data,
+        uploads=_uploads(job, task),
+        requirements=spec.dependencies,
+        environments=settings.environments,
+        helper=settings.helper,
+        command=spec.command,
+        nproc=spec.roles[task.role].nproc,
+        env=_environment(job, settings),
+        path_env=job.shell,
+        grace_s=quantities.seconds(spec.grace),
+        orphan_timeout_s=settings.orphan_timeout_s,
+        spool_bytes=settings.spool_bytes,
+        train_path=settings.train_path,
+        hook_path=settings.hook_path,
+        gpus=_devices(task, node),
+        freeze_s=quantities.seconds(spec.freeze) if spec.freeze is not None else None,
+    )
+
+
+def _uploads(job: jobs.Job, task: attempts.Task) -> assignments.Upload | None:
+    """The first of the deciding tasks stores at the place itself, each other one in a folder of its own there."""
+    if job.spec.results is None:
+        return None
+    leader = next((role for role in _LEADERS if role in job.spec.roles), task.role)
+    if (task.role, task.index) == (leader, 0):
+        return assignments.Upload("results", job.spec.results)
+    return assignments.Upload("results", f"{job.spec.results.rstrip('/')}/{task.name}")
+
+
+def _environment(job: jobs.Job, settings: Settings) -> dict[str, str]:
+    """The job's own variables, and where and how often it is to keep checkpoints."""
+    asked = job.spec.checkpoint
+    env = dict(job.spec.env)
+    env["OARLOCK_JOB_NAME"] = job.name
+    if asked.to is not None:
+        env["OARLOCK_CHECKPOINTS"] = asked.to
+    elif settings.checkpoints is not None:
+        env["OARLOCK_CHECKPOINTS"] = f"{settings.checkpoints.rstrip('/')}/{job.id}"
+    if asked.every is not None:
+        env["OARLOCK_CHECKPOINT_EVERY_S"] = f"{quantities.seconds(asked.every):g}"
+    if asked.keep != jobfile.Checkpoint().keep:
+        env["OARLOCK_CHECKPOINT_KEEP"] = str(asked.keep)
+    return env
+
+
+def _devices(task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:
+    """The devices that it may see: none of a machine's where it asked for none. Without any, nothing is hidden."""
+    has_devices = node is not None and bool(node.devices)
+    return task.devices if task.devices or has_devices else None

@@ -1,0 +1,65 @@
+"""Many small changes in one transaction: a commit costs the same for a hundred as for one.
+
+When one of them fails, each is tried in a transaction of its own, so that a bad one stops nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from oarlock.spec import errors
+from oarlock.store import port as stores
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST = 200
+"""Changes in one transaction. More would keep others waiting."""
+
+Report = Callable[[str, Exception], None]
+"""Told what went wrong: with what, and how."""
+
+
+async def each(
+    store: stores.Store,
+    items: Sequence[Item],
+    change: Callable[[stores.Transaction, Item], Result],
+    *,
+    epoch: int,
+    report: Report,
+    named: Callable[[Item], str] = str,
+) -> list[Result | None]:
+    """What `change` returned for each item, in their order; None where it failed, which is reported.
+
+    Raises StaleEpoch and Unavailable: then nothing can be written at all, and what was written so far stays.
+    """
+    results: list[Result | None] = []
+    for start in range(0, len(items), MOST):
+        part = items[start : start + MOST]
+        try:
+            results += await store.write(lambda tx, part=part: [change(tx, item) for item in part], epoch=epoch)  # type: ignore[misc]
+        except (errors.StaleEpoch, errors.Unavailable):
+            raise
+        except Exception:  # noqa: BLE001 - whichever it was is found and reported below
+            for item in part:
+                results.append(await _alone(store, item, change, epoch=epoch, report=report, named=named))
+    return results
+
+
+async def _alone(
+    store: stores.Store,
+    item: Item,
+    change: Callable[[stores.Transaction, Item], Result],
+    *,
+    epoch: int,
+    report: Report,
+    named: Callable[[Item], str],
+) -> Result | None:
+    try:
+        return await store.write(lambda tx: change(tx, item), epoch=epoch)
+    except (errors.StaleEpoch, errors.Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - one bad job must not stop the others
+        report(named(item), error)
+        return None

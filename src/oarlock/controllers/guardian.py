@@ -1,0 +1,350 @@
+"""The guardian of every live job: sees what the backend sees, records it, and carries out what the record then wants.
+
+One round: the facts that the backend knows and the record does not (ends, disappearances) and what time has made true
+are recorded; then, from the record alone, tasks are killed, launched, released, forgotten. Each side effect may be
+done twice and each record is checked against the stored job, so that the guardian may die between any two lines and
+be followed by another. What fails is tried again later, each job by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from oarlock.backends import port as backends
+from oarlock.controllers import assigning, batches, rosters
+from oarlock.controllers import leading as leads
+from oarlock.controllers import leftovers as remains
+from oarlock.lifecycle import deadlines, noticing, stepping, wanting
+from oarlock.spec import actions, attempts, errors, events, failpoints, holdings, jobs, nodes, observations
+from oarlock.store import port as stores
+
+REREAD_S = 2.0
+"""How often jobs with a `hang_timeout` are read again: the log does not tell how long a task has stood still."""
+
+KILL_AGAIN_S = 1.0
+RETRY_FIRST_S = 0.5
+RETRY_MOST_S = 15.0
+LEFTOVER_TRIES = 5
+"""How often leftovers that cannot be stored are tried before their task is declared gone without them."""
+
+MOST_NOTES = 8
+"""Decisions that may follow from each other in one round: a blame, then nothing. More is a defect."""
+
+Seen = dict[str, list[observations.Observed]]
+
+
+class Guardian:
+    name = "guardian"
+
+    def __init__(
+        self,
+        store: stores.Store,
+        backend: backends.Backend,
+        leading: leads.Leading,
+        leftovers: remains.Leftovers,
+        settings: assigning.Settings,
+        *,
+        clock: Callable[[], float],
+        report: batches.Report,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._leading = leading
+        self._leftovers = leftovers
+        self._settings = settings
+        self._clock = clock
+        self._report = report
+        self._roster = rosters.Roster(store)
+        self._reread_at = 0.0
+        self._killed_at: dict[attempts.TaskKey, float] = {}
+        self._failures: dict[str, int] = {}
+        self._retry_at: dict[str, float] = {}
+        self._undelivered: dict[attempts.TaskKey, int] = {}
+        self._due: float | None = 0.0
+
+    def wake_at(self) -> float | None:
+        return self._due
+
+    async def tick(self) -> None:
+        epoch, now = self._leading.epoch, self._clock()
+        if epoch is None:
+            self._due = None
+            return
+        seen = _by_job(await self._backend.observe())
+        await self._roster.refresh()
+        await self._reread(now)
+        strangers = await self._strangers(seen)
+        guarded = {job.id: job for job in self._roster.jobs.values() if job.live is not None}
+        await self._record(guarded, seen, epoch, now)
+        for job_id in guarded:
+            if (job := self._roster.jobs.get(job_id)) is not None:
+                guarded[job_id] = job
+        wanted = [(job, wanting.wants(job, seen.get(job.id, ()), now)) for job in (*guarded.values(), *strangers)]
+        await self._act([(job, found) for job, found in wanted if found and self._may_act(job.id, now)], epoch, now)
+        self._forget(seen)
+        self._due = self._next_due(now)
+
+    # What is known
+
+    async def _reread(self, now: float) -> None:
+        if not 0 <= now - self._reread_at < REREAD_S:
+            self._reread_at = now
+            await self._roster.reread(
+                job.id
+                for job in self._roster.jobs.values()
+                if job.live is not None and job.spec.hang_timeout is not None
+            )
+
+    async def _strangers(self, seen: Seen) -> list[jobs.Job]:
+        """Jobs of which the backend has something, though they have no attempt: at rest, waiting, or removed.
+
+        Of what was removed nothing is left to decide by: it is ended and forgotten here.
+        """
+        ids = [job_id for job_id in seen if (job := self._roster.jobs.get(job_id)) is None or job.live is None]
+        if not ids:
+            return []
+        stored = await self._store.read(lambda view: {job_id: view.job(job_id) for job_id in ids})
+        for job_id, job in stored.items():
+            if job is None:
+                await self._clear(job_id, seen[job_id])
+        return [job for job in stored.values() if job is not None and job.live is None]
+
+    async def _clear(self, job_id: str, seen: list[observations.Observed]) -> None:
+        try:
+            running = [one.key for one in seen if one.state is not observations.State.GONE]
+            if running:
+                await self._backend.kill(running)
+                return
+            for number in sorted({one.key.attempt for one in seen}):
+                await self._backend.discard(job_id, number)
+        except Exception as error:  # noqa: BLE001 - tried again in the next round
+            self._report(job_id, error)
+
+    # What is recorded
+
+    async def _record(self, guarded: dict[str, jobs.Job], seen: Seen, epoch: int, now: float) -> None:
+        """Bring the record up to what is seen and to what time it is."""
+        due = [
+            job_id
+            for job_id, job in guarded.items()
+            if noticing.notices(job, seen.get(job_id, ())) or _notes(job, seen.get(job_id, ()), now)
+        ]
+        ready = [job_id for job_id in due if await self._delivered(guarded[job_id], seen.get(job_id, ()), now)]
+        if not ready:
+            return
+        failpoints.hit("guardian.before_record")
+
+        def record(tx: stores.Transaction, job_id: str) -> jobs.Job | None:
+            return _recorded(tx, job_id, seen.get(job_id, ()), now)
+
+        self._roster.adopt(await batches.each(self._store, ready, record, epoch=epoch, report=self._report))
+        failpoints.hit("guardian.after_record")
+
+    async def _delivered(self, job: jobs.Job, seen: Sequence[observations.Observed], now: float) -> bool:
+        """Whether everything that ended tasks have left has reached logs and metrics, or was tried often enough."""
+        delivered = True
+        for event in noticing.notices(job, seen):
+            if isinstance(event, events.TaskGone):
+                key = attempts.TaskKey(job.id, event.attempt, event.role, event.index, event.incarnation)
+                delivered = await self._deliver(job, key, now) and delivered
+        return delivered
+
+    async def _deliver(self, job: jobs.Job, key: attempts.TaskKey, now: float) -> bool:
+        if self._undelivered.get(key, 0) >= LEFTOVER_TRIES:
+            return True
+        if self._undelivered.get(key) and not self._may_act(job.id, now):
+            return False
+        try:
+            await self._leftovers.deliver(job, key)
+        except Exception as error:  # noqa: BLE001 - tried again, and in the end done without
+            self._undelivered[key] = self._undelivered.get(key, 0) + 1
+            self._failed(job.id, error, now)
+            return False
+        return True
+
+    # What is done
+
+    async def _act(self, wanted: list[tuple[jobs.Job, tuple[actions.Action, ...]]], epoch: int, now: float) -> None:
+        """Ends before beginnings, so that places are free early."""
+        launched: list[tuple[str, events.AnyEvent]] = []
+        released: list[tuple[str, int]] = []
+        for job, found in wanted:
+            for action in found:
+                match action:
+                    case actions.Kill():
+                        await self._kill(job, action, now)
+                    case actions.Release(attempt=number):
+                        released.append((job.id, number))
+                    case actions.Discard(attempt=number):
+                        await self._discard(job.id, number, now)
+        await self._release(released, epoch, now)
+        launches = [(job, action) for job, found in wanted for action in found if isinstance(action, actions.Launch)]
+        if launches:
+            known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
+            for job, action in launches:
+                launched.append((job.id, await self._launch(job, action, known)))
+        await self._tell(launched, epoch, now)
+
+    async def _kill(self, job: jobs.Job, action: actions.Kill, now: float) -> None:
+        keys = [task.key(job.id, action.attempt) for task in action.tasks]
+        keys = [key for key in keys if not 0 <= now - self._killed_at.get(key, -KILL_AGAIN_S) < KILL_AGAIN_S]
+        if not keys:
+            return
+        self._killed_at.update(dict.fromkeys(keys, now))
+        failpoints.hit("guardian.before_kill")
+        try:
+            await self._backend.kill(keys)
+        except Exception as error:  # noqa: BLE001 - the platform's; asked again after a while
+            self._failed(job.id, error, now)
+        failpoints.hit("guardian.after_kill")
+
+    async def _launch(self, job: jobs.Job, action: actions.Launch, known: dict[str, nodes.Node]) -> events.AnyEvent:
+        live = job.live
+        keys = tuple(task.key(job.id, action.attempt) for task in action.tasks)
+        failpoints.hit("guardian.before_launch")
+        try:
+            claims = {(claim.role, claim.index): claim for claim in self._roster.held.get(job.id, ())}
+            launches = [
+                backends.TaskLaunch(
+                    key=key,
+                    assignment=assigning.assignment(job, action.attempt, task, known.get(task.node), self._settings),
+                    holding=claims[task.role, task.index],
+                )
+                for key, task in zip(keys, action.tasks, strict=True)
+            ]
+            async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                await self._backend.launch(launches)
+        except errors.OarlockError as error:
+            return events.LaunchFailed(attempt=action.attempt, reason=error.message)
+        except TimeoutError:
+            return events.LaunchFailed(attempt=action.attempt, reason="the backend did not answer in time")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the gang must not stay half-made
+            self._report(job.id, error)
+            return events.LaunchFailed(attempt=action.attempt, reason=f"{type(error).__name__}: {error}")
+        failpoints.hit("guardian.after_launch")
+        whole = live is not None and live.launched_at is None
+        return events.Launched(attempt=action.attempt, tasks=() if whole else keys)
+
+    async def _release(self, released: list[tuple[str, int]], epoch: int, now: float) -> None:
+        """Free what the attempt held and end it, in one transaction; then the backend may forget it."""
+        if not released:
+            return
+
+        def free(tx: stores.Transaction, item: tuple[str, int]) -> jobs.Job | None:
+            return _freed(tx, *item, now)
+
+        failpoints.hit("guardian.before_release")
+        done = await batches.each(
+            self._store, released, free, epoch=epoch, report=self._report, named=lambda item: item[0]
+        )
+        failpoints.hit("guardian.after_release")
+        self._roster.adopt(done)
+        for (job_id, number), job in zip(released, done, strict=True):
+            if job is not None:
+                self._failures.pop(job_id, None)
+                await self._discard(job_id, number, now)
+
+    async def _discard(self, job_id: str, number: int, now: float) -> None:
+        failpoints.hit("guardian.before_discard")
+        try:
+            await self._backend.discard(job_id, number)
+        except Exception as error:  # noqa: BLE001 - the platform's; asked again after a while
+            self._failed(job_id, error, now)
+        failpoints.hit("guardian.after_discard")
+
+    async def _tell(self, told: list[tuple[str, events.AnyEvent]], epoch: int, now: float) -> None:
+        def record(tx: stores.Transaction, item: tuple[str, events.AnyEvent]) -> jobs.Job | None:
+            job = tx.job(item[0])
+            after = stepping.step(job, item[1], now) if job is not None else None
+            return None if after is None or after is job else tx.put_job(after, [item[1]], at=now)
+
+        self._roster.adopt(
+            await batches.each(self._store, told, record, epoch=epoch, report=self._report, named=lambda item: item[0])
+        )
+
+    # What fails, and when to look again
+
+    def _failed(self, job_id: str, error: Exception, now: float) -> None:
+        failures = self._failures.get(job_id, 0)
+        self._failures[job_id] = failures + 1
+        self._retry_at[job_id] = now + min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** min(failures, 10))
+        self._report(job_id, error)
+
+    def _may_act(self, job_id: str, now: float) -> bool:
+        return not 0 < self._retry_at.get(job_id, 0.0) - now <= RETRY_MOST_S
+
+    def _forget(self, seen: Seen) -> None:
+        """Keep no notes of what is no more."""
+        keys = {one.key for listed in seen.values() for one in listed}
+        self._killed_at = {key: at for key, at in self._killed_at.items() if key in keys}
+        self._undelivered = {key: tries for key, tries in self._undelivered.items() if key in keys}
+        known = self._roster.jobs.keys() | seen.keys()
+        self._failures = {job_id: count for job_id, count in self._failures.items() if job_id in known}
+        self._retry_at = {job_id: at for job_id, at in self._retry_at.items() if job_id in known}
+
+    def _next_due(self, now: float) -> float | None:
+        live = [job for job in self._roster.jobs.values() if job.live is not None]
+        times = [wanting.next_wake(job, now) for job in live]
+        times += [at for at in self._retry_at.values() if at > now]
+        times += [at + KILL_AGAIN_S for at in self._killed_at.values()]
+        if any(job.spec.hang_timeout is not None for job in live):
+            times.append(self._reread_at + REREAD_S)
+        return min((at for at in times if at is not None and at > now), default=None)
+
+
+def _by_job(observed: Iterable[observations.Observed]) -> Seen:
+    seen: Seen = {}
+    for one in observed:
+        seen.setdefault(one.key.job, []).append(one)
+    return seen
+
+
+def _notes(job: jobs.Job, seen: Sequence[observations.Observed], now: float) -> list[events.AnyEvent]:
+    return [action.event for action in wanting.wants(job, seen, now) if isinstance(action, actions.Note)]
+
+
+def _recorded(
+    tx: stores.Transaction, job_id: str, seen: Sequence[observations.Observed], now: float
+) -> jobs.Job | None:
+    """The job with everything that is seen and due, decided again from what is stored."""
+    stored = job = tx.job(job_id)
+    if job is None:
+        return None
+    happened: list[events.AnyEvent] = []
+    for _ in range(MOST_NOTES):
+        before = job
+        for event in noticing.notices(job, seen) or _notes(job, seen, now):
+            after = stepping.step(job, event, now)
+            happened += [event] if after is not job else []
+            job = after
+        if job is before:
+            break
+    return tx.put_job(job, happened, at=now) if job is not stored else stored
+
+
+def _freed(tx: stores.Transaction, job_id: str, number: int, now: float) -> jobs.Job | None:
+    job = tx.job(job_id)
+    event = events.Released(attempt=number)
+    after = stepping.step(job, event, now) if job is not None else None
+    if job is None or after is None or after is job:
+        return None
+    live = job.live
+    held = tx.release(job_id, number)
+    started_at = live.started_at if live is not None else now
+    tx.add_usage(_usage(job, number, held, started_at, now))
+    return tx.put_job(after, [event], at=now)
+
+
+def _usage(job: jobs.Job, number: int, held: Sequence[holdings.Holding], started_at: float, now: float) -> stores.Usage:
+    duration_s = max(0.0, now - started_at)
+    return stores.Usage(
+        owner=job.owner,
+        pool=job.pool,
+        job=job.id,
+        attempt=number,
+        started_at=started_at,
+        ended_at=now,
+        device_seconds=duration_s * sum(claim.amount.gpus for claim in held),
+        cpu_seconds=duration_s * sum(claim.amount.cpus_milli for claim in held) / 1000,
+    )

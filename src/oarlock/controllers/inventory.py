@@ -1,0 +1,68 @@
+"""Which machines there are: what the backend says of its nodes, written to the store for the scheduler to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from oarlock.backends import port as backends
+from oarlock.controllers import leading as leads
+from oarlock.spec import nodes
+from oarlock.store import port as stores
+
+PERIOD_S = 10.0
+
+
+class Inventory:
+    """Asks the backend at every `PERIOD_S`. A node that is gone while something is held on it stays, as not ready."""
+
+    name = "inventory"
+
+    def __init__(
+        self,
+        store: stores.Store,
+        backend: backends.Backend,
+        leading: leads.Leading,
+        *,
+        clock: Callable[[], float],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._leading = leading
+        self._clock = clock
+        self._period_s = period_s
+        self._due = 0.0
+
+    def wake_at(self) -> float | None:
+        return self._due
+
+    async def tick(self) -> None:
+        epoch, now = self._leading.epoch, self._clock()
+        if epoch is None or 0 < self._due - now <= self._period_s:
+            return
+        present = await self._backend.nodes()
+        stored = await self._store.read(lambda view: view.nodes())
+        if _unversioned(present) != _unversioned(stored):
+            await self._store.write(lambda tx: _write(tx, present), epoch=epoch)
+        self._due = now + self._period_s
+
+
+def _unversioned(listed: list[nodes.Node]) -> dict[str, nodes.Node]:
+    return {node.name: msgspec.structs.replace(node, version=0) for node in listed}
+
+
+def _write(tx: stores.Transaction, present: list[nodes.Node]) -> None:
+    stored = {node.name: node for node in tx.nodes()}
+    held = {claim.node for claim in tx.holdings()}
+    for node in present:
+        known = stored.pop(node.name, None)
+        wanted = msgspec.structs.replace(node, version=known.version if known is not None else 0)
+        if wanted != known:
+            tx.put_node(wanted)
+    for name, node in stored.items():
+        if name not in held:
+            tx.remove_node(name)
+        elif node.ready:
+            tx.put_node(msgspec.structs.replace(node, ready=False, reason="the backend does not list it any more"))

@@ -1,0 +1,113 @@
+"""What an ended task has left unsent: its agent died, or the server was away. The bytes are appended where they are
+missing before the task is declared gone, so that no log line, metric or last word is lost.
+
+The agent blanks secrets before it sends; what is read here went past it, so it is blanked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from oarlock.backends import port as backends
+from oarlock.data import port as data
+from oarlock.spec import attempts, errors, jobs
+
+PIECE_BYTES = 1 << 20
+_METRICS = "metrics-"
+
+
+class Blanker(Protocol):
+    """Overwrites secrets by as many `*`. `reach` bytes before and after are what it must see to know one."""
+
+    reach: int
+
+    def cover(self, data: bytes) -> bytes: ...
+
+
+class Leftovers:
+    """`blanker` gives what blanks a job's secrets; it may read them from where they lie."""
+
+    def __init__(
+        self,
+        backend: backends.Backend,
+        logs: data.Logs,
+        metrics: data.Metrics,
+        *,
+        blanker: Callable[[jobs.Job], Blanker],
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._logs = logs
+        self._metrics = metrics
+        self._blanker = blanker
+        self._clock = clock
+
+    async def deliver(self, job: jobs.Job, key: attempts.TaskKey) -> None:
+        """Append what is missing. Again: nothing. Raises Unavailable when it cannot be stored now."""
+        for left in await self._backend.leftovers(key):
+            if left.stream.startswith(_METRICS):
+                await self._deliver_metrics(key, int(left.stream.removeprefix(_METRICS)), left.path)
+            else:
+                await self._deliver_log(job, key, left)
+
+    async def _deliver_log(self, job: jobs.Job, key: attempts.TaskKey, left: backends.Leftover) -> None:
+        stored = await self._logs.length(key, left.stream)
+        if _size(left.path) <= stored:
+            return
+        blanker = self._blanker(job)
+
+        async def append(offset: int, piece: bytes) -> int:
+            return await self._logs.append(key, left.stream, offset, piece, at=self._clock())
+
+        await _append_rest(left.path, stored, append, blanker)
+
+    async def _deliver_metrics(self, key: attempts.TaskKey, process: int, path: Path) -> None:
+        async def append(offset: int, piece: bytes) -> int:
+            return await self._metrics.append(key, process, offset, piece)
+
+        if not _size(path):
+            return
+        try:
+            stored = await append(0, b"")
+        except errors.OffsetMismatch as elsewhere:
+            stored = elsewhere.length
+        try:
+            await _append_rest(path, stored, append, None)
+        except errors.TooLarge:  # over the job's quota: what was stored stays
+            return
+
+
+async def _append_rest(
+    path: Path, stored: int, append: Callable[[int, bytes], Awaitable[int]], blanker: Blanker | None
+) -> None:
+    """Piece by piece from `stored` to the end of the file. Whoever appended meanwhile is followed."""
+    while piece := _piece(path, stored, blanker):
+        try:
+            stored = await append(stored, piece)
+        except errors.OffsetMismatch as elsewhere:
+            if elsewhere.length <= stored:
+                raise
+            stored = elsewhere.length
+
+
+def _piece(path: Path, offset: int, blanker: Blanker | None) -> bytes:
+    """Up to PIECE_BYTES from `offset`, blanked with a view of what stands around them. Empty at the end, or past it."""
+    reach = blanker.reach if blanker is not None else 0
+    before = min(offset, reach)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset - before)
+            around = file.read(before + PIECE_BYTES + reach)
+    except FileNotFoundError:
+        return b""
+    covered = blanker.cover(around) if blanker is not None else around
+    return covered[before : before + PIECE_BYTES]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

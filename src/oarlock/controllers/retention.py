@@ -1,0 +1,177 @@
+"""What is kept, and for how long: old jobs go to the archive, old lines of the event log are dropped, what nobody needs
+any more of snapshots and checkpoints is deleted.
+
+Everything may be done again: an archived job that could not be removed is archived once more (its id tells), and is
+forgotten piece by piece before its record goes, so that nothing of it is left behind without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from oarlock.controllers import batches
+from oarlock.controllers import leading as leads
+from oarlock.data import port as data
+from oarlock.spec import errors, failpoints, jobs, phases
+from oarlock.store import port as stores
+
+_PAGE = 200
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what is kept. `keep_records` are lines of the event log; a snapshot stays for `snapshot_grace_s` after
+    its upload even where no job names it, since the job may be on its way.
+    """
+
+    keep_jobs_s: float = 30 * 86_400.0
+    keep_records: int = 200_000
+    snapshot_grace_s: float = 86_400.0
+    period_s: float = 600.0
+
+
+class Archive(Protocol):
+    async def __call__(self, lines: Sequence[bytes]) -> None:
+        """Append these lines of JSON, durably, before returning."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """The files of checkpoints, wherever they lie."""
+
+    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
+        """Whether its manifest is there and complete, by a light look."""
+        ...
+
+    async def delete(self, checkpoint: jobs.Checkpoint) -> None:
+        """Again: nothing."""
+        ...
+
+    async def forget(self, job_id: str) -> None:
+        """Delete what the job kept in the server's own place. Again: nothing."""
+        ...
+
+
+class Retention:
+    name = "retention"
+
+    def __init__(
+        self,
+        store: stores.Store,
+        leading: leads.Leading,
+        logs: data.Logs,
+        metrics: data.Metrics,
+        blobs: data.Blobs,
+        archive: Archive,
+        checkpoints: Checkpoints,
+        *,
+        clock: Callable[[], float],
+        report: batches.Report,
+        policy: Policy | None = None,
+    ) -> None:
+        self._store = store
+        self._leading = leading
+        self._logs = logs
+        self._metrics = metrics
+        self._blobs = blobs
+        self._archive = archive
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._report = report
+        self._policy = policy or Policy()
+        self._due = 0.0
+
+    def wake_at(self) -> float | None:
+        return self._due
+
+    async def tick(self) -> None:
+        epoch, now = self._leading.epoch, self._clock()
+        if epoch is None or 0 < self._due - now <= self._policy.period_s:
+            return
+        self._due = now + self._policy.period_s
+        for part in (self._remove_old_jobs, self._prune_checkpoints, self._compact, self._sweep):
+            await self._try(part, epoch, now)
+
+    async def _try(self, part: Callable[[int, float], Awaitable[None]], epoch: int, now: float) -> None:
+        """One part's failure does not keep the others from their work."""
+        try:
+            await part(epoch, now)
+        except errors.StaleEpoch:
+            raise
+        except Exception as error:  # noqa: BLE001 - tried again in the next period
+            self._report(part.__name__.lstrip("_"), error)
+
+    async def _remove_old_jobs(self, epoch: int, now: float) -> None:
+        old = [job for job in await self._ended() if (job.ended_at or now) < now - self._policy.keep_jobs_s]
+        for start in range(0, len(old), _PAGE):
+            part = old[start : start + _PAGE]
+            await self._archive([msgspec.json.encode(job) for job in part])
+            failpoints.hit("retention.after_archive")
+            for job in part:
+                await self._logs.forget(job.id)
+                await self._metrics.forget(job.id)
+                await self._checkpoints.forget(job.id)
+            ids = [job.id for job in part]
+            await self._store.write(lambda tx, ids=ids: tx.remove_jobs(ids, at=now), epoch=epoch)  # type: ignore[misc]
+            failpoints.hit("retention.after_removal")
+
+    async def _ended(self) -> list[jobs.Job]:
+        found: list[jobs.Job] = []
+        which = stores.JobFilter(phases=phases.TERMINAL, limit=_PAGE)
+        while True:
+            page = await self._store.read(lambda view, which=which: view.jobs(which))  # type: ignore[misc]
+            found += page
+            if len(page) < _PAGE:
+                return found
+            which = msgspec.structs.replace(which, after=page[-1].id)
+
+    async def _prune_checkpoints(self, epoch: int, now: float) -> None:
+        """Beyond the newest `keep` of each job, as long as one of those that stay is good."""
+        kept_phases = frozenset(phases.Phase)
+        which = stores.JobFilter(phases=kept_phases, limit=_PAGE)
+        while True:
+            page = await self._store.read(
+                lambda view, which=which: [(job, view.checkpoints(job.id)) for job in view.jobs(which)]  # type: ignore[misc]
+            )
+            for job, listed in page:
+                if len(listed) > job.spec.checkpoint.keep:
+                    await self._prune(job, listed, epoch)
+            if len(page) < _PAGE:
+                return
+            which = msgspec.structs.replace(which, after=page[-1][0].id)
+
+    async def _prune(self, job: jobs.Job, listed: list[jobs.Checkpoint], epoch: int) -> None:
+        keep = job.spec.checkpoint.keep
+        spare = listed[keep:]
+        if not await self._any_good(listed[:keep]):
+            for place, checkpoint in enumerate(spare):
+                if await self._checkpoints.good(checkpoint):
+                    spare = spare[place + 1 :]
+                    break
+            else:
+                return  # nothing is good: nothing is made worse
+        for checkpoint in reversed(spare):
+            await self._store.write(
+                lambda tx, path=checkpoint.path: tx.remove_checkpoint(job.id, path),  # type: ignore[misc]
+                epoch=epoch,
+            )
+            failpoints.hit("retention.after_unlisting")
+            await self._checkpoints.delete(checkpoint)
+
+    async def _any_good(self, listed: list[jobs.Checkpoint]) -> bool:
+        for checkpoint in listed:
+            if await self._checkpoints.good(checkpoint):
+                return True
+        return False
+
+    async def _compact(self, epoch: int, now: float) -> None:
+        last = await self._store.read(lambda view: view.last_seq())
+        before = last - self._policy.keep_records
+        if before > 0:
+            await self._store.write(lambda tx: tx.compact(before), epoch=epoch)
+
+    async def _sweep(self, epoch: int, now: float) -> None:
+        used = await self._store.read(lambda view: view.snapshots_in_use())
+        await self._blobs.sweep(used, now - self._policy.snapshot_grace_s)

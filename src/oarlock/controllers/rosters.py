@@ -1,0 +1,113 @@
+"""The jobs that controllers look at, kept up to date by the event log: ten thousand that have ended cost nothing.
+
+A roster reads each job once, then only those that the log names. What the log does not tell (progress) it does not
+know: a decision that hangs on such a thing is taken again from the stored job, inside the transaction that records it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oarlock.spec import errors, holdings, jobs, phases
+from oarlock.store import port as stores
+
+_PAGE = 1000
+
+
+def is_active(job: jobs.Job) -> bool:
+    """Whether anything may still have to be done for it."""
+    return not job.terminal and (job.phase is not phases.Phase.HALTED or job.live is not None)
+
+
+class Roster:
+    """One for each controller. `jobs` are the active ones by id, `held` what those with an attempt hold."""
+
+    def __init__(self, store: stores.Store) -> None:
+        self._store = store
+        self._seq: int | None = None
+        self.jobs: dict[str, jobs.Job] = {}
+        self.held: dict[str, tuple[holdings.Holding, ...]] = {}
+
+    @property
+    def seq(self) -> int:
+        """Up to where the log was read."""
+        return self._seq if self._seq is not None else 0
+
+    async def refresh(self) -> frozenset[str]:
+        """Read what has happened since; the ids of jobs that are not as they were, those that are gone among them."""
+        if self._seq is None:
+            return await self._list()
+        after = self._seq
+        try:
+            seq, told, held = await self._store.read(lambda view: _news(view, after))
+        except errors.Gone:
+            return await self._list()
+        self._seq = seq
+        return frozenset(job_id for job_id, job in told.items() if self._learn(job_id, job, held.get(job_id, ())))
+
+    def adopt(self, written: Iterable[jobs.Job | None]) -> None:
+        """Take over jobs as this controller has just read or written them: they are no news later."""
+        for job in written:
+            if job is not None:
+                self._learn(job.id, job, self.held.get(job.id, ()))
+
+    def hold(self, job: jobs.Job, claims: tuple[holdings.Holding, ...]) -> None:
+        """Take over a job with what it holds now."""
+        self._learn(job.id, job, claims)
+
+    async def reread(self, ids: Iterable[str]) -> None:
+        """Read these jobs again, for what the log does not tell."""
+        wanted = list(ids)
+        if wanted:
+            self.adopt(await self._store.read(lambda view: [view.job(job_id) for job_id in wanted]))
+
+    async def _list(self) -> frozenset[str]:
+        seq, active, held = await self._store.read(_everything)
+        before = self.jobs
+        self.jobs, self.held, self._seq = {job.id: job for job in active if is_active(job)}, held, seq
+        changed = {job_id for job_id, job in self.jobs.items() if _version(before.get(job_id)) != job.version}
+        return frozenset(changed | (before.keys() - self.jobs.keys()))
+
+    def _learn(self, job_id: str, job: jobs.Job | None, claims: tuple[holdings.Holding, ...]) -> bool:
+        known = self.jobs.get(job_id)
+        if job is not None and known is not None and job.version <= known.version:
+            return False
+        if job is None or not is_active(job):
+            self.held.pop(job_id, None)
+            return self.jobs.pop(job_id, None) is not None
+        self.jobs[job_id] = job
+        if job.live is not None:
+            self.held[job_id] = claims
+        else:
+            self.held.pop(job_id, None)
+        return True
+
+
+_News = tuple[int, dict[str, jobs.Job | None], dict[str, tuple[holdings.Holding, ...]]]
+
+
+def _news(view: stores.View, after: int) -> _News:
+    seq = view.last_seq()
+    ids: set[str] = set()
+    while after < seq:
+        records = view.records(after, limit=_PAGE)
+        if not records:  # what is missing was of jobs that are removed
+            break
+        ids.update(record.job for record in records)
+        after = records[-1].seq
+    told = {job_id: view.job(job_id) for job_id in ids}
+    held = {
+        job_id: tuple(view.holdings(job_id)) for job_id, job in told.items() if job is not None and job.live is not None
+    }
+    return max(seq, after), told, held
+
+
+def _everything(view: stores.View) -> tuple[int, list[jobs.Job], dict[str, tuple[holdings.Holding, ...]]]:
+    held: dict[str, list[holdings.Holding]] = {}
+    for claim in view.holdings():
+        held.setdefault(claim.job, []).append(claim)
+    return view.last_seq(), view.active(), {job_id: tuple(claims) for job_id, claims in held.items()}
+
+
+def _version(job: jobs.Job | None) -> int:
+    return job.version if job is not None else 0

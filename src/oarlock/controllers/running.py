@@ -1,0 +1,165 @@
+"""Runs the controllers until told to stop: each by itself, woken by what happens, by its own clock, and now and then.
+
+A wake-up is a hint. Each tick derives everything again, so one that is lost costs at most `RESYNC_S`, and one too many
+costs a look. A tick that raises is reported and tried again after a while; it ends no loop, and no other's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from oarlock.backends import port as backends
+from oarlock.controllers import leading as leads
+from oarlock.spec import errors
+from oarlock.store import port as stores
+
+RESYNC_S = 2.0
+HINT_WAIT_S = 30.0
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MOST_S = 3.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Controller(Protocol):
+    """`wake_at` is when it wants to be woken if nothing happens (Unix seconds), None: no wish."""
+
+    name: str
+
+    async def tick(self) -> None: ...
+
+    def wake_at(self) -> float | None: ...
+
+
+class Observer(Protocol):
+    """Hears of every tick, for the metrics of operations."""
+
+    def ticked(self, name: str, duration_s: float) -> None: ...
+
+    def failed(self, name: str) -> None: ...
+
+
+def report(what: str, error: Exception) -> None:
+    """`batches.Report` into the log."""
+    _log.warning("controller.part_failed", what=what, error=str(error), kind=type(error).__name__)
+
+
+class Runner:
+    """`clock` is the one by which the controllers reckon; `monotonic` measures how long ticks take."""
+
+    def __init__(
+        self,
+        controllers: Sequence[Controller],
+        leading: leads.Leading,
+        store: stores.Store,
+        backend: backends.Backend,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        observer: Observer,
+        resync_s: float = RESYNC_S,
+    ) -> None:
+        self._controllers = [leading, *controllers]
+        self._leading = leading
+        self._store = store
+        self._backend = backend
+        self._clock = clock
+        self._monotonic = monotonic
+        self._observer = observer
+        self._resync_s = resync_s
+        self._bells = {controller.name: asyncio.Event() for controller in self._controllers}
+        self._stopping = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set; then the ticks under way come to their end, and the leadership is given up."""
+        loops = [asyncio.create_task(self._loop(one), name=one.name) for one in self._controllers]
+        hints = [
+            asyncio.create_task(self._hints(self._of_store), name="hints of the store"),
+            asyncio.create_task(self._hints(self._of_backend), name="hints of the backend"),
+        ]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            # A loop ends by itself only with what must end the process.
+            await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stopping.set()
+            self._ring()
+            for task in (stopped, *hints):
+                task.cancel()
+            await asyncio.gather(stopped, *hints, return_exceptions=True)
+            await asyncio.gather(*loops)
+        with contextlib.suppress(errors.OarlockError):
+            await self._leading.resign()
+
+    async def _loop(self, controller: Controller) -> None:
+        failures = 0
+        bell = self._bells[controller.name]
+        while not self._stopping.is_set():
+            bell.clear()
+            failures = failures + 1 if not await self._tick(controller) else 0
+            await self._rest(controller, bell, failures)
+
+    async def _tick(self, controller: Controller) -> bool:
+        """Whether it went well."""
+        led = self._leading.epoch
+        began = self._monotonic()
+        try:
+            await controller.tick()
+        except errors.StaleEpoch as error:
+            _log.info("controller.leadership_lost", controller=controller.name, error=str(error))
+            if led is not None:
+                self._leading.lost(led)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
+            _log.exception("controller.tick_failed", controller=controller.name, error=str(error))
+            self._observer.failed(controller.name)
+            return False
+        finally:
+            self._observer.ticked(controller.name, self._monotonic() - began)
+        if self._leading.epoch != led:  # whoever waited to lead begins now
+            self._ring()
+        return True
+
+    async def _rest(self, controller: Controller, bell: asyncio.Event, failures: int) -> None:
+        if failures:
+            # Not woken by the bell: what has just failed would fail again.
+            await self._sleep(self._stopping, min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 10)))
+            return
+        wake_at = controller.wake_at()
+        rest_s = self._resync_s if wake_at is None else min(self._resync_s, max(0.0, wake_at - self._clock()))
+        await self._sleep(bell, rest_s)
+
+    async def _sleep(self, until: asyncio.Event, duration_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(duration_s):
+                await until.wait()
+
+    def _ring(self) -> None:
+        for bell in self._bells.values():
+            bell.set()
+
+    async def _hints(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wakes everybody whenever there may be something new. Where the hint itself fails, the resync remains."""
+        while True:
+            try:
+                await wait()
+            except Exception as error:  # noqa: BLE001 - a hint is only a hint
+                _log.warning("controller.hint_failed", error=str(error))
+                await asyncio.sleep(self._resync_s)
+
+    async def _of_store(self) -> None:
+        seq = await self._store.read(lambda view: view.last_seq())
+        while True:
+            after, seq = seq, await self._store.wait(seq, HINT_WAIT_S)
+            if seq > after:
+                self._ring()
+
+    async def _of_backend(self) -> None:
+        while True:
+            await self._backend.wait(HINT_WAIT_S)
+            self._ring()
+            await asyncio.sleep(0)
