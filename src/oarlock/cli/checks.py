@@ -116,7 +116,7 @@ def _file_clock(around: Surroundings, written_at: float) -> Finding:
     if abs(skew) > MOST_FILE_SKEW_S:
         return _problem(
             "clock",
-            f"a file written to {around.home} now is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'} of the clock",
+            f"files in {around.home} get a time {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock",
             "Set the clock by NTP (timedatectl set-ntp true), on this machine and on the file server.",
         )
     return _good("clock", "files get the time that the clock tells")

@@ -148,7 +148,7 @@ class Follower:
 
     def _print(self, text: list[str]) -> None:
         if any(text):
-            self._screen.print("".join(text))
+            self._screen.print("".join(text), self._rows())
         text.clear()
 
     def _tell(self, item: jobs.Job | Contact | Broken) -> None:
@@ -179,9 +179,7 @@ class Follower:
         if contact.failure is None:
             self._screen.note("The server is back.")
         else:
-            self._screen.note(
-                terminal.clean(f"Waiting for the server: {contact.failure.message}. What runs goes on running.")
-            )
+            self._screen.note("The server does not answer; waiting for it. What runs goes on.")
 
     def _rows(self) -> list[str]:
         """A line that has no end yet, and where the job stands."""

@@ -58,7 +58,7 @@ def read(job: jobs.Job) -> Reading | None:
         examples_per_s=progress.examples_per_s,
         epoch=progress.epoch,
         fraction=fraction,
-        left_s=_left_s(attempt, progress, total),
+        left_s=None if job.terminal else _left_s(attempt, progress, total),
     )
 
 
@@ -105,27 +105,38 @@ def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, pai
     """The one line under a job that is followed, within `columns` cells."""
     paint = paint or (lambda text, colour: text)
     name = terminal.cut(terminal.clean(job.name), 20)
-    waited = quantities.duration_text(max(0.0, now - (job.phase_at or job.created_at)))
-    phase = str(job.phase) if job.intent is intents.Intent.RUN or job.terminal else f"{job.phase} ({job.intent})"
-    head = f"{name}  {paint(phase, PHASE_COLOURS[job.phase])}"
-    used = len(name) + 2 + len(phase)
     reading = read(job) if job.phase in (phases.Phase.PROCESSING, phases.Phase.STORING) else None
-    if reading is None:
-        rest = "  ".join(part for part in (_whole_seconds(waited), waiting_for(job)) if part)
-        return f"{head}  {terminal.cut(rest, columns - used - 2)}"
+    if reading is not None and reading.fraction is not None and job.intent is intents.Intent.RUN:
+        drawn = _with_bar(name, reading, columns, unicode, lambda text: paint(text, PHASE_COLOURS[job.phase]))
+        if drawn:
+            return drawn
+    phase = str(job.phase) if job.intent is intents.Intent.RUN or job.terminal else f"{job.phase} ({job.intent})"
+    if reading is not None:
+        parts = facts(reading)
+    else:
+        waited = quantities.duration_text(max(0.0, now - (job.phase_at or job.created_at)))
+        parts = [part for part in (_whole_seconds(waited), waiting_for(job)) if part]
+    rest = terminal.cut("  ".join(parts), columns - terminal.cells(name) - len(phase) - 4)
+    return f"{name}  {paint(phase, PHASE_COLOURS[job.phase])}  {rest}"
+
+
+def _with_bar(name: str, reading: Reading, columns: int, unicode: bool, paint: Callable[[str], str]) -> str:
+    """`name [####----]  step 3/9  loss 0.2`: as many facts as leave room for a bar; nothing where none do."""
     parts = facts(reading)
-    while len(parts) > 1 and used + 2 + len("  ".join(parts)) > columns:
+    while parts:
+        rest = "  ".join(parts)
+        drawn = bar(reading.fraction or 0.0, columns - terminal.cells(name) - len(rest) - 6, unicode=unicode)
+        if drawn:
+            return f"{name}  {paint(drawn)}  {rest}"
         parts.pop()
-    rest = "  ".join(parts)
-    room = columns - used - len(rest) - 6
-    drawn = bar(reading.fraction, min(room, _WIDEST_BAR), unicode=unicode) if reading.fraction is not None else ""
-    return f"{head}  {drawn}  {rest}" if drawn else f"{head}  {terminal.cut(rest, columns - used - 2)}"
+    return ""
 
 
 def bar(fraction: float, width: int, *, unicode: bool = True) -> str:
     """`[#####-----]`; nothing where there is no room for one."""
     if width < _NARROWEST_BAR:
         return ""
+    width = min(width, _WIDEST_BAR)
     full = round(fraction * width)
     done, left = ("━", "╌") if unicode else ("#", "-")
     return f"[{done * full}{left * (width - full)}]"

@@ -30,9 +30,10 @@ class Screen:
     def columns(self) -> int:
         return terminal.columns(self._err)
 
-    def print(self, text: str) -> None:
-        """Whole lines of output."""
+    def print(self, text: str, rows: Sequence[str]) -> None:
+        """Whole lines of output, and the rows that stand below them from now on."""
         self._erase()
+        self._rows = list(rows) if self.live else []
         self._out.write(text)
         self._out.flush()
         self._draw()

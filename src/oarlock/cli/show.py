@@ -167,7 +167,8 @@ def _verdict(attempt: attempts.Attempt) -> None:
             terminal.out(f"  ending: {terminal.clean(attempt.stop_message)}")
         return
     who = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
-    terminal.out(f"  {verdict.cause}:{who} {terminal.clean(verdict.message)}")
+    if verdict.message:
+        terminal.out(f"  {verdict.cause}:{who} {terminal.clean(verdict.message)}")
     for line in verdict.last_lines:
         terminal.out(f"    | {terminal.clean(line)}")
 
@@ -207,7 +208,7 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:
     """The short facts of an event; long ones are in --json."""
-    said = [f"{name}={value}" for name, value in facts if isinstance(value, (str, int, float)) and name != "event"]
+    said = [f"{name}={value}" for name, value in facts if isinstance(value, (str, int, float)) and value != ""]
     return terminal.cut(" ".join(said), 110)
 
 
