@@ -131,8 +131,10 @@ def members(
 
     This process is never among them, even where it carries the mark itself.
     """
-    seen = table() if seen is None else seen
-    own = os.getpid()
+    seen = dict(table() if seen is None else seen)
+    # Not even as somebody's parent: what these two have started is not the task's for that.
+    for nobody in (os.getpid(), 1):
+        seen.pop(nobody, None)
     owner: dict[int, Mark] = {}
     for pid in seen:
         found = mark(pid)
@@ -141,10 +143,10 @@ def members(
     for known, pids in (roots or {}).items():
         owner.update((pid, known) for pid in pids if pid in seen)
     _adopt_sessions(owner, seen)
-    _adopt_children(owner, seen, own)
+    _adopt_children(owner, seen)
     sorted_out: dict[Mark, list[Stat]] = {one: [] for one in marks}
     for pid, whose in owner.items():
-        if pid not in (own, 1) and whose in sorted_out:
+        if whose in sorted_out:
             sorted_out[whose].append(seen[pid])
     return sorted_out
 
@@ -156,27 +158,28 @@ def _adopt_sessions(owner: dict[int, Mark], seen: Table) -> None:
             owner[pid] = owner[one.session]
 
 
-def _adopt_children(owner: dict[int, Mark], seen: Table, own: int) -> None:
-    """Whom a process of the task has started is the task's. Not this process's children: it starts for all tasks."""
+def _adopt_children(owner: dict[int, Mark], seen: Table) -> None:
+    """Whom a process of the task has started is the task's."""
     children: dict[int, list[int]] = {}
     for one in seen.values():
         children.setdefault(one.parent, []).append(one.pid)
-    unseen = [pid for pid in owner if pid != own]
+    unseen = list(owner)
     while unseen:
         parent = unseen.pop()
         for child in children.get(parent, ()):
-            if child not in owner and child != own:
+            if child not in owner:
                 owner[child] = owner[parent]
                 unseen.append(child)
 
 
 def in_session(leader: Stat, seen: Table | None = None) -> list[Stat]:
     """The living processes of the session that this process leads or led, and those whom they started."""
-    seen = table() if seen is None else seen
+    seen = dict(table() if seen is None else seen)
+    seen.pop(os.getpid(), None)
     whose = Mark("", "")
     owner = {pid: whose for pid, one in seen.items() if one.session == leader.pid and one.start >= leader.start}
-    _adopt_children(owner, seen, os.getpid())
-    return [seen[pid] for pid in owner if pid != os.getpid()]
+    _adopt_children(owner, seen)
+    return [seen[pid] for pid in owner]
 
 
 def open_pidfd(pid: int, start: int | None = None) -> int | None:
