@@ -1,0 +1,280 @@
+"""Whole lives of jobs under the real controllers, in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.controllers.plant import Phase, Plant, machine
+
+from oarlock.backends import fake
+from oarlock.spec import attempts, events, holdings, phases, refusals
+
+RUNS = fake.Behaviour(at_barrier=True, lingers=True)
+SUCCEEDS = fake.Behaviour(runs_s=5.0, at_barrier=True, lingers=True)
+FAILS = fake.Behaviour(runs_s=5.0, code=3, at_barrier=True, lingers=True, last_lines=("ValueError: no", "exit"))
+DEAF = fake.Behaviour(at_barrier=True, lingers=True, stops_s=math.inf)
+
+
+@pytest.fixture
+def plant() -> Plant:
+    return Plant()
+
+
+async def kinds(plant: Plant, job_id: str) -> list[str]:
+    records = await plant.store.read(lambda view: view.records(0, job=job_id))
+    return [record.kind for record in records]
+
+
+async def test_a_job_from_the_queue_to_its_end(plant: Plant) -> None:
+    job_id = await plant.submit("{roles: {worker: {count: 2, cpus: 2}}}")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    held = await plant.store.read(lambda view: view.holdings(job_id))
+    assert [claim.amount.cpus_milli for claim in held] == [2000, 2000]
+    assert len({port for claim in held for port in claim.ports}) == sum(len(claim.ports) for claim in held) > 0
+    assert [task.ports for task in job.live.tasks] == [claim.ports for claim in held]
+
+    job = await plant.until_phase(job_id, Phase.COMPLETED)
+    await plant.until_rest()
+    assert job.exit_code == 0
+    usage = await plant.store.read(lambda view: view.usage())
+    assert [(one.owner, one.pool) for one in usage] == [("alice", "default")]
+    assert usage[0].cpu_seconds == pytest.approx(4 * (job.ended_at - job.attempts[0].started_at))
+    told = await kinds(plant, job_id)
+    assert told[0] == "submitted"
+    assert told.count("admitted") == told.count("launched") == told.count("released") == 1
+
+
+async def test_a_failing_job_restarts_and_then_fails_and_says_who(plant: Plant) -> None:
+    plant.behaviours["j-0001/worker/1"] = FAILS
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{roles: {worker: {count: 2}}, max_restarts: 2, grace: 1s}")
+    job = await plant.until_phase(job_id, Phase.FAILED)
+    await plant.until_rest()
+    assert [attempt.verdict.task for attempt in job.attempts] == ["worker-1"] * 3
+    assert job.attempt.verdict.last_lines == ("ValueError: no", "exit")
+    assert (job.exit_code, job.restarts) == (3, 2)
+
+
+async def test_halt_resume_and_cancel(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit()
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.intend(job_id, "halt")
+    job = await plant.until_phase(job_id, Phase.HALTED)
+    assert await plant.store.read(lambda view: view.holdings()) == []
+    await plant.run_for(30)
+    assert (await plant.job(job_id)).phase is Phase.HALTED
+
+    await plant.intend(job_id, "run")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    assert job.live.number == 2
+    await plant.intend(job_id, "cancel")
+    job = await plant.until_phase(job_id, Phase.CANCELED)
+    await plant.until_rest()
+    assert job.exit_code == 130
+
+
+async def test_what_does_not_listen_is_killed_within_ten_seconds_after_the_grace(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = DEAF
+    job_id = await plant.submit("{grace: 3s}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    asked_at = plant.now
+    await plant.intend(job_id, "cancel")
+    await plant.until_phase(job_id, Phase.CANCELED, within_s=13.0)
+    assert plant.now - asked_at >= 3.0, "the grace was kept"
+
+
+async def test_a_launch_that_fails_leaves_nothing_and_is_tried_again(plant: Plant) -> None:
+    plant.behaviours["j-0001/1/worker/1"] = fake.Behaviour(unlaunchable="no such image")
+    job_id = await plant.submit("{roles: {worker: {count: 3}}}")
+    job = await plant.until_phase(job_id, Phase.COMPLETED)
+    await plant.until_rest()
+    first = job.attempts[0].verdict
+    assert (first.cause, first.message) == (attempts.Cause.PLATFORM, "the launch failed: no such image")
+    assert (len(job.attempts), job.restarts) == (2, 0)
+
+
+async def test_a_task_that_is_killed_from_outside_is_noticed_within_five_seconds(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{roles: {worker: {count: 2}}, grace: 1s}")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    plant.world.kill(job.live.tasks[1].key(job_id, 1))
+    killed_at = plant.now
+    while (await plant.job(job_id)).attempts[0].stop is None:
+        await plant.step()
+    assert plant.now - killed_at <= 5.0
+    job = await plant.until_phase(job_id, Phase.QUEUED)
+    assert (job.attempts[0].verdict.task, job.restarts) == ("worker-1", 0)
+
+
+async def test_a_task_that_may_is_restarted_in_place(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{framework: plain, roles: {worker: {count: 2, on_failure: restart}}}")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.run_for(1)
+    plant.world.end(job.live.tasks[0].key(job_id, 1), code=3)
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    for _ in range(20):
+        await plant.step()
+    job = await plant.job(job_id)
+    assert [(task.incarnation, str(task.phase)) for task in job.live.tasks] == [(2, "PROCESSING"), (1, "PROCESSING")]
+    assert (job.live.number, job.live.round, job.restarts) == (1, 2, 1)
+    await plant.intend(job_id, "cancel")
+    await plant.until_rest()
+
+
+async def test_a_hang_is_noticed_and_every_rank_shows_its_stack(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{roles: {worker: {count: 2}}, hang_timeout: 20s, max_restarts: 0, grace: 1s}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.tell(
+        job_id, events.TaskReported(attempt=1, role="worker", index=1, incarnation=1, phase="PROCESSING", idle_s=20.5)
+    )
+    job = await plant.until_phase(job_id, Phase.FAILED, within_s=10.0)
+    assert (job.attempt.verdict.cause, job.attempt.verdict.task) == (attempts.Cause.HANG, "worker-1")
+    assert {taken.task for taken in job.attempt.stacks} == {"worker-0", "worker-1"}
+
+
+async def test_a_failure_is_frozen_for_a_look_and_halt_ends_that(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = FAILS
+    job_id = await plant.submit("{freeze: 10m, max_restarts: 0}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.run_for(60)
+    assert (await plant.job(job_id)).phase is Phase.PROCESSING
+    assert len(await plant.store.read(lambda view: view.holdings(job_id))) == 1
+    await plant.intend(job_id, "halt")
+    assert (await plant.until_phase(job_id, Phase.FAILED, within_s=5.0)).exit_code == 3
+
+
+async def test_what_does_not_fit_is_refused_with_numbers_once(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = RUNS
+    first = await plant.submit("{roles: {worker: {count: 2, cpus: 8}}}")
+    await plant.until_phase(first, Phase.PROCESSING)
+    second = await plant.submit("{roles: {worker: {cpus: 8}}}")
+    await plant.run_for(60)
+    job = await plant.job(second)
+    assert job.refusal.code is refusals.Code.NO_CAPACITY
+    assert job.refusal.needed["cpus"] == 8
+    assert (await kinds(plant, second)).count("refused") == 1
+    await plant.intend(first, "cancel")
+    await plant.until_phase(second, Phase.COMPLETED)
+
+
+async def test_a_lost_node_keeps_what_it_held_until_it_is_declared_gone() -> None:
+    plant = Plant(machines=[machine("n0", devices=1)])
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{roles: {worker: {gpus: 1}}}")
+    waiting = await plant.submit("{roles: {worker: {gpus: 1}}}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    plant.world.lose("n0")
+    await plant.intend(job_id, "cancel")
+    await plant.run_for(120)
+    assert (await plant.job(job_id)).phase is Phase.PROCESSING
+    assert len(await plant.store.read(lambda view: view.holdings(job_id))) == 1
+    assert [node.ready for node in await plant.store.read(lambda view: view.nodes())] == [False]
+
+    plant.world.remove("n0")
+    plant.world.add(machine("n1", devices=1))
+    await plant.until_phase(job_id, Phase.CANCELED, within_s=60.0)
+    await plant.until_phase(waiting, Phase.COMPLETED)
+    assert [node.name for node in await plant.store.read(lambda view: view.nodes())] == ["n1"]
+
+
+async def test_a_hundred_jobs_share_what_there_is(plant: Plant) -> None:
+    ids = [await plant.submit("{roles: {worker: {cpus: 2}}}") for _ in range(100)]
+    await plant.until_rest(within_s=300.0)
+    assert set((await plant.phases()).values()) == {Phase.COMPLETED}
+    assert len(ids) == len(plant.world.starts) == 100
+
+
+async def test_jobs_that_are_nobodys_are_ended(plant: Plant) -> None:
+    """A backend may know tasks of a job that was removed."""
+    plant.behaviours["j-gone"] = RUNS
+    job_id = await plant.submit(name="j-gone")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.intend(job_id, "cancel")
+    plant.checks.clear()
+    key = job.live.tasks[0].key(job_id, 1)
+    plant.mute.add(key)
+
+    def remove(tx):
+        held = tx.release(job_id, 1)
+        assert held
+        tx._jobs.drop(job_id)
+        tx._active.drop(job_id)
+
+    await plant.store.write(remove)
+    await plant.until(lambda now: not plant.world.known(), within_s=10.0)
+
+
+async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
+    from tests.controllers.plant import Server
+
+    from oarlock.controllers import scheduling
+    from oarlock.scheduler import planning
+    from oarlock.spec import plans
+
+    plant = Plant()
+    plant.behaviours["j-0001"] = RUNS
+    job_id = await plant.submit("{grace: 1s}")
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    asked = []
+
+    def preempting(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+        if snapshot.running and not asked:
+            asked.append(now)
+            return plans.Plan(preemptions=(plans.Preemption(job=job_id, reason="room for digits"),))
+        return planning.plan(snapshot, now)
+
+    assert callable(preempting)
+    plan: scheduling.Plan = preempting
+    await plant.server.leading.resign()
+    plant.server = Server(plant, "server-2", plan=plan)
+    job = await plant.until_phase(job_id, Phase.QUEUED, Phase.DEPLOYING)
+    assert job.attempts[0].verdict.message == "preempted by scheduler: room for digits"
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    assert (job.live.number, job.restarts) == (2, 0)
+
+
+async def test_a_claim_that_somebody_else_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
+    from tests.controllers.plant import Server
+
+    from oarlock.scheduler import planning
+    from oarlock.spec import plans
+
+    def greedy(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+        """Forgets what is held: both gangs get the first place."""
+        bare = [planning.plan(plans.Snapshot(nodes=snapshot.nodes, waiting=(gang,)), now) for gang in snapshot.waiting]
+        return plans.Plan(launches=tuple(launch for one in bare for launch in one.launches))
+
+    plant.server = Server(plant, "server-1", plan=greedy)
+    first, second = await plant.submit(), await plant.submit()
+    await plant.until_phase(first, Phase.PROCESSING)
+    assert (await plant.job(second)).phase is Phase.QUEUED
+    assert any(what == second for what, _ in plant.server.reports)
+    await plant.until_rest()
+    assert {(await plant.job(one)).phase for one in (first, second)} == {Phase.COMPLETED}
+
+
+async def test_nodes_are_written_once_and_again_when_they_change(plant: Plant) -> None:
+    await plant.run_for(30)
+    versions = {node.name: node.version for node in await plant.store.read(lambda view: view.nodes())}
+    assert set(versions.values()) == {1}
+    plant.world.add(machine("n0", cpus=16))
+    await plant.run_for(15)
+    listed = {node.name: node for node in await plant.store.read(lambda view: view.nodes())}
+    assert (listed["n0"].capacity, listed["n0"].version) == (holdings.Resources(16_000, 1 << 36, 0), 2)
+    assert listed["n1"].version == 1
+
+
+async def test_phases_only_go_where_they_may(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = FAILS
+    job_id = await plant.submit("{max_restarts: 1}")
+    await plant.until_rest()
+    records = await plant.store.read(lambda view: view.records(0, job=job_id))
+    moves = [(record.data["from"], record.data["to"]) for record in records if record.kind == "phase"]
+    assert len(moves) >= 5
+    for before, after in moves:
+        assert phases.Phase(after) in phases.ALLOWED[phases.Phase(before)]
+    assert [record.version for record in records] == sorted(record.version for record in records)
