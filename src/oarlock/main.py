@@ -34,15 +34,19 @@ from oarlock.spec import errors, failpoints
 if TYPE_CHECKING:
     import uvicorn
 
+    from oarlock.api import checkpoints, meters, services
     from oarlock.api import home as homes
-    from oarlock.api import services
     from oarlock.backends.local import backend as local
+    from oarlock.controllers import assigning, running
     from oarlock.data import port as data
+    from oarlock.spec import jobs
     from oarlock.store import port as stores
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
 BACKLOG = 2048
+ENGINE_GRACE_S = 10.0
+"""How long control loops may take to end what they are at."""
 GRACE_S = 5.0
 """How long requests that are under way may take when the server ends."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -62,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     virtual_gpus: int = 0
     tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
     tls_key: str | None = None
+    tls_ca: str | None = None  # PEM that agents are to trust, where the system's authorities will not do
     url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
     log_level: str = "INFO"
     snapshot_limit_bytes: int = 10 << 30
@@ -159,7 +164,7 @@ class Server:
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
-        from oarlock.api import application, serverlog
+        from oarlock.api import application, meters, serverlog
 
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
@@ -171,8 +176,10 @@ class Server:
             stack.push_async_callback(store.close)
             await self._admit_owner(store)
             kept = Kept.opened(settings.home, stack)
-            engine = await stack.enter_async_context(Engine.running(settings, self._home, store, kept, url))
-            made = self._services(store, kept, engine, url)
+            measured = meters.Meters()
+            engine = Engine(settings, self._home, store, kept, measured, url)
+            await stack.enter_async_context(engine.living())
+            made = self._services(store, kept, engine, measured, url)
             http = _http(application.make(made), settings)
             self._home.announce(self._file(url), port)
             stack.callback(self._home.withdraw)
@@ -191,20 +198,19 @@ class Server:
         ending.cancel()
         await serving
 
-    def _services(self, store: stores.Store, kept: Kept, engine: Engine, url: str) -> services.Services:
+    def _services(
+        self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
+    ) -> services.Services:
         from oarlock.api import (
             authentication,
             capabilities,
-            checkpoints,
             crossing,
             health,
             inbox,
-            meters,
             serverlog,
             services,
             wakes,
         )
-        from oarlock.api import home as homes
 
         root, settings = self._settings.home, self._settings
         over = crossing.Crossing(engine.loop)
@@ -217,8 +223,8 @@ class Server:
             metrics=kept.metrics,
             blobs=kept.blobs,
             exec=crossing.Exec(over, engine.backend),
-            secrets=homes.SecretFiles(root / "secrets"),
-            checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
+            secrets=kept.secrets,
+            checkpoints=kept.checkpoints,
             health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time),
             about=services.About(
                 version=oarlock.__version__,
@@ -236,7 +242,7 @@ class Server:
             report=serverlog.report,
             wakes=woken,
             inbox=inbox.Inbox(store, time.time, woken.touched),
-            meters=meters.Meters(),
+            meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
             hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in _LOOPBACK else None,
@@ -293,45 +299,62 @@ class Kept(msgspec.Struct, frozen=True):
     logs: data.Logs
     metrics: data.Metrics
     blobs: data.Blobs
+    secrets: homes.SecretFiles
+    checkpoints: checkpoints.CheckpointDirectories
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
+        from oarlock.api import checkpoints
+        from oarlock.api import home as homes
         from oarlock.data import blobs, logs, metrics
 
         kept_logs, kept_metrics = logs.DirectoryLogs(root / "logs"), metrics.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
-        return cls(kept_logs, kept_metrics, blobs.DirectoryBlobs(root / "blobs"))
+        return cls(
+            logs=kept_logs,
+            metrics=kept_metrics,
+            blobs=blobs.DirectoryBlobs(root / "blobs"),
+            secrets=homes.SecretFiles(root / "secrets"),
+            checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
+        )
 
 
 class Engine:
     """The thread on which the backend and the control loops live."""
 
-    def __init__(self, settings: Settings, home: homes.Home, store: stores.Store, kept: Kept, url: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        home: homes.Home,
+        store: stores.Store,
+        kept: Kept,
+        measured: meters.Meters,
+        url: str,
+    ) -> None:
         self._settings = settings
         self._home = home
         self._store = store
         self._kept = kept
+        self._meters = measured
         self._url = url
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop
         self.backend: local.LocalBackend
 
-    @classmethod
     @contextlib.asynccontextmanager
-    async def running(
-        cls, settings: Settings, home: homes.Home, store: stores.Store, kept: Kept, url: str
-    ) -> AsyncIterator[Engine]:
-        engine = cls(settings, home, store, kept, url)
-        thread = threading.Thread(target=engine._thread, name="controllers", daemon=True)
+    async def living(self) -> AsyncIterator[None]:
+        """Raises what keeps the backend from starting."""
+        thread = threading.Thread(target=self._thread, name="controllers", daemon=True)
         thread.start()
-        await asyncio.wrap_future(engine._ready)
+        await asyncio.wrap_future(self._ready)
         try:
-            yield engine
+            yield
         finally:
-            engine.loop.call_soon_threadsafe(engine._stop.set)
-            await asyncio.to_thread(thread.join, GRACE_S)
+            with contextlib.suppress(RuntimeError):  # it has ended by itself: its loop is closed
+                self.loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(thread.join, ENGINE_GRACE_S)
 
     def _thread(self) -> None:
         try:
@@ -350,15 +373,126 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self.backend = backend.LocalBackend(
             root,
-            agent=zipapp.build(root / "agent" / f"agent-{_agent_version()}.pyz"),
+            agent=zipapp.build(root / "agent" / f"agent-{_digest(zipapp.ROOM)}.pyz"),
             virtual_nodes=settings.virtual_nodes,
             virtual_gpus=settings.virtual_gpus,
         )
         try:
+            runner = self._runner(zipapp.hook_directory())
             self._ready.set_result(None)
-            await self._stop.wait()
+            await runner.run(self._stop)
         finally:
             await self.backend.close()
+
+    def _runner(self, hook: Path) -> running.Runner:
+        """The control loops, each over the same store and the one backend."""
+        from oarlock.agent import blanking
+        from oarlock.controllers import guardian, inventory, leading, leftovers, retention, running, scheduling
+        from oarlock.scheduler import planning
+
+        store, kept, root = self._store, self._kept, self._settings.home
+        holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        leader = leading.Leading(store, holder=holder, clock=time.time)
+
+        def blanker(job: jobs.Job) -> blanking.Blanker:
+            """Values that are gone by now cannot be blanked any more, nor can anybody read them."""
+            values = []
+            for secret in job.spec.secrets:
+                with contextlib.suppress(errors.OarlockError):
+                    values.append(kept.secrets.read(secret.name))
+            return blanking.Blanker(values)
+
+        remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=time.time)
+        report = running.report
+        return running.Runner(
+            [
+                inventory.Inventory(store, self.backend, leader, clock=time.time),
+                scheduling.Scheduling(store, leader, planning.plan, clock=time.time, report=report),
+                guardian.Guardian(
+                    store,
+                    self.backend,
+                    leader,
+                    remains,
+                    self._told_to_agents(hook),
+                    clock=time.time,
+                    report=report,
+                ),
+                retention.Retention(
+                    store,
+                    leader,
+                    kept.logs,
+                    kept.metrics,
+                    kept.blobs,
+                    Archive(root / "archive.jsonl"),
+                    kept.checkpoints,
+                    clock=time.time,
+                    report=report,
+                ),
+            ],
+            leader,
+            store,
+            self.backend,
+            clock=time.time,
+            monotonic=time.monotonic,
+            observer=self._meters,
+        )
+
+    def _told_to_agents(self, hook: Path) -> assigning.Settings:
+        from oarlock.controllers import assigning
+
+        root = self._settings.home
+        return assigning.Settings(
+            server=self._url,
+            server_file=str(root / "server.json"),
+            task_secret=self._home.task_secret(secrets.token_bytes),
+            ca_file=self._settings.tls_ca,
+            checkpoints=str(root / "checkpoints"),
+            environments=str(root / "environments"),
+            helper=(sys.executable, "-m", "oarlock.data"),
+            train_path=str(library(root / "library")),
+            hook_path=str(hook),
+        )
+
+
+class Archive:
+    """Jobs that are kept no longer, one JSON object a line (`retention.Archive`)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __call__(self, lines: Sequence[bytes]) -> None:
+        await asyncio.to_thread(self._append, lines)
+
+    def _append(self, lines: Sequence[bytes]) -> None:
+        with self._path.open("ab") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def library(root: Path) -> Path:
+    """A directory with `oarlock.train` alone in it, for the path of user processes: nothing else of ours, or of what we
+    need, comes between a program and its own packages.
+    """
+    import shutil
+
+    package = Path(oarlock.__file__).parent
+    place = root / _digest(package / "train")
+    if place.is_dir():
+        return place
+    draft = root / f".{place.name}.{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(
+        package / "train", draft / "oarlock" / "train", ignore=shutil.ignore_patterns("__pycache__", "*.toml")
+    )
+    shutil.copy(package / "__init__.py", draft / "oarlock" / "__init__.py")
+    try:
+        draft.rename(place)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not place.is_dir():
+            raise
+    return place
 
 
 def open_store(settings: Settings) -> stores.Store:
@@ -419,15 +553,13 @@ def _http(app: Any, settings: Settings) -> uvicorn.Server:
     return Quiet(config)
 
 
-def _agent_version() -> str:
-    """A digest of the agent's sources: an agent that runs keeps reading its own file, whatever is installed later."""
+def _digest(package: Path) -> str:
+    """Of a package's sources: what runs keeps reading the files it began with, whatever is installed later."""
     import hashlib
 
-    from oarlock.agent import zipapp
-
     digest = hashlib.sha256(sys.version.encode())
-    for path in sorted(zipapp.ROOM.glob("*.py")):
-        digest.update(path.read_bytes())
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -228,15 +228,21 @@ class Rig:
         assert job is not None
         assert job.live is not None
         number = job.live.number
-        for task in job.live.tasks:
-            where = {"attempt": number, "role": task.role, "index": task.index, "incarnation": task.incarnation}
-            cause = attempts.Cause.ERROR if code else attempts.Cause.SUCCEEDED
+        cause = attempts.Cause.ERROR if code else attempts.Cause.SUCCEEDED
+        places = [
+            {"attempt": number, "role": task.role, "index": task.index, "incarnation": task.incarnation}
+            for task in job.live.tasks
+        ]
+        for where in places:
+            await self.happen(job_id, events.TaskRegistered(**where, address="127.0.0.1"))
+        for where in places:
+            await self.happen(job_id, events.TaskReported(**where, phase="PROCESSING"))
+        for where in places:
             ended = attempts.Exit(code=code, cause=cause, at=self.clock())
             await self.happen(job_id, events.TaskExited(**where, exit=ended), events.TaskGone(**where))
         self.clock.now += 5
-        if code:
-            stop = events.StopDecided(attempt=number, cause=attempts.Cause.ERROR, message="worker-0 failed")
-            await self.happen(job_id, stop)
+        message, task = ("worker-0 failed", "worker-0") if code else ("", "")
+        await self.happen(job_id, events.StopDecided(attempt=number, cause=cause, message=message, task=task))
         return await self.happen(job_id, events.Released(attempt=number))
 
     @contextlib.asynccontextmanager

@@ -1,60 +1,61 @@
-"""Checkpoints as directories of this machine (docs/agent-protocol.md section 4): a light look, and their end.
+"""Checkpoints as directories of this machine: the light look before one becomes visible, and their end.
 
-Light means: the manifest is in place and is the one that was announced, and every shard has its size. Digests of shards
-are checked by whoever restores; reading terabytes is not for a server that answers requests.
+Paths come from tasks. They are looked at (a checkpoint may lie wherever the job file says), and deleted only where they
+are what they claim to be: a directory named as the protocol names them, with a manifest in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import re
 import shutil
 from pathlib import Path
 
-import msgspec
+from oarlock.data import checkpoints
+from oarlock.spec import errors, jobs
 
-MANIFEST_LIMIT_BYTES = 40 << 20
-
-
-class Shard(msgspec.Struct, frozen=True):
-    file: str
-    bytes: int
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    shards: tuple[Shard, ...]
+_NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 
 
 class CheckpointDirectories:
-    """`services.Checkpoints` over `root/JOB/`, the server's own place."""
+    """`services.Checkpoints`, and what retention asks. `root/JOB/` is the server's own place."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     async def holds(self, path: str, manifest_sha256: str) -> bool | None:
+        """See `services.Checkpoints`."""
         return await asyncio.to_thread(_holds, path, manifest_sha256)
 
-    async def forget(self, job: str) -> None:
-        """`job` is an id that the server has made."""
-        await asyncio.to_thread(shutil.rmtree, self._root / job, True)
+    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
+        """One that lies elsewhere cannot be looked at, and is believed."""
+        return await self.holds(checkpoint.path, checkpoint.manifest_sha256) is not False
+
+    async def delete(self, checkpoint: jobs.Checkpoint) -> None:
+        """Again: nothing. What lies elsewhere stays."""
+        await asyncio.to_thread(_delete, checkpoint.path)
+
+    async def forget(self, job_id: str) -> None:
+        """`job_id` is an id that the server has made."""
+        await asyncio.to_thread(shutil.rmtree, self._root / job_id, True)
 
 
 def _holds(path: str, manifest_sha256: str) -> bool | None:
     place = Path(path)
-    if "\0" in path or not place.is_absolute():
+    if "\0" in path or not place.is_absolute() or not place.parent.is_dir():
         return None
     try:
-        if not place.parent.is_dir():
-            return None  # on another machine, or under a URL
-        with (place / "manifest.json").open("rb") as file:
-            raw = file.read(MANIFEST_LIMIT_BYTES)
-        if manifest_sha256 and hashlib.sha256(raw).hexdigest() != manifest_sha256.rpartition(":")[2]:
-            return False
-        shards = msgspec.json.decode(raw, type=Manifest).shards
-        return all(_is_key(shard.file) and (place / shard.file).stat().st_size == shard.bytes for shard in shards)
-    except (OSError, msgspec.DecodeError):
+        checkpoints.look(place, manifest_sha256=manifest_sha256.rpartition(":")[2] or None)
+    except errors.OarlockError:
         return False
+    return True
 
 
-def _is_key(name: str) -> bool:
-    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")
+def _delete(path: str) -> None:
+    place = Path(path)
+    if "\0" in path or not place.is_absolute() or not _NAME.fullmatch(place.name):
+        return
+    with contextlib.suppress(OSError):
+        if (place / checkpoints.MANIFEST).is_file():
+            checkpoints.delete(place)

@@ -22,9 +22,8 @@ from oarlock.spec import errors, jobs, phases, roles, users
 
 MAX_TAIL = 1_000_000
 CHUNK_BYTES = 64 * 1024
-LINGER_S = 0.05
+QUEUED_LINES = 1000
 _LOOK_S = 30.0
-_END = object()
 
 
 class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,44 +75,47 @@ async def _follow(services: services_module.Services, job_id: str, query: data.L
     encoder = msgspec.json.Encoder()
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
-    queue: asyncio.Queue[data.Line | object] = asyncio.Queue(maxsize=1000)
+    queue: asyncio.Queue[data.Line | errors.OarlockError | None] = asyncio.Queue(maxsize=QUEUED_LINES)
     reading = asyncio.create_task(_feed(services.logs.follow(query, until=until), queue))
     try:
-        last = False
-        while not last:
+        item = await queue.get()
+        while isinstance(item, data.Line):
             chunk = bytearray()
-            item = await queue.get()
-            while True:
-                if item is _END:
-                    last = True
-                    break
+            while isinstance(item, data.Line):
                 chunk += encoder.encode(item)
                 chunk += b"\n"
                 if len(chunk) >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
-            if chunk:
-                yield bytes(chunk)
-        try:
-            await reading
-            if ending.done() and (job := ending.result()) is not None:
-                yield encoder.encode(End(Ended(job.phase, job.exit_code))) + b"\n"
-        except errors.OarlockError as error:  # too late for a status: the last line says it
-            yield wire.body(error) + b"\n"
+            yield bytes(chunk)
+            if isinstance(item, data.Line):
+                item = await queue.get()
+        if isinstance(item, errors.OarlockError):  # too late for a status: the last line says it
+            yield wire.body(item) + b"\n"
+        elif ending.done() and (job := ending.result()) is not None:
+            yield encoder.encode(End(Ended(job.phase, job.exit_code))) + b"\n"
     finally:
         for task in (ending, reading):
             task.cancel()
         await asyncio.gather(ending, reading, return_exceptions=True)
 
 
-async def _feed(lines: AsyncIterator[data.Line], queue: asyncio.Queue[data.Line | object]) -> None:
+async def _feed(lines: AsyncIterator[data.Line], queue: asyncio.Queue[data.Line | errors.OarlockError | None]) -> None:
+    """Lines into the queue, and how they ended: None, or an error."""
+    end: errors.OarlockError | None = wire.unforeseen()
     try:
-        async with contextlib.aclosing(lines) as open_lines:  # type: ignore[type-var]
-            async for line in open_lines:
+        async with contextlib.aclosing(lines) as opened:  # type: ignore[type-var]
+            async for line in opened:
                 await queue.put(line)
-    finally:
-        with contextlib.suppress(asyncio.CancelledError):
-            await queue.put(_END)
+        end = None
+    except errors.OarlockError as error:
+        end = error
+    except asyncio.CancelledError:  # nobody listens any more
+        raise
+    except Exception:
+        await queue.put(end)
+        raise
+    await queue.put(end)
 
 
 async def _ended(services: services_module.Services, job_id: str, until: asyncio.Event) -> jobs.Job | None:
@@ -139,7 +141,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="log lines, one JSON object a line; with follow=true until the job has ended",
         query=LogsQuery,
-        answer=data.Line | End,
+        answer=data.Line,
         media="application/x-ndjson",
         long=True,
     ),

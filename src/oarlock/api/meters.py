@@ -55,11 +55,12 @@ class Meters:
             "oarlock_long_polls", "Requests that wait for something to happen.", registry=registry
         )
 
-    def tick(self, loop: str, seconds: float, failed: bool = False) -> None:
-        """One round of a control loop is over."""
-        self.tick_s.labels(loop).observe(seconds)
-        if failed:
-            self.tick_failures.labels(loop).inc()
+    def ticked(self, name: str, duration_s: float) -> None:
+        """One round of a control loop is over (`controllers.running.Observer`)."""
+        self.tick_s.labels(name).observe(duration_s)
+
+    def failed(self, name: str) -> None:
+        self.tick_failures.labels(name).inc()
 
     def counted(self, jobs: Mapping[phases.Phase, int]) -> None:
         for phase in phases.Phase:

@@ -21,12 +21,16 @@ _REF = "#/components/schemas/{name}"
 
 
 async def show(call: routes.Call) -> responses.Response:
-    from oarlock.api import application  # the table has this route in it
-
-    return responses.Response(document(application.TABLE, call.services.about.version), media_type="application/json")
+    return responses.Response(_own(call.services.about.version), media_type="application/json")
 
 
 @functools.cache
+def _own(version: str) -> bytes:
+    from oarlock.api import application  # the table has this route in it
+
+    return document(application.TABLE, version)
+
+
 def document(table: tuple[routes.Route, ...], version: str) -> bytes:
     spoken = [route for route in table if route.method != "WS"]
     kinds = _kinds(spoken)
