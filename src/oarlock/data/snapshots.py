@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from oarlock.data import durable, trees
+from oarlock.data import durable, sizes, trees
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
@@ -99,22 +99,14 @@ def check_size(tree: trees.Tree, limit_bytes: int) -> None:
     if tree.bytes <= limit_bytes:
         return
     largest = [(trees.shown(entry.path), entry.size) for entry in tree.largest(10) if entry.size > 0]
-    listing = "\n".join(f"  {size_text(size):>10}  {path}" for path, size in largest)
+    listing = "\n".join(f"  {sizes.text(size):>10}  {path}" for path, size in largest)
     raise errors.TooLarge(
-        f"the directory holds {size_text(tree.bytes)}, over the limit of {size_text(limit_bytes)}; "
+        f"the directory holds {sizes.text(tree.bytes)}, over the limit of {sizes.text(limit_bytes)}; "
         f"its largest files:\n{listing}",
         hint="name what the job does not need in .oarlockignore, fetch data with `data:` in the job file, "
         "or raise the limit",
         detail={"bytes": tree.bytes, "limit_bytes": limit_bytes, "largest": [list(one) for one in largest]},
     )
-
-
-def size_text(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def fingerprinted(tree: trees.Tree) -> str:

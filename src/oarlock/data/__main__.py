@@ -1,0 +1,65 @@
+"""`python -m oarlock.data`: the agent's errands, under our own interpreter: a user's image needs none of it.
+
+    fetch SOURCE DEST
+    store DIR URL
+    environment --requirements FILE --cache DIR [--python PYTHON]
+
+The result is the last line on stdout; `reporting.py` says what is on stderr. The exit code is the error's: 2 where the
+request can never work as written, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from oarlock.data import reporting
+from oarlock.spec import errors
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parser().parse_args(arguments)
+    try:
+        reporting.result(answer(asked))
+    except errors.OarlockError as error:
+        reporting.failed(error)
+        return error.exit_code
+    return 0
+
+
+def answer(asked: argparse.Namespace) -> str:
+    """Each command imports its own libraries: none of them is small."""
+    if asked.command == "fetch":
+        from oarlock.data import fetch
+
+        return str(fetch.run(asked.source, asked.dest))
+    if asked.command == "store":
+        from oarlock.data import upload
+
+        return str(upload.run(asked.directory, asked.url))
+    from oarlock.data import environment
+
+    return str(environment.run(asked.requirements, asked.cache, asked.python))
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m oarlock.data", description="Fetch data, store results, make environments."
+    )
+    commands = top.add_subparsers(dest="command", required=True)
+    fetching = commands.add_parser("fetch", help="bring a file, directory or prefix to a path")
+    fetching.add_argument("source", metavar="SOURCE")
+    fetching.add_argument("dest", metavar="DEST")
+    storing = commands.add_parser("store", help="send a directory's files to a URL")
+    storing.add_argument("directory", metavar="DIR")
+    storing.add_argument("url", metavar="URL")
+    making = commands.add_parser("environment", help="make a virtual environment, once per content")
+    making.add_argument("--requirements", metavar="FILE", required=True)
+    making.add_argument("--cache", metavar="DIR", required=True)
+    making.add_argument("--python", metavar="PYTHON", help="the job's own; else the first on PATH")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())
