@@ -74,7 +74,7 @@ class LocalRig(contract.Rig):
     def __init__(self, home: Path, *, groups: cgroups.Cgroups | None = None, **more: object) -> None:
         self.home = home
         self.locks = home.parent / "locks"
-        self.locks.mkdir(exist_ok=True)
+        self.locks.mkdir(parents=True, exist_ok=True)
         self.agent = home.parent / "stand-in.py"
         self.agent.write_text(STAND_IN)
         self._groups = groups
@@ -189,7 +189,7 @@ def stranger(env: dict[str, str]) -> Iterator[int]:
 
 async def collect(output: AsyncIterator[tuple[str, bytes]]) -> dict[str, bytes]:
     """All that a command wrote, by stream, and its exit code as `exit`."""
-    found: dict[str, bytes] = {}
+    found: dict[str, bytearray] = {}
     async for stream, data in output:
-        found[stream] = found.get(stream, b"") + data
-    return found
+        found.setdefault(stream, bytearray()).extend(data)
+    return {stream: bytes(data) for stream, data in found.items()}
