@@ -20,6 +20,8 @@ from oarlock.store import port as stores
 
 RESYNC_S = 2.0
 HINT_WAIT_S = 30.0
+HINT_SPACING_S = 0.02
+"""The first hint wakes at once; those that follow closely are one."""
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 3.0
 
@@ -157,9 +159,11 @@ class Runner:
             after, seq = seq, await self._store.wait(seq, HINT_WAIT_S)
             if seq > after:
                 self._ring()
+                await asyncio.sleep(HINT_SPACING_S)
 
     async def _of_backend(self) -> None:
         while True:
             await self._backend.wait(HINT_WAIT_S)
             self._ring()
-            await asyncio.sleep(0)
+            # It goes on saying so until somebody has looked, which takes a while.
+            await asyncio.sleep(HINT_SPACING_S)
