@@ -19,7 +19,8 @@ import msgspec
 import uvicorn
 from tests.api import rig as rigs
 
-from oarlock.spec import attempts, events, jobs, phases
+from oarlock.spec import attempts, events, jobs, phases, refusals
+from oarlock.store import port as stores
 
 T = TypeVar("T")
 
@@ -80,11 +81,9 @@ class LiveServer:
         assert found is not None
         return found
 
-    def newest(self) -> jobs.Job:
-        from oarlock.store import port
-
-        found = self.do(self.rig.store.read(lambda view: view.jobs(port.JobFilter(limit=1))))
-        return found[0]
+    def jobs(self) -> list[jobs.Job]:
+        """Newest first."""
+        return self.do(self.rig.store.read(lambda view: view.jobs(stores.JobFilter())))
 
     def submit(self, **spec: Any) -> jobs.Job:
         return self.do(self.rig.submit(self.user, **spec))
@@ -124,6 +123,22 @@ class LiveServer:
         self.loop.call_soon_threadsafe(self.rig.wakes.touched, job_id)
         return job
 
+    def refuse(self, job_id: str, message: str) -> jobs.Job:
+        told = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message=message)
+        return self.do(self.rig.happen(job_id, events.Refused(refusal=told)))
+
+    def release(self, job_id: str) -> jobs.Job:
+        """What a guardian does once its job is to be stopped: every task ends by our signal, and is gone."""
+        job = self.job(job_id)
+        assert job.live is not None
+        for task in job.live.tasks:
+            where = self._where(job, task)
+            ended = attempts.Exit(code=143, cause=attempts.Cause.STOPPED, at=self.rig.clock(), reason="stopped")
+            self.do(self.rig.happen(job_id, events.TaskExited(**where, exit=ended), events.TaskGone(**where)))
+        job = self.do(self.rig.happen(job_id, events.Released(attempt=job.live.number)))
+        self.loop.call_soon_threadsafe(self.rig.wakes.touched, job_id)
+        return job
+
     async def _append(self, key: attempts.TaskKey, stream: str, raw: bytes) -> None:
         offset = await self.rig.logs.length(key, stream)
         await self.rig.logs.append(key, stream, offset, raw, at=self.rig.clock())
@@ -143,7 +158,7 @@ class LiveServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
             self._failure = error
             self._ready.set()
 
@@ -173,7 +188,7 @@ class LiveServer:
         self._server = Quiet(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
         self._socket = sock
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.005)
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         self.home.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import msgspec
 
 from oarlock.cli import endings, localserver, terminal
 from oarlock.client import failures, packing, verbs
-from oarlock.spec import errors, jobfile, jobs
+from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -85,9 +85,7 @@ def tell_left_out(snapshot: snapshots.Snapshot) -> None:
         if group.why != "never packed":
             terminal.say(f"Not sent: {terminal.clean(str(group))}")
     if snapshot.unpacked_bytes >= _SAID_BYTES and not snapshot.cached:
-        from oarlock.data import snapshots as packed
-
-        terminal.say(f"Packed {snapshot.count:,} files, {packed.size_text(snapshot.unpacked_bytes)}.")
+        terminal.say(f"Packed {snapshot.count:,} files, {quantities.memory_text(snapshot.unpacked_bytes)}.")
 
 
 def script_of(command: str | Sequence[str]) -> str | None:

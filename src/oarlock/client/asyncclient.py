@@ -73,6 +73,15 @@ class AsyncClient:
         """Whether the server is on this machine."""
         return self._sender.place.loopback
 
+    def clock_skew_s(self, clock: Callable[[], float] = time.time) -> float | None:
+        """Seconds by which the server's clock is ahead, from the Date of its last answer; None before the first one."""
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return parsedate_to_datetime(self._sender.server_date or "").timestamp() - clock()
+        except (ValueError, TypeError):
+            return None
+
     # Submitting
 
     async def run(self, command: str | Sequence[str], *, directory: str | Path | None = ".", **fields: Any) -> Job:

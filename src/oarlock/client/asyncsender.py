@@ -36,6 +36,7 @@ class AsyncSender:
         self._sleep = sleep
         self._place: places.Place | None = None
         self._client: httpx.AsyncClient | None = None
+        self.server_date: str | None = None
 
     @property
     def place(self) -> places.Place:
@@ -81,6 +82,7 @@ class AsyncSender:
         with sender.translated(place, self._told.named):
             async with self._open(place, request, (self._timeout_s, sender.CONNECT_TIMEOUT_S)) as response:
                 body = await response.aread()
+                self.server_date = response.headers.get("date")
                 if response.status_code >= 300:
                     raise failures.from_response(response.status_code, body)
         return failures.decoded(body, request.answer)

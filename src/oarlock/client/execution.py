@@ -7,8 +7,8 @@ The first message is the command. Then binary frames carry bytes, the first byte
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -106,34 +106,39 @@ def _refusal(place: places.Place, error: Exception) -> errors.OarlockError:
 
 
 class Session:
-    """One command, on a thread; another thread may send meanwhile."""
+    """One command, on a thread: `with Session(...) as session`; another thread may send meanwhile."""
 
     def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
         from websockets import exceptions
-        from websockets.sync import client
 
         self._place = place
+        self._target = target
+        self._first = opening(command)
         self._broken = (exceptions.WebSocketException, OSError, EOFError)
-        first = opening(command)
-        try:
-            self._socket: ClientConnection = client.connect(_websocket_url(place, target), **_options(place))
-            self._socket.send(first)
-        except self._broken as error:
-            raise _refusal(place, error) from error
+        self._stack = contextlib.ExitStack()
+        self._socket: ClientConnection | None = None
 
     def __enter__(self) -> Session:
+        from websockets.sync import client
+
+        try:
+            self._socket = self._stack.enter_context(
+                client.connect(_websocket_url(self._place, self._target), **_options(self._place))
+            )
+            self._socket.send(self._first)
+        except self._broken as error:
+            self._stack.close()
+            raise _refusal(self._place, error) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def output(self) -> Iterator[Output | Exited]:
         """Until the command has ended. Raises Lost where the connection ends first."""
         try:
             while True:
-                item = parsed(self._socket.recv())
+                item = parsed(self._connection.recv())
                 if item is not None:
                     yield item
                 if isinstance(item, Exited):
@@ -156,9 +161,15 @@ class Session:
         self.close_stdin()
         return _gathered(list(self.output()))
 
+    @property
+    def _connection(self) -> ClientConnection:
+        if self._socket is None:
+            raise errors.Conflict("the session is not open", hint="Use it in `with`.")
+        return self._socket
+
     def _send(self, message: bytes | str) -> None:
         try:
-            self._socket.send(message)
+            self._connection.send(message)
         except self._broken:
             return  # the reader tells what happened: the command has ended, or the server is lost
 

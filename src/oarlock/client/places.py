@@ -5,6 +5,7 @@ read again at every lost connection, since a restarted local server may come bac
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from oarlock.spec import errors
 
 SERVER_FILE = "server.json"
 TOKEN_FILE = "token"
-_LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+_LOOPBACK = re.compile(r"https?://(127(\.[0-9]{1,3}){3}|localhost|\[::1\])(:[0-9]+)?(/.*)?")
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loopback(self) -> bool:
-        return self.url.partition("://")[2].startswith(_LOOPBACK)
+        """Whether it is this machine."""
+        return _LOOPBACK.fullmatch(self.url) is not None
 
 
 def find(told: settings.Settings) -> Place:

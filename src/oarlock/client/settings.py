@@ -148,15 +148,16 @@ def _text(path: Path) -> str | None:
 
 
 def _url(text: str, named: str) -> str:
-    url = text.strip().rstrip("/")
+    url = text.strip()
     if "://" not in url:
         url = f"http://{url}"
     scheme, _, rest = url.partition("://")
+    rest = rest.rstrip("/")
     if scheme not in ("http", "https") or not rest or any(letter.isspace() or ord(letter) < 32 for letter in rest):
         raise errors.InvalidInput(
             f"{text!r} is no server's URL", path=named, hint="Write it as http://127.0.0.1:7317 or https://HOST."
         )
-    return url
+    return f"{scheme}://{rest}"
 
 
 def _limit(value: str | int) -> int:

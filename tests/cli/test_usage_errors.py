@@ -1,0 +1,292 @@
+"""What is typed wrongly: what, where, why and the next step; exit code 2; nothing half-made, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli import typed
+from tests.client import live
+
+from oarlock.cli import main
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(place)
+    return place
+
+
+class Typed:
+    """A command line in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        code = main.main(words)
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+
+@pytest.fixture
+def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
+    return Typed(capsys)
+
+
+DRY = ("run", "--dry-run", "--no-snapshot")
+
+WRONG = [
+    (("pss",), "oarlock ps"),
+    (("lgos", "x"), "oarlock logs"),
+    (("ps", "--jsn"), "--json"),
+    (("ps", "--limit", "many"), "--limit"),
+    (("ps", "--phase", "RUNNING"), "PROCESSING"),
+    (("show",), "JOB"),
+    (("run",), "Usage"),
+    (("run", "--detach"), "oarlock run -- python train.py"),
+    ((*DRY, "--workers", "0", "--", "true"), "--workers"),
+    ((*DRY, "--workers", "1000000", "--", "true"), "10000"),
+    ((*DRY, "--workers", "-3", "--", "true"), "--workers"),
+    ((*DRY, "--workers", "two", "--", "true"), "--workers"),
+    ((*DRY, "--memory", "lots", "--", "true"), "--memory"),
+    ((*DRY, "--memory", "9" * 19 + "Ti", "--", "true"), "--memory"),
+    ((*DRY, "--gpus", "1.5", "--", "true"), "--gpus"),
+    ((*DRY, "--gpus", "nan", "--", "true"), "--gpus"),
+    ((*DRY, "--timeout", "soon", "--", "true"), "--timeout"),
+    ((*DRY, "--name", "Not A Name", "--", "true"), "--name"),
+    ((*DRY, "--name", "n" * 1_000_000, "--", "true"), "--name"),
+    ((*DRY, "--env", "1X=2", "--", "true"), "--env"),
+    ((*DRY, "--env", "NOT_SET_ANYWHERE", "--", "true"), "--env"),
+    ((*DRY, "--data", "s3://b/x", "--", "true"), "SOURCE:MOUNT"),
+    ((*DRY, "--data", "/x:../up", "--", "true"), "--data"),
+    ((*DRY, "--volume", "claim", "--", "true"), "CLAIM:/PATH"),
+    ((*DRY, "--secret", "hub:files", "--", "true"), "--secret"),
+    ((*DRY, "--framework", "caffe", "--", "true"), "torch"),
+    ((*DRY, "--max-workers", "1", "--workers", "2", "--", "true"), "--max-workers"),
+    (("submit", "nowhere.yaml"), "nowhere.yaml"),
+    (("logs", "x", "--since", "yesterday"), "10m"),
+    (("exec", "x"), "COMMAND"),
+    (("metrics", "x", "--points", "0"), "--points"),
+    (("--server", "x"), "oarlock --help"),
+    (("ps", "--server", "ftp://x"), "URL"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=lambda value: " ".join(value)[:40] if value else None)
+def test_a_wrong_word_is_answered_with_the_right_one(
+    type_: Typed, work: Path, words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = type_(*words)
+    assert code == 2
+    assert said in out + err
+    assert len(err) < 2000
+
+
+def test_the_script_is_missed_before_anything_is_sent(type_: Typed, work: Path, home: Path) -> None:
+    code, _, err = type_("run", "--", "python", "trian.py")
+    assert code == 2
+    assert "Did you mean `train.py`?" in err
+    assert not (home / "server.json").exists(), "no server was started for it"
+    assert type_("run", "--dry-run", "--", "python", "/abs/train.py")[0] == 0
+    assert type_("run", "--dry-run", "--", "python", "-m", "nope")[0] == 0
+    assert type_("run", "--dry-run", "cd x && python nope.py")[0] == 0
+    assert type_("run", "--dry-run", "--data", "/x:fetched", "--", "python", "fetched/run.py")[0] == 0
+
+
+def test_a_script_that_is_ignored_is_missed_too(type_: Typed, work: Path) -> None:
+    (work / ".oarlockignore").write_text("train.py\n")
+    code, _, err = type_("run", "--dry-run", "--", "python", "train.py")
+    assert code == 2
+    assert "left out of the snapshot" in err
+
+
+def test_what_is_left_out_is_said(type_: Typed, work: Path) -> None:
+    (work / ".gitignore").write_text("*.bin\n")
+    (work / "model.bin").write_bytes(b"x")
+    code, out, err = type_("run", "--dry-run", "--", "python", "train.py")
+    assert code == 0
+    assert "model.bin" in err
+    assert json.loads(out)["snapshot"].startswith("sha256:")
+
+
+def test_a_snapshot_over_the_limit_names_the_largest_files(type_: Typed, work: Path) -> None:
+    for number in range(12):
+        (work / f"big-{number:02}.bin").write_bytes(bytes(1000 + number))
+    code, _, err = type_("run", "--dry-run", "--snapshot-limit", "5k", "--", "python", "train.py")
+    assert code == 1
+    assert err.count(".bin") == 10
+    assert "big-11.bin" in err
+    assert ".oarlockignore" in err
+
+
+def test_a_link_out_of_the_directory_is_refused(type_: Typed, work: Path) -> None:
+    (work / "link").symlink_to("/etc/passwd")
+    code, _, err = type_("run", "--dry-run", "--", "python", "train.py")
+    assert code == 2
+    assert "link" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("command: x\nworkers: 2\n", "workers"),
+        ("command: x\nroles: {worker: {gpu: 1}}\n", "gpus"),
+        ("command: [\n", "line"),
+        ("- a\n- b\n", ""),
+        ("command: !!python/object:os.system x\n", "tag"),
+        ("a: &a [x]\nb: *a\n", "anchors"),
+        ("\0", ""),
+        ("", ""),
+    ],
+)
+def test_a_malformed_job_file_is_answered_with_its_place(type_: Typed, work: Path, text: str, said: str) -> None:
+    (work / "job.yaml").write_text(text)
+    for verb in (("submit",), ("plan",), ("run", "--file")):
+        code, _, err = type_(*verb, "job.yaml")
+        assert code == 2, (verb, err)
+        assert said in err
+        assert "Error:" in err
+
+
+def test_no_server_is_said_where_none_is_started(type_: Typed, home: Path) -> None:
+    for words in (("ps",), ("show", "x"), ("nodes",), ("cancel", "x"), ("exec", "x", "ls")):
+        code, _, err = type_(*words)
+        assert code == 1
+        assert "oarlock up" in err
+    assert not home.exists(), "looking makes nothing"
+
+
+def test_a_named_server_that_does_not_answer_is_an_error_and_none_is_started(
+    type_: Typed, work: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = type_("run", "--server", "http://127.0.0.1:9", "--", "python", "train.py")
+    assert (code, "--server" in err) == (1, True)
+    monkeypatch.setenv("OARLOCK_SERVER", "http://127.0.0.1:9")
+    code, _, err = type_("run", "--", "python", "train.py")
+    assert (code, "OARLOCK_SERVER" in err) == (1, True)
+    assert not (home / "server.json").exists()
+
+
+def test_a_wrong_token_is_said(type_: Typed, server: live.LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = type_("ps", "--token", "wrong")
+    assert code == 1
+    assert "oarlock login" in err
+
+
+def test_errors_for_programs_are_json(type_: Typed, server: live.LiveServer) -> None:
+    code, out, err = type_("show", "nobody", "--json")
+    assert (code, out) == (1, "")
+    assert json.loads(err)["error"]["code"] == "not_found"
+
+
+def test_a_failure_of_ours_shows_no_traceback_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"OARLOCK_HOME": "/dev/null/x", "HOME": "/nonexistent"}
+    done = typed.run("ps", env=environ)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    asked = typed.run("ps", env={**environ, "OARLOCK_DEBUG": "1"})
+    assert "Traceback" in asked.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(server: live.LiveServer) -> None:
+    import subprocess
+
+    job = server.submit(max_restarts=0)
+    server.launch(job.id)
+    server.process(job.id)
+    server.print(job.id, "line\n" * 100_000)
+    shell = f"{typed.COMMAND[0]} -m oarlock.cli.main logs {job.name} | head -1"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("line\n", "")
+
+
+def test_control_characters_of_names_never_reach_a_terminal() -> None:
+    from oarlock.cli import terminal
+
+    assert terminal.clean("a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\x07\re\u202ef") == "abcdef"
+    assert terminal.clean("tab\tand ünïcode 漢字") == "tab\tand ünïcode 漢字"
+    assert terminal.clean("half an escape \x1b[") == "half an escape "
+    assert terminal.shown_line("10%\r20%\r30%") == "30%"
+
+
+def test_flags_make_the_job_that_a_file_would(type_: Typed, work: Path) -> None:
+    flags = (
+        "--workers 2 --ps 1 --chief --evaluator --nproc 2 --gpus 1 --gpu-type h100 --gpu-type a100 --cpus 500m "
+        "--memory 2Gi --pool p --name n --framework tensorflow --data s3://b/x:data --volume c:/v:ro --secret hub:file "
+        "--results s3://b/out --checkpoint-every 10m --checkpoint-to s3://b/c --keep 2 --priority 7 --not-preemptible "
+        "--timeout 1h --grace 5s --hang-timeout 1m --freeze 2m --max-restarts 1 --placement spread --same rack "
+        "--tensorboard --env A=1 --env B=x=y"
+    )
+    code, out, _ = type_("run", "--dry-run", "--no-snapshot", *flags.split(), "--", "python", "x.py", "--lr", "1")
+    assert code == 0
+    computing = {"nproc": 2, "gpus": 1.0, "gpu_type": ["h100", "a100"], "cpus": "500m", "memory": "2Gi"}
+    assert json.loads(out)["spec"] == {
+        "command": ["python", "x.py", "--lr", "1"],
+        "name": "n",
+        "pool": "p",
+        "framework": "tensorflow",
+        "roles": {"worker": {"count": 2, **computing}, "chief": computing, "ps": {}, "evaluator": {}},
+        "data": [{"source": "s3://b/x", "mount": "data"}],
+        "volumes": [{"claim": "c", "mount": "/v", "read_only": True}],
+        "secrets": [{"name": "hub", "as": "file"}],
+        "results": "s3://b/out",
+        "checkpoint": {"to": "s3://b/c", "every": "10m", "keep": 2},
+        "priority": 7,
+        "preemptible": False,
+        "max_restarts": 1,
+        "timeout": "1h",
+        "grace": "5s",
+        "hang_timeout": "1m",
+        "freeze": "2m",
+        "placement": "spread",
+        "topology": {"same": "rack"},
+        "env": {"A": "1", "B": "x=y"},
+        "tensorboard": True,
+    }
+
+
+def test_flags_go_before_a_job_file(type_: Typed, work: Path) -> None:
+    (work / "job.yaml").write_text(
+        "command: python train.py\nname: a\nenv: {A: '1'}\nroles: {worker: {count: 3, cpus: 2}}\n"
+    )
+    code, out, _ = type_("run", "--dry-run", "--file", "job.yaml", "--workers", "1", "--env", "B=2", "--name", "b")
+    spec = json.loads(out)["spec"]
+    assert code == 0
+    assert spec["roles"]["worker"] == {"cpus": 2}
+    assert spec["env"] == {"A": "1", "B": "2"}
+    assert (spec["name"], spec["command"]) == ("b", "python train.py")
+
+
+def test_the_shell_is_told_to_this_machine_only(type_: Typed, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", "/venv")
+    assert json.loads(type_(*DRY, "true")[1])["shell"]["VIRTUAL_ENV"] == "/venv"
+    assert json.loads(type_(*DRY, "--server", "https://elsewhere.example", "true")[1])["shell"] == {}
+
+
+def test_help_of_every_verb_fits_80_columns(type_: Typed) -> None:
+    for verb in main.VERBS:
+        code, out, _ = type_(verb, "--help")
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= 80, verb
+
+
+def test_each_verb_s_line_in_help_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import click
+
+    context = click.Context(main.root)
+    for verb, (_, text) in main.VERBS.items():
+        command = main.root.get_command(context, verb)
+        assert command is not None
+        assert command.name == verb
+        assert command.short_help == text
+
+
+def test_the_working_directory_s_environment_is_not_read_on_import() -> None:
+    assert "OARLOCK_SERVER" not in os.environ

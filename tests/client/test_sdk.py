@@ -1,0 +1,215 @@
+"""Both clients against a server that listens: every verb, a lost server, exec."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.client import live
+
+import oarlock
+from oarlock.client import requests
+from oarlock.spec import errors, phases
+
+
+def code(directory: Path) -> Path:
+    place = directory / "code"
+    place.mkdir()
+    (place / "train.py").write_text("print(1)\n")
+    return place
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+def test_a_job_from_its_submission_to_its_end(server: live.LiveServer, tmp_path: Path) -> None:
+    place = code(tmp_path)
+    with oarlock.Client() as client:
+        assert client.plan({"command": "true"}).when == "now"
+        job = client.run("python train.py", name="digits", roles={"worker": {"count": 2}}, directory=place)
+        assert (job.name, job.phase, job.owner) == ("digits", phases.Phase.QUEUED, "root")
+        assert job.snapshot is not None
+        assert job.shell["PATH"], "a local job runs in this shell's environment"
+        server.launch(job.id)
+        server.process(job.id)
+        server.print(job.id, "one\ntwo\n")
+        assert [line.text for line in client.logs("digits")] == ["one", "two"]
+        assert [line.text for line in client.logs("digits", tail=1)] == ["two"]
+        assert [one.id for one in client.jobs()] == [job.id]
+        assert client.jobs(phase="COMPLETED") == []
+        assert "launched" in [record.kind for record in client.events(job.id)]
+        assert client.why(job.id).lines
+        server.end(job.id)
+        assert client.wait(job.id, timeout_s=5).phase is phases.Phase.COMPLETED
+        assert client.checkpoints(job.id) == []
+        client.remove(job.id)
+        with pytest.raises(errors.NotFound):
+            client.job(job.id)
+
+
+def test_the_same_snapshot_is_sent_once(server: live.LiveServer, tmp_path: Path) -> None:
+    from oarlock.client import packing
+
+    with oarlock.Client() as client:
+        packed = packing.pack(code(tmp_path), client.settings)
+        assert client.upload(packed) is True
+        assert client.upload(packed) is False
+
+
+def test_the_same_key_is_the_same_job(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        one, other = (client.submit({"command": "true"}, directory=None, key="k") for _ in range(2))
+        assert one.id == other.id
+        with pytest.raises(errors.Conflict):
+            client.submit({"command": "false"}, directory=None, key="k")
+
+
+def test_intents_and_the_cluster(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true"}, directory=None)
+        assert client.halt(job.id, "lunch").phase is phases.Phase.HALTED
+        assert client.resume(job.id).phase is phases.Phase.QUEUED
+        assert client.cancel(job.id).phase is phases.Phase.CANCELED
+        with pytest.raises(errors.Conflict):
+            client.resume(job.id)
+        assert client.nodes()[0].node.capacity.gpus == 2
+        assert client.pools()[0].pool.name == "default"
+        assert client.usage(by="pool") == []
+        assert client.server().user == "root"
+        client.add_user("dora", "viewer")
+        made = client.add_token("dora")
+        with oarlock.Client(server.url, made.token) as dora:
+            assert dora.server().user == "dora"
+        client.remove_token("dora", made.sha256)
+        assert {user.name for user in client.users()} >= {"root", "dora"}
+        assert client.metrics(job.id).series[0].values == []
+        client.shutdown()
+        assert server.rig.shutdowns == 1
+
+
+def test_errors_of_the_server_are_the_same_classes_here(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        with pytest.raises(errors.NotFound, match="oarlock ps"):
+            client.job("nobody")
+        with pytest.raises(errors.Unsupported) as raised:
+            client.submit({"command": "true", "image": "x"}, directory=None)
+        assert raised.value.path == "image"
+        with pytest.raises(errors.Impossible, match=r"gpus|GPU"):
+            client.submit({"command": "true", "roles": {"worker": {"gpus": 64}}}, directory=None)
+    with oarlock.Client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
+        stranger.jobs()
+
+
+def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer) -> None:
+    """The server dies in the middle of a line and comes back: every line once, and the return is told."""
+    contacts: list[errors.OarlockError | None] = []
+    texts: list[str] = []
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
+        server.launch(job.id)
+        server.process(job.id)
+        server.print(job.id, "one\ntwo\nthr")
+
+        def follow() -> None:
+            for line in client.logs(job.id, follow=True, on_contact=contacts.append):
+                texts.append(line.text + ("" if line.partial else "\n"))
+
+        reader = threading.Thread(target=follow, daemon=True)
+        reader.start()
+        until(lambda: "".join(texts) == "one\ntwo\nthr")
+        port = server.port
+        server.stop()
+        server.print(job.id, "ee\nfour\n")
+        until(lambda: len(contacts) == 1)
+        server.start(port)
+        server.end(job.id)
+        reader.join(10)
+    assert not reader.is_alive()
+    assert "".join(texts) == "one\ntwo\nthree\nfour\n"
+    assert isinstance(contacts[0], errors.Unavailable)
+    assert contacts[-1] is None
+
+
+def test_a_local_server_that_comes_back_elsewhere_is_found(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        before = client.server().home
+        port = server.port
+        server.stop()
+        server.start(0)
+        assert server.port != port
+        assert client.server().home == before
+
+
+def test_following_ends_with_how_the_job_ended(server: live.LiveServer) -> None:
+    from oarlock.client import answers
+
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
+        server.launch(job.id)
+        server.process(job.id)
+        server.end(job.id, 3)
+        *_, last = client.log_items(job.id, requests.LogChoice(), follow=True)
+        assert isinstance(last, answers.End)
+        assert last.phase is phases.Phase.FAILED
+
+
+def test_a_command_inside_a_task(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true"}, directory=None)
+        with pytest.raises(errors.Conflict):
+            client.exec(job.id, ["ls"])
+        server.launch(job.id)
+        server.process(job.id)
+        found = client.exec(job.id, ["tr", "a"], stdin=b"x" * 100_000)
+        assert (found.code, found.stdout, found.stderr) == (7, b"x" * 100_000, b"tr a")
+        with client.exec_session(job.id, ["sh"], tty=True, rows=10, columns=20) as session:
+            session.resize(5, 6)
+            session.close_stdin()
+            assert list(session.output())[-1].code == 7
+        assert server.rig.executed[-1].sizes == [(5, 6)]
+        with pytest.raises(errors.NotFound):
+            client.exec("nobody", ["ls"])
+    with oarlock.Client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
+        stranger.exec(job.id, ["ls"])
+
+
+def test_the_event_log_is_watched(server: live.LiveServer) -> None:
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true"}, directory=None)
+        seen = list(client.watch(after=0, timeout_s=0.2))
+        assert ("submitted", job.id) in [(record.kind, record.job) for record in seen]
+        assert list(client.watch(after=seen[-1].seq, timeout_s=0.1)) == []
+
+
+async def test_the_same_on_an_event_loop(server: live.LiveServer, tmp_path: Path) -> None:
+    place = code(tmp_path)
+    async with oarlock.AsyncClient() as client:
+        job = await client.run("python train.py", directory=place, max_restarts=0)
+        server.launch(job.id)
+        server.process(job.id)
+        server.print(job.id, "one\ntw")
+        found = await client.exec(job.id, ["tr"], stdin=b"in")
+        assert (found.code, found.stdout) == (7, b"in")
+        texts = []
+        async for line in client.logs(job.id, follow=True):
+            texts.append(line.text + ("" if line.partial else "\n"))
+            if len(texts) == 2:
+                port = server.port
+                server.stop()
+                server.print(job.id, "o\n")
+                server.start(port)
+                server.end(job.id)
+        assert "".join(texts) == "one\ntwo\n"
+        assert (await client.wait(job.id, timeout_s=5)).phase is phases.Phase.COMPLETED
+        assert [one.id for one in await client.jobs()] == [job.id]
+        seen = [record.kind async for record in client.watch(after=0, timeout_s=0.1)]
+        assert "submitted" in seen
+        with pytest.raises(errors.NotFound):
+            await client.job("nobody")
