@@ -200,6 +200,25 @@ class StoreContract:
         found = [job.id for job in await store.read(lambda v: v.active())]
         assert found == ["j-canceled", "j-held", "j-resumed", "j-queued"]
 
+    async def test_active_jobs_are_those_of_now(self, store: port.Store) -> None:
+        """Whatever was read before: changed, ended, removed and made anew under its id."""
+
+        async def reasons() -> dict[str, tuple[str, int]]:
+            return {job.id: (job.reason, job.version) for job in await store.read(lambda v: v.active())}
+
+        ids = [f"j-{number:04}" for number in range(1100)]
+        await store.write(lambda t: [t.add_job(nouns.job(one), at=1.0) for one in ids])
+        assert await reasons() == dict.fromkeys(ids, ("", 1))
+        await store.write(lambda t: t.put_job(replace(t.job("j-0007"), reason="new"), at=2.0))
+        await finish(store, "j-0008")
+        expected = dict.fromkeys(ids, ("", 1)) | {"j-0007": ("new", 2)}
+        del expected["j-0008"]
+        assert await reasons() == expected
+        assert await reasons() == expected
+        again = nouns.job("j-0008", reason="another")
+        await store.write(lambda t: (t.remove_jobs(["j-0008"], at=3.0), t.add_job(again, at=3.0)))
+        assert await reasons() == expected | {"j-0008": ("another", 1)}
+
     async def test_snapshots_of_stored_jobs_are_in_use(self, store: port.Store) -> None:
         for job_id, snapshot in (("j-1", "sha256:a"), ("j-2", "sha256:b"), ("j-3", "sha256:b"), ("j-4", None)):
             await store.write(lambda t, i=job_id, s=snapshot: t.add_job(nouns.job(i, snapshot=s), at=1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import psycopg
 import pytest
@@ -50,6 +51,30 @@ async def test_a_change_whose_connection_is_cut_under_it_runs_again_once(
     assert await postgres_store.write(change) == 1
     assert runs == [0, 1]
     assert await postgres_store.read(lambda v: len(v.records(0))) == 1
+
+
+async def test_a_group_whose_connection_is_cut_runs_again_as_one(
+    postgres_url: str, postgres_store: database.SqlStore
+) -> None:
+    runs = []
+
+    def change(number: int):
+        def inner(t: port.Transaction) -> None:
+            runs.append(number)
+            t.add_job(nouns.job(f"j-{number}"), at=1.0)
+            if number == 7 and runs.count(7) == 1:
+                cut(postgres_url)
+
+        return inner
+
+    def hold_up(t: port.Transaction) -> None:
+        t.leader()
+        time.sleep(0.05)  # the others queue up behind
+
+    await asyncio.gather(postgres_store.write(hold_up), *(postgres_store.write(change(number)) for number in range(10)))
+    assert len(runs) > 10, "nothing ran again"
+    records = await postgres_store.read(lambda v: v.records(0))
+    assert [(record.seq, record.job) for record in records] == [(number + 1, f"j-{number}") for number in range(10)]
 
 
 async def test_other_processes_wake_a_waiter(postgres_url: str, postgres_store: database.SqlStore) -> None:

@@ -27,9 +27,6 @@ from oarlock.store.sql import reading, schema
 T = TypeVar("T")
 Named = TypeVar("Named", Node, Pool, User)
 
-MANY = 500
-"""Most values in one IN: SQLite allows 999 in old builds."""
-
 _INSERT_JOB = sa.insert(schema.jobs)
 _UPDATE_JOB = (
     sa.update(schema.jobs)
@@ -354,5 +351,5 @@ def _slots(claim: Holding) -> Iterator[dict[str, Any]]:
 
 
 def _by_many(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), MANY):
-        yield items[start : start + MANY]
+    for start in range(0, len(items), reading.MANY):
+        yield items[start : start + reading.MANY]

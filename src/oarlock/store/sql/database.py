@@ -68,6 +68,7 @@ class SqlStore:
         self._readers = concurrent.futures.ThreadPoolExecutor(engine.reader_count, "oarlock-store-reader")
         self._watcher = threading.Thread(target=self._watch, name="oarlock-store-watcher", daemon=True)
         self._closed = threading.Event()
+        self._known = reading.Known()
         self._watcher.start()
 
     async def write(self, change: Callable[[port.Transaction], T], *, epoch: int | None = None) -> T:
@@ -115,7 +116,7 @@ class SqlStore:
         for further in range(READ_TRIES):
             try:
                 with self._engine.readers.connect() as connection, connection.begin():
-                    return look(reading.SqlView(connection))
+                    return look(reading.SqlView(connection, self._known))
             except sa.exc.SQLAlchemyError as failure:
                 if further < READ_TRIES - 1 and failing.again(failure):
                     continue

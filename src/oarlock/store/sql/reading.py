@@ -6,6 +6,7 @@ it) is found nowhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,9 @@ from oarlock.store.sql import schema
 
 T = TypeVar("T")
 
+MANY = 500
+"""Most values in one IN: SQLite allows 999 in old builds."""
+
 _JOB = sa.select(schema.jobs.c.body).where(schema.jobs.c.id == sa.bindparam("id"))
 _NEWEST_FIRST = (schema.jobs.c.created_at.desc(), schema.jobs.c.id.desc())
 _NAMED = (
@@ -36,6 +40,11 @@ _NAMED_OF_OWNER = _NAMED.where(schema.jobs.c.owner == sa.bindparam("owner"))
 _ACTIVE = (
     sa.select(schema.jobs.c.body)
     .where(sa.text("active"))  # as the index has it: SQLite compares the words
+    .order_by(schema.jobs.c.created_at, schema.jobs.c.id)
+)
+_ACTIVE_NOW = (
+    sa.select(schema.jobs.c.id, schema.jobs.c.first_seq, schema.jobs.c.version)
+    .where(sa.text("active"))
     .order_by(schema.jobs.c.created_at, schema.jobs.c.id)
 )
 _COUNT = sa.select(schema.jobs.c.phase, sa.func.count()).group_by(schema.jobs.c.phase)
@@ -91,11 +100,22 @@ def decode(body: str, noun: type[T]) -> T:
     return _decoders[noun].decode(body)  # type: ignore[return-value]  # each decoder stands under what it makes
 
 
-class SqlView:
-    """`port.View` on a connection that stands in a transaction."""
+class Known:
+    """The active jobs as they were last read, so that of thousands that wait only those that changed are read again.
 
-    def __init__(self, connection: sa.Connection) -> None:
+    By id: the seq of its first record, which no other job of that id ever has, and the version. Committed states only.
+    """
+
+    def __init__(self) -> None:
+        self.active: dict[str, tuple[int, int, Job]] = {}
+
+
+class SqlView:
+    """`port.View` on a connection that stands in a transaction. `known` is shared by all readers."""
+
+    def __init__(self, connection: sa.Connection, known: Known | None = None) -> None:
         self._connection = connection
+        self._known_active = known
 
     def job(self, job_id: str) -> Job | None:
         return self._one(_JOB, Job, id=job_id)
@@ -128,7 +148,14 @@ class SqlView:
         return self._all(statement, Job)
 
     def active(self) -> list[Job]:
-        return self._all(_ACTIVE, Job)
+        if self._known_active is None:
+            return self._all(_ACTIVE, Job)
+        had = self._known_active.active
+        now = {job_id: (first, version) for job_id, first, version in self._connection.execute(_ACTIVE_NOW)}
+        fresh = self._bodies([job_id for job_id, state in now.items() if had.get(job_id, (0, 0))[:2] != state])
+        have = {job_id: (*state, fresh.get(job_id) or had[job_id][2]) for job_id, state in now.items()}
+        self._known_active.active = have
+        return [job for _, _, job in have.values()]
 
     def count(self) -> dict[Phase, int]:
         return {Phase(phase): count for phase, count in self._connection.execute(_COUNT)}
@@ -192,6 +219,14 @@ class SqlView:
     def leader(self) -> port.Leader | None:
         holder, epoch, expires_at = self._connection.execute(_LEADER).one()
         return port.Leader(holder, epoch, expires_at) if holder else None
+
+    def _bodies(self, ids: Sequence[str]) -> dict[str, Job]:
+        found = {}
+        for start in range(0, len(ids), MANY):
+            some = sa.select(schema.jobs.c.body).where(schema.jobs.c.id.in_(ids[start : start + MANY]))
+            for job in self._all(some, Job):
+                found[job.id] = job
+        return found
 
     def _floor(self) -> int:
         return int(self._connection.execute(_LOG).one()[1])
