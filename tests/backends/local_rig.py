@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -63,9 +64,19 @@ IMMUNE = "trap '' TERM; while :; do sleep 600; done"
 
 def can_group() -> bool:
     """Whether control groups can be made here at all."""
-    found = cgroups.probe("oarlock-testprobe")
+    return _probed().unified is not None
+
+
+def can_limit(what: str) -> bool:
+    """Whether `memory` or `cpus` can be limited here."""
+    return what in _probed().enforced
+
+
+@functools.cache
+def _probed() -> cgroups.Cgroups:
+    found = cgroups.probe(f"oarlock-test-{os.getpid()}")
     found.close()
-    return found.unified is not None
+    return found
 
 
 class LocalRig(contract.Rig):
@@ -162,6 +173,21 @@ class LocalRig(contract.Rig):
             await self.backend.discard(*attempt)
         for opened in self.opened:
             await opened.close()
+
+
+class Rigs:
+    """Makes rigs, and ends whatever they started, however the test ends."""
+
+    def __init__(self) -> None:
+        self._made: list[LocalRig] = []
+
+    def __call__(self, home: Path, **more: object) -> LocalRig:
+        self._made.append(LocalRig(home, **more))
+        return self._made[-1]
+
+    async def close(self) -> None:
+        for rig in self._made:
+            await rig.close()
 
 
 def living(marker: str) -> list[int]:

@@ -38,6 +38,13 @@ asyncio.run(main())
 
 
 @pytest.fixture
+async def rigs() -> AsyncIterator[local_rig.Rigs]:
+    rigs = local_rig.Rigs()
+    yield rigs
+    await rigs.close()
+
+
+@pytest.fixture
 async def rig(home: Path) -> AsyncIterator[local_rig.LocalRig]:
     rig = local_rig.LocalRig(home)
     yield rig
@@ -76,10 +83,12 @@ async def test_what_a_killed_server_had_started_is_adopted(rig: local_rig.LocalR
     await contract.kill_and_see(rig, contract.key(9))
 
 
-async def test_an_agent_has_none_of_the_servers_files_and_secrets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_has_none_of_the_servers_files_and_secrets(
+    home: Path, rigs: local_rig.Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OARLOCK_TOKEN", "secret")
     monkeypatch.setenv("SOMETHING", "private")
-    rig = local_rig.LocalRig(home)
+    rig = rigs(home)
     secret = os.open(home.parent, os.O_RDONLY)
     os.set_inheritable(secret, True)
     await rig.backend.launch([rig.sleeper(contract.key())])
@@ -96,19 +105,16 @@ async def test_an_agent_has_none_of_the_servers_files_and_secrets(home: Path, mo
     seen = processes.look(agent)
     assert seen is not None
     assert seen.session == agent, "a session of its own: no terminal's hangup reaches it"
-    await rig.close()
 
 
-async def test_two_homes_do_not_see_each_other(home: Path, tmp_path: Path) -> None:
-    here, there = local_rig.LocalRig(home), local_rig.LocalRig(tmp_path / "second-home")
+async def test_two_homes_do_not_see_each_other(home: Path, rigs: local_rig.Rigs, tmp_path: Path) -> None:
+    here, there = rigs(home), rigs(tmp_path / "second-home")
     for rig in (here, there):
         await rig.backend.launch([rig.sleeper(contract.key())])
     await contract.kill_and_see(here, contract.key())
     await here.backend.discard("j-contract", 1)
     assert contract.key() not in await contract.seen(here)
     assert (await contract.seen(there))[contract.key()].state is State.RUNNING
-    await here.close()
-    await there.close()
 
 
 async def test_hundreds_of_finished_tasks_are_not_read_again(rig: local_rig.LocalRig) -> None:

@@ -54,6 +54,13 @@ MEMBERS = ("setsid", "daemon", "bare", "deaf")
 BY_GROUP = pytest.param("cgroup", marks=pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here"))
 
 
+@pytest.fixture
+async def rigs() -> AsyncIterator[local_rig.Rigs]:
+    rigs = local_rig.Rigs()
+    yield rigs
+    await rigs.close()
+
+
 @pytest.fixture(params=[BY_GROUP, "session"])
 async def rig(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[local_rig.LocalRig]:
     rig = local_rig.LocalRig(home, groups=None if request.param == "cgroup" else cgroups.Cgroups())
@@ -169,9 +176,9 @@ def test_this_process_is_never_among_those_to_be_killed() -> None:
     assert processes.members({mark}, roots={mark: {os.getpid(), 1}})[mark] == []
 
 
-async def test_a_pid_that_was_used_again_is_nobody(home: Path) -> None:
+async def test_a_pid_that_was_used_again_is_nobody(home: Path, rigs: local_rig.Rigs) -> None:
     """The agent is dead, and its number belongs to a stranger by now."""
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+    rig = rigs(home, groups=cgroups.Cgroups())
     await rig.backend.launch([rig.sleeper(KEY)])
     path = rig.directory(KEY)
     await rig.until_file(path / launching.STARTED)
@@ -193,11 +200,10 @@ async def test_a_pid_that_was_used_again_is_nobody(home: Path) -> None:
         (path / tasks.GONE).unlink(missing_ok=True)
         await rig.reopen()
         assert (await contract.seen(rig))[KEY].state is State.RUNNING, "with the right start time it is the agent"
-    await rig.close()
 
 
-async def test_after_a_boot_nothing_runs_any_more(home: Path) -> None:
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+async def test_after_a_boot_nothing_runs_any_more(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, groups=cgroups.Cgroups())
     await rig.backend.launch([rig.sleeper(KEY)])
     path = rig.directory(KEY)
     await rig.until_file(path / launching.STARTED)
@@ -208,7 +214,6 @@ async def test_after_a_boot_nothing_runs_any_more(home: Path) -> None:
     assert (await contract.seen(rig))[KEY].state is State.GONE
     (path / tasks.LAUNCH).write_text(original)
     (path / tasks.GONE).unlink()
-    await rig.close()
 
 
 async def test_a_second_agent_is_refused_and_the_first_one_goes_on(rig: local_rig.LocalRig) -> None:
@@ -245,8 +250,8 @@ def test_looking_does_not_take_the_lock_of_an_agent_that_is_just_starting(home: 
         assert task.agent_lives()
 
 
-async def test_only_one_agent_is_started_in_a_directory(home: Path) -> None:
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+async def test_only_one_agent_is_started_in_a_directory(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, groups=cgroups.Cgroups())
     await rig.backend.launch([rig.sleeper(KEY)])
     directory = rig.directory(KEY)
     await rig.until_file(directory / launching.STARTED)
@@ -254,22 +259,22 @@ async def test_only_one_agent_is_started_in_a_directory(home: Path) -> None:
     pid = launching.start(argv, directory, {"PATH": os.environ["PATH"]}, ())
     assert await ended(pid) != 0
     assert await rig.starts(KEY) == 1
-    await rig.close()
 
 
-async def test_a_directory_in_which_nothing_was_started_is_started_when_asked_again(home: Path) -> None:
+async def test_a_directory_in_which_nothing_was_started_is_started_when_asked_again(
+    home: Path, rigs: local_rig.Rigs
+) -> None:
     """The server was killed between making it and starting the agent."""
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+    rig = rigs(home, groups=cgroups.Cgroups())
     rig.backend._tasks.tree.make(KEY, prepared())
     assert (await contract.seen(rig))[KEY].state is State.RUNNING, "an agent may be about to start there"
     await rig.backend.launch([rig.sleeper(KEY)])
     assert await rig.starts(KEY) == 1
-    await rig.close()
 
 
-async def test_a_directory_in_which_nothing_was_started_is_given_up_for_good(home: Path) -> None:
+async def test_a_directory_in_which_nothing_was_started_is_given_up_for_good(home: Path, rigs: local_rig.Rigs) -> None:
     now = 0.0
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+    rig = rigs(home, groups=cgroups.Cgroups())
     rig.backend._tasks = tasks.Tasks(rig.backend._tree, clock=lambda: 1.0, monotonic=lambda: now)
     rig.backend._tree.make(KEY, prepared())
     assert (await contract.seen(rig))[KEY].state is State.RUNNING
@@ -281,7 +286,6 @@ async def test_a_directory_in_which_nothing_was_started_is_given_up_for_good(hom
     pid = launching.start(argv, rig.directory(KEY), {"PATH": os.environ["PATH"]}, ())
     assert await ended(pid) != 0, "a start that was under way fails"
     assert not (rig.directory(KEY) / "starts").exists()
-    await rig.close()
 
 
 def prepared() -> dict[str, bytes]:

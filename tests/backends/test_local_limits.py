@@ -22,16 +22,17 @@ State = contract.State
 MIB = 1 << 20
 
 
-def enforced() -> dict[str, str]:
-    found = cgroups.probe("oarlock-testprobe")
-    found.close()
-    return found.enforced
-
-
 LIMITED = {
-    what: pytest.mark.skipif(what not in enforced(), reason=f"no cgroup limits {what} here")
+    what: pytest.mark.skipif(not local_rig.can_limit(what), reason=f"no cgroup limits {what} here")
     for what in ("memory", "cpus")
 }
+
+
+@pytest.fixture
+async def rigs() -> AsyncIterator[local_rig.Rigs]:
+    rigs = local_rig.Rigs()
+    yield rigs
+    await rigs.close()
 
 
 @pytest.fixture
@@ -120,12 +121,11 @@ def groups_of(rig: local_rig.LocalRig) -> cgroups.Group:
     return msgspec.convert(record["group"], cgroups.Group)
 
 
-async def test_without_control_groups_it_is_said_that_nothing_is_enforced(home: Path) -> None:
-    rig = local_rig.LocalRig(home, groups=cgroups.Cgroups())
+async def test_without_control_groups_it_is_said_that_nothing_is_enforced(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, groups=cgroups.Cgroups())
     (node,) = await rig.backend.nodes()
     assert node.labels["limit.memory"] == node.labels["limit.cpus"] == "not enforced"
     assert rig.backend.capabilities()["kill"] == "session"
-    await rig.close()
 
 
 async def test_this_machine_is_the_node(rig: local_rig.LocalRig) -> None:
@@ -192,8 +192,8 @@ def test_a_group_that_nobody_can_enter_is_not_used(tmp_path: Path) -> None:
     assert (found.unified, found.enforced) == (None, {})
 
 
-async def test_virtual_nodes_share_the_machine_and_pretend_devices(home: Path) -> None:
-    rig = local_rig.LocalRig(home, virtual_nodes=3, virtual_gpus=2)
+async def test_virtual_nodes_share_the_machine_and_pretend_devices(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, virtual_nodes=3, virtual_gpus=2)
     found = await rig.backend.nodes()
     assert [node.name for node in found] == ["virtual-0", "virtual-1", "virtual-2"]
     assert {node.capacity for node in found} == {machine.capacity() + holdings.Resources(gpus=2)}
@@ -208,7 +208,6 @@ async def test_virtual_nodes_share_the_machine_and_pretend_devices(home: Path) -
         await rig.backend.launch([rig.launch_of(contract.key(1), "true", node="virtual-3")])
     with pytest.raises(errors.Unavailable):
         await rig.backend.launch([rig.launch_of(contract.key(1), "true", node="local")])
-    await rig.close()
 
 
 @pytest.mark.parametrize(("count", "pretended"), [(-1, 0), (0, 2), (1001, 0), (1, 10**9)])
@@ -223,8 +222,8 @@ TWO = [
 ]
 
 
-async def test_a_task_sees_its_devices_and_no_other(home: Path) -> None:
-    rig = local_rig.LocalRig(home, found_gpus=gpus.Pretended(TWO))
+async def test_a_task_sees_its_devices_and_no_other(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, found_gpus=gpus.Pretended(TWO))
     (node,) = await rig.backend.nodes()
     assert node.capacity.gpus == 2
     assert node.devices[1] == nodes.Device(index=1, type="h100", memory_bytes=80 << 30, uuid="GPU-bb")
@@ -236,12 +235,11 @@ async def test_a_task_sees_its_devices_and_no_other(home: Path) -> None:
     ]
     assert [one["gpus"] for one in given] == [[1], []]
     assert given[0]["env"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    await rig.close()
 
 
-async def test_two_homes_do_not_share_a_device(home: Path, tmp_path: Path) -> None:
-    here = local_rig.LocalRig(home, found_gpus=gpus.Pretended(TWO))
-    there = local_rig.LocalRig(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
+async def test_two_homes_do_not_share_a_device(home: Path, rigs: local_rig.Rigs, tmp_path: Path) -> None:
+    here = rigs(home, found_gpus=gpus.Pretended(TWO))
+    there = rigs(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
 
     async def offered(rig: local_rig.LocalRig) -> list[int]:
         (node,) = await rig.backend.nodes()
@@ -261,13 +259,13 @@ async def test_two_homes_do_not_share_a_device(home: Path, tmp_path: Path) -> No
     assert await offered(here) == [0], "the new one knows its own"
     await contract.kill_and_see(here, KEY)
     assert (await offered(here), await offered(there)) == ([0], [0, 1])
-    await here.close()
-    await there.close()
 
 
-async def test_a_device_stays_claimed_while_anything_outlives_the_agent(home: Path, tmp_path: Path) -> None:
-    here = local_rig.LocalRig(home, found_gpus=gpus.Pretended(TWO))
-    there = local_rig.LocalRig(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
+async def test_a_device_stays_claimed_while_anything_outlives_the_agent(
+    home: Path, rigs: local_rig.Rigs, tmp_path: Path
+) -> None:
+    here = rigs(home, found_gpus=gpus.Pretended(TWO))
+    there = rigs(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
     await here.backend.launch([here.launch_of(KEY, local_rig.IMMUNE, devices=(0,))])
     await here.until((here.directory(KEY) / "env.json").exists, "it runs")
     await here.backend.close()
@@ -277,16 +275,13 @@ async def test_a_device_stays_claimed_while_anything_outlives_the_agent(home: Pa
     await contract.until_state(here, KEY, State.ENDED)
     (node,) = await there.backend.nodes()
     assert [device.index for device in node.devices] == [1]
-    await here.close()
-    await there.close()
 
 
-async def test_a_device_that_is_gone_is_said(home: Path) -> None:
-    rig = local_rig.LocalRig(home, found_gpus=gpus.Pretended(TWO))
+async def test_a_device_that_is_gone_is_said(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home, found_gpus=gpus.Pretended(TWO))
     with pytest.raises(errors.Unavailable, match="GPU 7"):
         await rig.backend.launch([rig.sleeper(KEY), rig.launch_of(contract.key(1), "true", devices=(7,))])
     assert await contract.seen(rig) == {}, "nothing is half-made"
-    await rig.close()
 
 
 NAMES = {
@@ -396,16 +391,16 @@ def test_ports_come_from_where_the_kernel_takes_none(ephemeral: tuple[int, int],
     assert ports.room(*ephemeral) == room
 
 
-async def test_two_homes_have_no_port_in_common_and_a_restart_finds_its_own(home: Path, tmp_path: Path) -> None:
-    rigs = [local_rig.LocalRig(tmp_path / "homes" / str(number)) for number in range(4)]
-    ranges = sorted([(await rig.backend.nodes())[0].ports for rig in rigs])
+async def test_two_homes_have_no_port_in_common_and_a_restart_finds_its_own(
+    rigs: local_rig.Rigs, tmp_path: Path
+) -> None:
+    four = [rigs(tmp_path / "homes" / str(number)) for number in range(4)]
+    ranges = sorted([(await rig.backend.nodes())[0].ports for rig in four])
     assert all(one[1] < two[0] for one, two in itertools.pairwise(ranges))
-    before = (await rigs[2].backend.nodes())[0].ports
-    await rigs[2].backend.close()
-    await rigs[2].reopen()
-    assert (await rigs[2].backend.nodes())[0].ports == before
-    for rig in rigs:
-        await rig.close()
+    before = (await four[2].backend.nodes())[0].ports
+    await four[2].backend.close()
+    await four[2].reopen()
+    assert (await four[2].backend.nodes())[0].ports == before
 
 
 def test_where_no_port_is_left_it_is_said() -> None:
@@ -422,23 +417,22 @@ async def test_a_disk_that_is_full_leaves_nothing_half_made(tmp_path: Path) -> N
     )
     if await mounted.wait():
         pytest.skip("a small file system cannot be mounted here: that takes root")
+    rig = local_rig.LocalRig(home)
     try:
-        rig = local_rig.LocalRig(home)
         big = {"FILL": "x" * 100_000}
         with pytest.raises(errors.Unavailable, match="No space"):
             await rig.backend.launch([rig.sleeper(contract.key(0)), rig.launch_of(contract.key(1), "true", env=big)])
         assert await contract.seen(rig) == {}
         assert not [path for path in (home / "tasks").rglob("*") if path.is_file()]
-        await rig.close()
     finally:
+        await rig.close()
         assert await (await asyncio.create_subprocess_exec("umount", str(home))).wait() == 0
 
 
-async def test_a_home_that_cannot_be_written_is_said(home: Path) -> None:
-    rig = local_rig.LocalRig(home)
+async def test_a_home_that_cannot_be_written_is_said(home: Path, rigs: local_rig.Rigs) -> None:
+    rig = rigs(home)
     home.mkdir(exist_ok=True)
     (home / "tasks").write_text("a file in the way")
     with pytest.raises(errors.Unavailable):
         await rig.backend.launch([rig.sleeper(KEY)])
     (home / "tasks").unlink()
-    await rig.close()
