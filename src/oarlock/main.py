@@ -175,6 +175,8 @@ class Server:
             store = await asyncio.to_thread(open_store, settings)
             stack.push_async_callback(store.close)
             await self._admit_owner(store)
+            if settings.database is None:
+                await _succeed(store)
             kept = Kept.opened(settings.home, stack)
             measured = meters.Meters()
             engine = Engine(settings, self._home, store, kept, measured, url)
@@ -493,6 +495,13 @@ def library(root: Path) -> Path:
         if not place.is_dir():
             raise
     return place
+
+
+async def _succeed(store: stores.Store) -> None:
+    """The store is the home's own, and the home's lock is ours: whoever led it is gone; its term need not run out."""
+    leader = await store.read(lambda view: view.leader())
+    if leader is not None:
+        await store.resign(leader.holder, leader.epoch)
 
 
 def open_store(settings: Settings) -> stores.Store:

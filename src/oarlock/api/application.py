@@ -160,12 +160,14 @@ class Endpoint:
             await refuse(error, scope, receive, send, allow=allowed)
             return
         started = time.perf_counter()
+        call = routes.Call(self._services, route, scope, receive, send)
         try:
-            call = routes.Call(self._services, route, scope, receive, send)
             await admit(call)
             await call.prepare()
             response = answer(route, await route.handler(call))
         except errors.OarlockError as error:
+            if isinstance(error, errors.TooLarge) and scope["type"] == "http":
+                await call.let_go()
             response = failure(error)
         except Exception as error:  # noqa: BLE001 - the last catch: told to nobody but our own log
             self._services.report("request_failed", {"route": route.path, "method": method, "error": error})

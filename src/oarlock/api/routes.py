@@ -8,6 +8,7 @@ A handler gets a `Call`: who calls, and the path, query and body already decoded
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 JSON_LIMIT_BYTES = 1 << 20
 MAX_QUERY_BYTES = 16 * 1024
 MAX_SEGMENT_BYTES = 1024
+LET_GO_S = 2.0
+LET_GO_BYTES = 64 << 20
 BODY_PAUSE_S = 30.0
 """The longest that a body may stand still before its sender is given up."""
 
@@ -161,6 +164,17 @@ class Call:
                 yield chunk
             if not message.get("more_body", False):
                 return
+
+    async def let_go(self) -> None:
+        """Take what is still coming of a body that is refused, within bounds: a sender reads the answer afterwards."""
+        taken = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LET_GO_S):
+                while taken < LET_GO_BYTES:
+                    message = await self.receive()
+                    taken += len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
 
 
 def _too_large(limit: int) -> errors.TooLarge:

@@ -1,0 +1,293 @@
+"""The real server process: its home, its address, what it refuses, how it ends and is followed by another."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oarlock import main
+from oarlock.spec import errors
+
+START_S = 60.0
+
+
+class Server:
+    """A server in a process of its own, spoken to over its socket."""
+
+    def __init__(self, home: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.home = home
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "oarlock.main", *flags],
+            env={**os.environ, "OARLOCK_HOME": str(home), **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def ready(self) -> Server:
+        wait_for(lambda: self.process.poll() is not None or self._listens())
+        assert self.process.poll() is None, self.output()
+        return self
+
+    def _listens(self) -> bool:
+        try:
+            return self.told()["pid"] == self.process.pid
+        except (OSError, ValueError):
+            return False
+
+    def told(self) -> dict[str, Any]:
+        return json.loads((self.home / "server.json").read_text())
+
+    @property
+    def port(self) -> int:
+        return int(self.told()["url"].rpartition(":")[2])
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """The status, and the body as JSON where it is (unless asked for as it is, by `raw`)."""
+        as_it_is = headers.pop("raw", None) is not None
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with contextlib.closing(connection):
+            told = {"Authorization": f"Bearer {(self.home / 'token').read_text().strip()}", **headers}
+            connection.request(method, path, body if body is None else json.dumps(body), told)
+            answer = connection.getresponse()
+            raw = answer.read()
+        return answer.status, json.loads(raw) if raw.startswith(b"{") and not as_it_is else raw.decode()
+
+    def lines(self, path: str) -> list[dict[str, Any]]:
+        _, text = self.ask("GET", path, raw="")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def raw(self, data: bytes, *, shut: bool = True) -> bytes:
+        """Bytes as they are; what comes back until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as sock:
+            sock.sendall(data)
+            parts = []
+            with contextlib.suppress(OSError):
+                if shut:
+                    sock.shutdown(socket.SHUT_WR)
+                while part := sock.recv(65536):
+                    parts.append(part)
+        return b"".join(parts)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+    def output(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def wait_for(true: Callable[[], Any]) -> Any:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        found = true()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come true")
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Callable[..., Server]]:
+    made: list[Server] = []
+
+    def begin(*flags: str, **more: Any) -> Server:
+        made.append(Server(more.pop("home", home), *flags, **more))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def test_a_first_start_makes_a_home_that_only_its_owner_reads(start: Callable[..., Server], home: Path) -> None:
+    server = start().ready()
+    for name in ("token", "task-secret", "server.json", "oarlock.db", "server.log"):
+        assert stat.S_IMODE((home / name).stat().st_mode) & 0o077 == 0, name
+    status, said = server.ask("GET", "/api/v1/server")
+    assert (status, said["right"], said["url"]) == (200, "admin", server.told()["url"])
+    assert server.ask("GET", "/api/v1/server", Authorization="Bearer no")[0] == 401
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
+    token = (home / "token").read_text().strip()
+    database = b"".join(path.read_bytes() for path in home.glob("oarlock.db*"))
+    assert token.encode() not in database
+    assert token not in (home / "server.log").read_text()
+
+
+def test_a_job_runs_and_its_log_arrives(start: Callable[..., Server]) -> None:
+    server = start().ready()
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
+    spec = {"command": "echo hello from $OARLOCK_ROLE; exit 3", "framework": "plain", "max_restarts": 0, "name": "hi"}
+    status, job = server.ask("POST", "/api/v1/jobs", {"spec": spec})
+    assert status == 201, job
+    told = server.lines("/api/v1/jobs/hi/logs?follow=true")
+    assert [line.get("text") for line in told[:-1]] == ["hello from worker"]
+    assert told[-1] == {"end": {"phase": "FAILED", "exit_code": 3}}
+
+
+def test_one_server_for_a_home_and_two_homes_two_servers(
+    start: Callable[..., Server], home: Path, tmp_path: Path
+) -> None:
+    first = start().ready()
+    second = start()
+    assert second.process.wait(timeout=60) == 1
+    said = second.output()
+    assert "already" in said
+    assert first.told()["url"] in said
+    assert "oarlock down" in said
+    other = start(home=tmp_path / "other").ready()
+    assert other.port != first.port
+    assert (other.home / "token").read_text() != (home / "token").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_follows_has_the_port_the_token_and_the_jobs(
+    start: Callable[..., Server], home: Path, number: int
+) -> None:
+    server = start().ready()
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
+    port, token = server.port, (home / "token").read_text()
+    release = home / "release"
+    command = f"echo before; while [ ! -e {release} ]; do sleep 0.05; done; echo after"
+    status, job = server.ask("POST", "/api/v1/jobs", {"spec": {"command": command, "framework": "plain", "name": "on"}})
+    assert status == 201, job
+    wait_for(lambda: server.ask("GET", "/api/v1/jobs/on")[1]["phase"] == "PROCESSING")
+    code = server.end(number)
+    assert code == (0 if number == signal.SIGTERM else -9)
+    assert (home / "server.json").exists() == (number == signal.SIGKILL)
+    release.touch()
+    after = start().ready()
+    assert (after.port, (home / "token").read_text()) == (port, token)
+    told = after.lines("/api/v1/jobs/on/logs?follow=true")
+    assert [line.get("text") for line in told] == ["before", "after", None]
+    assert told[-1] == {"end": {"phase": "COMPLETED", "exit_code": 0}}
+    _, shown = after.ask("GET", "/api/v1/jobs/on")
+    assert len(shown["attempts"]) == 1
+
+
+def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Server]) -> None:
+    server = start().ready()
+    status, _ = server.ask("POST", "/api/v1/jobs", {"spec": {"command": "sleep 60", "framework": "plain", "name": "s"}})
+    assert status == 201
+    connections = []
+    token = (server.home / "token").read_text().strip()
+    for path in ("/api/v1/jobs/s/logs?follow=true", "/api/v1/watch", "/api/v1/events?after=1000000&wait=60"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        connections.append(connection)
+    assert server.ask("PUT", "/api/v1/jobs/s/intent", {"intent": "cancel"})[0] == 200
+    wait_for(lambda: server.ask("GET", "/api/v1/jobs/s")[1]["phase"] == "CANCELED")
+    status, said = server.ask("POST", "/api/v1/shutdown")
+    assert (status, said) == (202, {"ending": True})
+    assert server.process.wait(timeout=30) == 0
+    for connection in connections:
+        connection.close()
+
+
+def test_what_is_no_http_or_half_of_it_is_answered_or_closed(start: Callable[..., Server]) -> None:
+    server = start().ready()
+    token = (server.home / "token").read_text().strip()
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n".encode()
+    for data in (
+        b"\0" * 100_000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        head + b"Content-Length: x\r\n\r\n{}",
+        head + b"Content-Length: -1\r\n\r\n{}",
+        head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        head + b"Content-Length: 99999999999999999999999\r\n\r\n{}",
+        head + b"Content-Length: 100\r\n\r\n{}",
+        head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}",
+        head + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        head + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    ):
+        answer = server.raw(data)
+        assert not answer or answer[9:10] == b"4", (data[-40:], answer[:200])
+    whole = server.raw(head + b"Content-Length: 2000000\r\nConnection: close\r\n\r\n" + b"x" * 2_000_000)
+    assert b" 413 " in whole[:20]
+    assert server.ask("GET", "/healthz")[0] == 200
+    assert "request_failed" not in (server.home / "server.log").read_text()
+
+
+def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[..., Server], home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = start("--port", str(port))
+        assert server.process.wait(timeout=60) == 1
+        said = server.output()
+        assert f"127.0.0.1:{port}" in said
+        assert "--port" in said
+        home.mkdir(exist_ok=True)
+        (home / "server.port").write_text(str(port))
+        assert start().ready().port != port
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "word"),
+    [
+        ("[server]\nprot = 7\n", [], "port"),
+        ("[server]\nport = 'x'\n", [], "port"),
+        ("[server\n", [], "config.toml"),
+        ("server = 3\n", [], "server"),
+        ("", ["--port", "70000"], "port"),
+        ("", ["--tls-cert", "x.pem"], "tls_key"),
+        ("", ["--database", "mysql://x"], "sqlite"),
+        ("", ["--virtual-nodes", "-1"], ""),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_named(
+    start: Callable[..., Server], home: Path, file: str, flags: list[str], word: str
+) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text(file)
+    server = start(*flags)
+    assert server.process.wait(timeout=60) in (1, 2)
+    said = server.output()
+    assert "Traceback" not in said
+    assert word in said
+
+
+def test_flags_come_before_variables_and_variables_before_the_file(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text(
+        "[server]\nport = 1\nvirtual_nodes = 1\nlog_level = 'DEBUG'\n[client]\nserver = 'x'\n"
+    )
+    environ = {"OARLOCK_HOME": str(home), "OARLOCK_PORT": "2", "OARLOCK_VIRTUAL_NODES": "2"}
+    told = main.read_settings(environ, {"port": 3, "virtual_gpus": None})
+    assert (told.port, told.virtual_nodes, told.virtual_gpus, told.log_level) == (3, 2, 0, "DEBUG")
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    with pytest.raises(errors.Unavailable, match="file"):
+        main.serve(main.Settings(home=place / "home"))
+
+
+def test_an_armed_failpoint_kills_the_server_there(start: Callable[..., Server]) -> None:
+    server = start(env={"OARLOCK_FAILPOINT": "store.before_commit:1"})
+    assert server.process.wait(timeout=60) == -9
