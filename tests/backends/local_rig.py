@@ -35,7 +35,9 @@ task = json.load(open(directory + "/assignment.json"))
 env = {"PATH": os.environ["PATH"], **task["env"], "OARLOCK_TASK_KEY": task["key"], "OARLOCK_TASK_DIR": directory}
 if task["gpus"] is not None:
     env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, task["gpus"]))
-json.dump(env, open(directory + "/env.json", "w"))
+with open(directory + "/env.json~", "w") as file:
+    json.dump(env, file)
+os.rename(directory + "/env.json~", directory + "/env.json")
 
 def enter():
     if task["cgroup"]:
@@ -144,7 +146,7 @@ class LocalRig(contract.Rig):
 
     async def starts(self, key: attempts.TaskKey) -> int:
         path = self.directory(key) / "starts"
-        await self.until(path.exists, f"{key} was started")
+        await self.until_file(path)
         return len(path.read_text().splitlines())
 
     async def pass_time(self) -> None:

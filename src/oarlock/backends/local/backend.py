@@ -77,7 +77,7 @@ class LocalBackend:
         self._environ = dict(os.environ if environ is None else environ)
         self._agent = (python, "-I", "-S", str(agent.resolve()))
         self._virtual = (virtual_nodes, virtual_gpus)
-        self._tree = tree.Tree(self.home, clock=clock)
+        self._tree = tree.Tree(self.home)
         self._tasks = tasks.Tasks(self._tree, clock=clock)
         self._groups = cgroups.probe(f"oarlock-{self._hash}") if groups is None else groups
         found = gpus.Nvml(self._environ.get("CUDA_VISIBLE_DEVICES")) if found_gpus is None else found_gpus

@@ -122,6 +122,7 @@ def _limit_v2(directory: Path, amount: holdings.Resources, controllers: frozense
             _write(directory / "memory.swap.max", "0")
     if "cpu" in controllers and amount.cpus_milli > 0:
         _write(directory / "cpu.max", f"{_quota_us(amount)} {PERIOD_US}")
+        _allow_burst(directory / "cpu.max.burst", amount)
 
 
 def _limit_v1(directory: Path, amount: holdings.Resources, controller: str) -> None:
@@ -133,6 +134,13 @@ def _limit_v1(directory: Path, amount: holdings.Resources, controller: str) -> N
     if controller == "cpu" and amount.cpus_milli > 0:
         _write(directory / "cpu.cfs_period_us", str(PERIOD_US))
         _write(directory / "cpu.cfs_quota_us", str(_quota_us(amount)))
+        _allow_burst(directory / "cpu.cfs_burst_us", amount)
+
+
+def _allow_burst(path: Path, amount: holdings.Resources) -> None:
+    """What was not used of one period may be made up for: threads that meet briefly are not stopped for that."""
+    with contextlib.suppress(OSError):  # before 5.14
+        _write(path, str(_quota_us(amount)))
 
 
 def _quota_us(amount: holdings.Resources) -> int:
