@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
-from tests.controllers.plant import Phase, Plant, machine
+from tests.controllers.plant import Phase, Plant, Server, machine
 
 from oarlock.backends import fake
-from oarlock.spec import attempts, events, holdings, phases, refusals
+from oarlock.controllers import scheduling
+from oarlock.scheduler import planning
+from oarlock.spec import attempts, events, holdings, phases, plans, refusals
 
 RUNS = fake.Behaviour(at_barrier=True, lingers=True)
 SUCCEEDS = fake.Behaviour(runs_s=5.0, at_barrier=True, lingers=True)
@@ -128,6 +131,7 @@ async def test_a_hang_is_noticed_and_every_rank_shows_its_stack(plant: Plant) ->
     plant.behaviours["j-0001"] = RUNS
     job_id = await plant.submit("{roles: {worker: {count: 2}}, hang_timeout: 20s, max_restarts: 0, grace: 1s}")
     await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.run_for(5)
     await plant.tell(
         job_id, events.TaskReported(attempt=1, role="worker", index=1, incarnation=1, phase="PROCESSING", idle_s=20.5)
     )
@@ -159,6 +163,71 @@ async def test_what_does_not_fit_is_refused_with_numbers_once(plant: Plant) -> N
     assert (await kinds(plant, second)).count("refused") == 1
     await plant.intend(first, "cancel")
     await plant.until_phase(second, Phase.COMPLETED)
+
+
+async def test_a_refusal_that_only_counts_down_is_written_now_and_then(plant: Plant) -> None:
+    calls = []
+
+    def counting(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+        calls.append(now)
+        refusal = refusals.Refusal(
+            code=refusals.Code.NO_CAPACITY, message=f"{len(calls)}", free={"cpus": 1.0 * len(calls)}
+        )
+        return plans.Plan(refusals={gang.job: refusal for gang in snapshot.waiting})
+
+    plant.server = Server(plant, "server-1", plan=counting)
+    job_id = await plant.submit()
+    await plant.run_for(100)
+    assert len(calls) >= 20, "plans were made"
+    assert (await kinds(plant, job_id)).count("refused") == 4
+
+
+async def test_a_kill_that_was_lost_is_asked_again(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = DEAF
+    job_id = await plant.submit("{grace: 0s}")
+    job = await plant.until_phase(job_id, Phase.PROCESSING)
+    asked = []
+    backend = plant.server.guardian._backend
+    kill = backend.kill
+
+    async def unreliable(keys):
+        asked.append(plant.now)
+        if len(asked) == 1:
+            raise OSError("the platform does not answer")
+        if len(asked) > 3:
+            await kill(keys)
+
+    backend.kill = unreliable
+    plant.mute.add(job.live.tasks[0].key(job_id, 1))
+    await plant.intend(job_id, "cancel")
+    await plant.until_phase(job_id, Phase.CANCELED, within_s=30.0)
+    assert len(asked) == 4
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 0.5
+    assert (job_id, "the platform does not answer") in plant.server.reports
+
+
+async def test_a_long_queue_is_planned_by_its_head_and_now_and_then_as_a_whole(plant: Plant) -> None:
+    sizes = []
+
+    def watching(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+        sizes.append(len(snapshot.waiting))
+        return planning.plan(snapshot, now)
+
+    plant.server = Server(plant, "server-1", plan=watching)
+    for index in range(300):
+        job_id = await plant.submit("{roles: {worker: {cpus: 2}}}")
+        plant.behaviours[job_id] = fake.Behaviour(runs_s=0.5 + index % 7 * 0.3, at_barrier=True, lingers=True)
+    await plant.until_rest(within_s=600.0)
+    assert set((await plant.phases()).values()) == {Phase.COMPLETED}
+    assert sizes.count(scheduling.HEAD) > sum(size > scheduling.HEAD for size in sizes) > 5
+
+
+async def test_what_a_head_overlooks_the_next_whole_plan_finds(plant: Plant) -> None:
+    """Those in front wait for something that no node has; the last one fits."""
+    for _ in range(scheduling.HEAD + 10):
+        await plant.submit("{roles: {worker: {cpus: 4000}}}")
+    small = await plant.submit()
+    await plant.until_phase(small, Phase.COMPLETED, within_s=30.0)
 
 
 async def test_a_lost_node_keeps_what_it_held_until_it_is_declared_gone() -> None:
@@ -209,11 +278,6 @@ async def test_jobs_that_are_nobodys_are_ended(plant: Plant) -> None:
 
 
 async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
-    from tests.controllers.plant import Server
-
-    from oarlock.controllers import scheduling
-    from oarlock.scheduler import planning
-    from oarlock.spec import plans
 
     plant = Plant()
     plant.behaviours["j-0001"] = RUNS
@@ -227,10 +291,8 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
             return plans.Plan(preemptions=(plans.Preemption(job=job_id, reason="room for digits"),))
         return planning.plan(snapshot, now)
 
-    assert callable(preempting)
-    plan: scheduling.Plan = preempting
     await plant.server.leading.resign()
-    plant.server = Server(plant, "server-2", plan=plan)
+    plant.server = Server(plant, "server-2", plan=preempting)
     job = await plant.until_phase(job_id, Phase.QUEUED, Phase.DEPLOYING)
     assert job.attempts[0].verdict.message == "preempted by scheduler: room for digits"
     job = await plant.until_phase(job_id, Phase.PROCESSING)
@@ -238,10 +300,6 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
 
 
 async def test_a_claim_that_somebody_else_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
-    from tests.controllers.plant import Server
-
-    from oarlock.scheduler import planning
-    from oarlock.spec import plans
 
     def greedy(snapshot: plans.Snapshot, now: float) -> plans.Plan:
         """Forgets what is held: both gangs get the first place."""

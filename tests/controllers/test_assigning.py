@@ -1,0 +1,81 @@
+"""What an agent is told, field by field."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.controllers.plant import machine
+from tests.lifecycle import script
+
+from oarlock.controllers import assigning
+from oarlock.spec import assignments, attempts, jobs, roles, tasktokens
+
+SETTINGS = assigning.Settings(
+    server="http://127.0.0.1:7317",
+    server_file="/home/a/.oarlock/server.json",
+    task_secret=b"s" * 32,
+    checkpoints="/home/a/.oarlock/checkpoints/",
+    environments="/home/a/.oarlock/environments",
+    helper=("python", "-m", "oarlock.data"),
+    orphan_timeout_s=600.0,
+)
+
+
+def job(text: str, **fields: object) -> jobs.Job:
+    return msgspec.structs.replace(script.new_job(text), **fields)
+
+
+def told(
+    job: jobs.Job, role: str = "worker", index: int = 0, devices: tuple[int, ...] = (), node=None
+) -> assignments.Assignment:
+    task = attempts.Task(role=roles.RoleName(role), index=index, incarnation=2, ports=(20000, 20001), devices=devices)
+    return assigning.assignment(job, 3, task, node or machine("n0"), SETTINGS)
+
+
+def test_the_key_and_a_token_that_is_its_own() -> None:
+    found = told(job("{}"))
+    assert found.key == "j/3/worker/0/2"
+    assert tasktokens.holds(SETTINGS.task_secret, attempts.TaskKey.parse(found.key), found.token)
+    assert found.token != told(job("{}"), index=1).token
+    assert found.ports == (20000, 20001)
+    assert (found.server, found.server_file) == (SETTINGS.server, SETTINGS.server_file)
+
+
+def test_the_job_file_in_the_agents_words() -> None:
+    text = "{command: [python, t.py], grace: 2m, freeze: 10m, dependencies: r.txt, roles: {worker: {nproc: 4}}}"
+    found = told(job(text, snapshot="sha256:00", shell={"PATH": "/venv/bin"}))
+    assert (found.command, found.grace_s, found.freeze_s, found.nproc) == (("python", "t.py"), 120.0, 600.0, 4)
+    assert (found.requirements, found.snapshot, found.path_env) == ("r.txt", "sha256:00", {"PATH": "/venv/bin"})
+    assert told(job("{}")).freeze_s is None
+
+
+def test_checkpoints_lie_where_the_job_says_else_in_the_servers_place() -> None:
+    assert told(job("{}")).env["OARLOCK_CHECKPOINTS"] == "/home/a/.oarlock/checkpoints/j"
+    env = told(job("{env: {A: '1'}, checkpoint: {to: /mnt/c, every: 10m, keep: 5}}")).env
+    assert env == {
+        "A": "1",
+        "OARLOCK_JOB_NAME": "train",
+        "OARLOCK_CHECKPOINTS": "/mnt/c",
+        "OARLOCK_CHECKPOINT_EVERY_S": "600",
+        "OARLOCK_CHECKPOINT_KEEP": "5",
+    }
+    assert "OARLOCK_CHECKPOINT_KEEP" not in told(job("{}")).env, "what the job does not say, the script may"
+
+
+def test_results_of_several_tasks_do_not_meet() -> None:
+    spec = "{results: s3://b/out/, roles: {chief: {}, worker: {count: 2}}}"
+    places = {told(job(spec), role, index).uploads.to for role, index in (("chief", 0), ("worker", 0), ("worker", 1))}
+    assert places == {"s3://b/out/", "s3://b/out/worker-0", "s3://b/out/worker-1"}
+    assert told(job("{}")).uploads is None
+
+
+def test_devices_are_hidden_from_those_who_asked_for_none() -> None:
+    with_devices = machine("n0", devices=4)
+    assert told(job("{}"), devices=(2, 3), node=with_devices).gpus == (2, 3)
+    assert told(job("{}"), node=with_devices).gpus == ()
+    assert told(job("{}")).gpus is None, "where there are none, nothing is hidden"
+
+
+def test_no_secret_is_in_it_but_the_token() -> None:
+    found = told(job("{secrets: [{name: hub-token}]}"))
+    assert "hub" not in msgspec.json.encode(found).decode()
+    assert SETTINGS.task_secret.decode() not in msgspec.json.encode(found).decode()

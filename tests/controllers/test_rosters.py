@@ -1,0 +1,105 @@
+"""A roster follows the log: it knows what the store knows of active jobs, at the price of what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.controllers.plant import Phase, Plant
+
+from oarlock.controllers import rosters
+from oarlock.spec import jobs
+from oarlock.store import port as stores
+
+
+class Counting:
+    """A store that counts the jobs that are read through it."""
+
+    def __init__(self, store: stores.Store) -> None:
+        self._store = store
+        self.read_jobs = 0
+
+    async def read(self, look: Callable[[stores.View], object]) -> object:
+        def counted(view: stores.View) -> object:
+            job = view.job
+
+            def count(job_id: str) -> jobs.Job | None:
+                self.read_jobs += 1
+                return job(job_id)
+
+            view.job = count  # type: ignore[method-assign]
+            try:
+                return look(view)
+            finally:
+                del view.job
+
+        return await self._store.read(counted)
+
+
+@pytest.fixture
+def plant() -> Plant:
+    return Plant()
+
+
+async def as_stored(plant: Plant) -> dict[str, jobs.Job]:
+    return {job.id: job for job in await plant.store.read(lambda view: view.active()) if rosters.is_active(job)}
+
+
+async def test_it_follows_a_life(plant: Plant) -> None:
+    roster = rosters.Roster(plant.store)
+    assert await roster.refresh() == frozenset()
+    job_id = await plant.submit()
+    assert await roster.refresh() == {job_id}
+    assert await roster.refresh() == frozenset()
+    while (await plant.job(job_id)).phase is not Phase.COMPLETED:
+        await plant.step()
+        await roster.refresh()
+        assert roster.jobs == await as_stored(plant)
+        held = await plant.store.read(lambda view: view.holdings())
+        assert [claim for claims in roster.held.values() for claim in claims] == held
+    assert roster.jobs == {}
+
+
+async def test_jobs_at_rest_cost_nothing(plant: Plant) -> None:
+    for _ in range(50):
+        await plant.submit()
+    await plant.until_rest()
+    store = Counting(plant.store)
+    roster = rosters.Roster(store)  # type: ignore[arg-type]
+    await roster.refresh()
+    job_id = await plant.submit()
+    assert await roster.refresh() == {job_id}
+    assert store.read_jobs == 1
+
+
+async def test_after_a_compaction_it_lists_again(plant: Plant) -> None:
+    first = await plant.submit()
+    roster = rosters.Roster(plant.store)
+    await roster.refresh()
+    await plant.until_phase(first, Phase.COMPLETED)
+    second = await plant.submit()
+    seq = await plant.store.read(lambda view: view.last_seq())
+    await plant.store.write(lambda tx: tx.compact(seq + 1))
+    assert await roster.refresh() == {first, second}
+    assert set(roster.jobs) == {second}
+    assert await roster.refresh() == frozenset()
+
+
+async def test_a_removed_job_is_gone(plant: Plant) -> None:
+    job_id = await plant.submit()
+    roster = rosters.Roster(plant.store)
+    await roster.refresh()
+    await plant.intend(job_id, "cancel")
+    await plant.store.write(lambda tx: tx.remove_jobs([job_id], at=plant.now))
+    assert await roster.refresh() == {job_id}
+    assert roster.jobs == {}
+
+
+async def test_what_it_wrote_itself_is_no_news(plant: Plant) -> None:
+    job_id = await plant.submit()
+    roster = rosters.Roster(plant.store)
+    await roster.refresh()
+    await plant.intend(job_id, "halt")
+    roster.adopt([await plant.job(job_id)])
+    assert await roster.refresh() == frozenset()
+    assert roster.jobs == {}
