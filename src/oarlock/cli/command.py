@@ -5,6 +5,7 @@ it is first needed.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,10 +83,23 @@ def connected(function: Callable[..., Any]) -> Callable[..., Any]:
     return server_options(call)
 
 
-def open_client(server: str | None = None, token: str | None = None, *, timeout_s: float = 30.0) -> clients.Client:
+def open_client(
+    server: str | None = None, token: str | None = None, *, timeout_s: float = 30.0, **others: str | None
+) -> clients.Client:
+    """A client of the server that flags and settings name. Nothing is sent yet."""
     from oarlock.client import client as clients
+    from oarlock.client import settings
 
-    return clients.Client(server, token, timeout_s=timeout_s)
+    _leave_out_httpx_command_line()
+    told = settings.from_environment(server=server, token=token, **others)
+    return clients.Client(told=told, timeout_s=timeout_s)
+
+
+def _leave_out_httpx_command_line() -> None:
+    """httpx imports a command line of its own, with rich and pygments: 40 ms, as much as all the rest of it. It does
+    without where that cannot be imported.
+    """
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # how Python spells "cannot be imported"
 
 
 def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

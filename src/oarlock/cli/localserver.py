@@ -1,17 +1,19 @@
 """The local server as seen from outside: started as a process of its own, found by `server.json`, ended by request.
 
-Whoever starts it waits until it answers, and tells what it said where it does not. Two who start it at once find the
-same one: the second server gives up at the home's lock, and both see the first one's file.
+Whoever starts it waits until it answers, and tells what it said where it does not. Of two who start it at once
+the second waits for the first, and finds its server.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +24,7 @@ from oarlock.spec import errors, quantities
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOG_FILE = "server.log"
+LOCK_FILE = "start.lock"
 _LOOK_S = 0.02
 
 
@@ -48,6 +51,22 @@ def ensure(told: settings.Settings) -> None:
 def start(home: Path, options: Options) -> places.ServerFile:
     """Start a server that outlives this process, and wait until it listens. Raises Unavailable with what it said."""
     make_home(home)
+    with _alone(home):
+        left = running(home)
+        if left is not None and answers(left.url):
+            return left  # somebody else was faster
+        return _start(home, options)
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One starter at a time: the second finds what the first has started."""
+    with _opened(home / LOCK_FILE) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start(home: Path, options: Options) -> places.ServerFile:
     log = home / LOG_FILE
     with _opened(log) as file:
         began_at = file.tell()
@@ -67,11 +86,7 @@ def start(home: Path, options: Options) -> places.ServerFile:
             process.returncode = 0  # it outlives us on purpose: nobody is to warn of it
             return left
         if process.poll() is not None:
-            left = running(home)
-            if left is not None and answers(left.url):
-                return left
-            if process.returncode != 0 or left is None:
-                raise _failed(f"the local server ended at once (exit code {process.returncode})", log, began_at)
+            raise _failed(f"the local server ended at once (exit code {process.returncode})", log, began_at)
         time.sleep(_LOOK_S)
     process.kill()
     process.wait()
@@ -119,13 +134,13 @@ def answers(url: str) -> bool:
         return False
 
 
-def _opened(log: Path) -> IO[bytes]:
-    """The server's log, for appending, readable by its owner alone."""
+def _opened(path: Path) -> IO[bytes]:
+    """For appending, readable by its owner alone."""
     try:
-        return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
     except OSError as error:
         raise errors.Unavailable(
-            f"{log} cannot be written: {error.strerror}", hint="Set OARLOCK_HOME to a directory that you may write."
+            f"{path} cannot be written: {error.strerror}", hint="Set OARLOCK_HOME to a directory that you may write."
         ) from error
 
 

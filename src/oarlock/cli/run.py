@@ -11,7 +11,6 @@ import click
 from oarlock.cli import command, flags
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
     from oarlock.spec import jobfile
 
 
@@ -54,7 +53,7 @@ def run(
     from oarlock.cli import submitting
 
     spec = _spec(words, job_file, given)
-    with _client(server, token, snapshot_limit) as client:
+    with command.open_client(server, token, snapshot_limit=snapshot_limit) as client:
         choice = submitting.Choice(
             directory=None if no_snapshot else Path(directory),
             detach=detach,
@@ -81,11 +80,3 @@ def _spec(words: tuple[str, ...], job_file: str | None, given: dict[str, Any]) -
         return judging.decode(raw)
     except errors.InvalidInput as error:
         raise flags.blamed(error, given) from error
-
-
-def _client(server: str | None, token: str | None, snapshot_limit: str | None) -> clients.Client:
-    from oarlock.client import client as clients
-    from oarlock.client import settings
-
-    told = settings.from_environment(server=server, token=token, snapshot_limit=snapshot_limit)
-    return clients.Client(told=told)
