@@ -311,7 +311,7 @@ def _next_change_s(job: jobs.Job, key: attempts.TaskKey, now: float) -> float:
     live, task = job.live, inbox.task_of(job, key)
     if live is None or task is None:
         return 0.0
-    times = (deadlines.stop(job, live, task), deadlines.let_go(live, task))
+    times = (deadlines.stop(job, live, task), deadlines.let_go(job, live, task))
     return min((at - now for at in times if at is not None and at > now), default=MAX_WAIT_S) + 0.001
 
 

@@ -82,9 +82,13 @@ def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     return live.stop_at
 
 
-def let_go(live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """When the agent of an ended task may leave: at once, or when the freeze is over."""
+def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
+    """When the agent of an ended task may leave: at once, or when the freeze is over. What failed and may yet be frozen
+    stays until blame is settled.
+    """
     if task.phase not in phases.ENDED:
+        return None
+    if task.phase is phases.TaskPhase.FAILED and job.spec.freeze is not None and live.stop is None:
         return None
     return max(task.phase_at, live.frozen_until or 0.0)
 
@@ -93,7 +97,7 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     """When the task is ended by force. What has no user process yet needs no grace."""
     if task.gone:
         return None
-    if (leave_at := let_go(live, task)) is not None:
+    if (leave_at := let_go(job, live, task)) is not None:
         return leave_at + LEAVE_S
     stop_at = stop(job, live, task)
     if stop_at is None or task.phase in _UNMADE:
@@ -105,5 +109,5 @@ def every(job: jobs.Job, live: attempts.Attempt) -> list[float]:
     """All of them."""
     times = [launch_bound(live), barrier(job, live), timeout(job, live), settled(live), stacks(live), live.frozen_until]
     for task in live.tasks:
-        times += [stop(job, live, task), let_go(live, task), kill(job, live, task)]
+        times += [stop(job, live, task), let_go(job, live, task), kill(job, live, task)]
     return [at for at in times if at is not None]

@@ -17,7 +17,7 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
     """Raises StaleTask when `key` is not of the live attempt, or not the present incarnation: its agent must go."""
     live, task = _present(job, key)
     stop_at = deadlines.stop(job, live, task)
-    leave_at = deadlines.let_go(live, task)
+    leave_at = deadlines.let_go(job, live, task)
     told = {taken.task for taken in live.stacks}
     asked = live.stacks_request and task.phase is phases.TaskPhase.PROCESSING and task.name not in told
     unversioned = assignments.Orders(

@@ -1,0 +1,100 @@
+"""A user's shell: a home of its own, a working directory, and the `oarlock` command as it was installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+OARLOCK = str(BIN / "oarlock")
+
+
+class Shell:
+    """`home` and `work` are directories; the server is started by the first command that needs it, as for anybody."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.work = folder / "work dir"  # a space, as people have them
+        self.work.mkdir(parents=True)
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("OARLOCK_")}
+        self.env |= {"OARLOCK_HOME": str(self.home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip())
+        return path
+
+    def do(self, *arguments: str, code: int | None = 0, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+        """Run `oarlock ARGUMENTS`; `code` is the exit code it must have, None where that is the question."""
+        done = subprocess.run(
+            [OARLOCK, *arguments],
+            env=self.env,
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        said = f"oarlock {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert code is None or done.returncode == code, said
+        return done
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [OARLOCK, *arguments],
+            env=self.env,
+            cwd=self.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.do(*arguments, "--json").stdout)
+
+    def job(self, name: str) -> dict[str, Any]:
+        """The job as the API tells it."""
+        shown = self.json("show", name)
+        found: dict[str, Any] = shown.get("job", shown)
+        return found
+
+    def wait_for(self, name: str, test: Callable[[dict[str, Any]], bool], timeout_s: float = 60) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            job = self.job(name)
+            if test(job):
+                return job
+            assert time.monotonic() < deadline, f"still {job['phase']} after {timeout_s} s: {json.dumps(job)[:3000]}"
+            time.sleep(0.2)
+
+    def wait_phase(self, name: str, *phases: str, timeout_s: float = 60) -> dict[str, Any]:
+        return self.wait_for(name, lambda job: job["phase"] in phases, timeout_s)
+
+    def wait_file(self, path: Path, timeout_s: float = 60) -> str:
+        deadline = time.monotonic() + timeout_s
+        while not path.exists() or not path.read_text():
+            assert time.monotonic() < deadline, f"{path} did not appear"
+            time.sleep(0.05)
+        return path.read_text()
+
+    def server_pid(self) -> int:
+        return int(json.loads((self.home / "server.json").read_text())["pid"])
+
+
+def runs(pid: int) -> bool:
+    """Whether this process runs: one that has ended and was not reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,100 @@
+"""The main job: people's scripts train together, and everything they would ask has an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.e2e import shell as shells
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
+
+TORCHRUN_SCRIPT = """
+    import os, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} sums to {total.item():g}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_a_script_written_for_torchrun_runs_unchanged(shell: shells.Shell) -> None:
+    shell.write("plain.py", TORCHRUN_SCRIPT)
+    done = shell.do("run", "--workers", "2", "--", "python", "plain.py")
+    assert "rank 0 of 2 sums to 2" in done.stdout
+    assert "rank 1 of 2 sums to 2" in done.stdout
+    assert re.search(r"^worker-1 +\| ", done.stdout, re.MULTILINE), "lines say who printed them"
+
+
+def test_nproc_and_torchrun_itself(shell: shells.Shell) -> None:
+    shell.write("plain.py", TORCHRUN_SCRIPT)
+    done = shell.do("run", "--workers", "1", "--nproc", "2", "--", "python", "plain.py")
+    assert "rank 1 of 2 sums to 2" in done.stdout
+    done = shell.do("run", "--workers", "2", "--", "torchrun", "plain.py")
+    assert "rank 1 of 2 sums to 2" in done.stdout
+
+
+def test_the_digits_example(shell: shells.Shell) -> None:
+    """What `make demo` runs: two workers, a test accuracy of at least 0.97, metrics and checkpoints to look at."""
+    done = shell.do("submit", str(EXAMPLE / "oarlock.yaml"), "--follow", timeout_s=110)
+    accuracy = re.search(r"test accuracy:? ([0-9.]+)", done.stdout)
+    assert accuracy is not None, done.stdout
+    assert float(accuracy[1]) >= 0.97
+    job = shell.job("digits")
+    assert job["phase"] == "COMPLETED"
+    assert len(job["attempts"]) == 1
+    metrics = shell.json("metrics", "digits")
+    assert "loss" in json.dumps(metrics)
+    assert (shell.home / "jobs" / job["id"]).exists()
+
+
+def test_exit_code_is_the_jobs(shell: shells.Shell) -> None:
+    done = shell.do("run", "--max-restarts", "0", "--", "python", "-c", "raise SystemExit(7)", code=7)
+    assert "worker-0" in done.stderr
+
+
+def test_data_comes_and_results_go(shell: shells.Shell) -> None:
+    source = shell.home.parent / "source"
+    source.mkdir()
+    (source / "numbers.txt").write_text("1 2 3")
+    out = shell.home.parent / "out"
+    shell.write(
+        "job.yaml",
+        f"""
+        name: with-data
+        framework: plain
+        command: cp data/in/numbers.txt $OARLOCK_RESULTS/copied.txt
+        data: [{{source: "file://{source}", mount: data/in}}]
+        results: "file://{out}"
+        """,
+    )
+    shell.do("submit", "job.yaml", "--follow")
+    assert (out / "copied.txt").read_text() == "1 2 3"
+
+
+def test_plain_tensorflow_and_jax_are_told_who_they_are(shell: shells.Shell) -> None:
+    known = "os.environ.get('TF_CONFIG') or os.environ.get('JAX_PROCESS_ID')"
+    show = f"import os; print({known} or open(os.environ['OARLOCK_CLUSTER']).read())"
+    tf = shell.do("run", "--framework", "tensorflow", "--workers", "2", "--", "python", "-c", show)
+    assert '"task": {"type": "worker", "index": 1}' in tf.stdout
+    jax = shell.do("run", "--framework", "jax", "--workers", "2", "--", "python", "-c", show)
+    assert sorted(line.rpartition("| ")[2] for line in jax.stdout.splitlines()) == ["0", "1"]
+    plain = shell.do("run", "--framework", "plain", "--", "python", "-c", show)
+    assert '"role": "worker"' in plain.stdout
+
+
+def test_secrets_reach_the_process_and_nothing_else(shell: shells.Shell) -> None:
+    shell.do("ps")
+    folder = shell.home / "secrets"
+    folder.mkdir(exist_ok=True)
+    (folder / "hub-token").write_text("s3cret-value-of-the-hub")
+    (folder / "hub-token").chmod(0o600)
+    code = "import os; t = os.environ['HUB_TOKEN']; print(len(t), t)"
+    done = shell.do("run", "--secret", "hub-token", "--", "python", "-c", code)
+    assert "23 " + "*" * 23 in done.stdout
+    shell.do("ps")
+    for path in shell.home.rglob("*"):
+        if path.is_file() and path != folder / "hub-token":
+            assert b"s3cret-value-of-the-hub" not in path.read_bytes(), path
