@@ -125,9 +125,9 @@ class Echo:
 class Rig:
     """`http` speaks as an administrator; `as_user` and `as_task` as others."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, store: Any = None) -> None:
         self.clock = Clock()
-        self.store = memory.MemoryStore()
+        self.store = memory.MemoryStore() if store is None else store
         self.logs = logs.DirectoryLogs(home / "logs")
         self.blobs = blobs.DirectoryBlobs(home / "blobs")
         self.metrics = NoMetrics()
@@ -185,8 +185,8 @@ class Rig:
         token = tasktokens.derive(SECRET, key)
         return self.client({"Authorization": f"Bearer {token}", "Oarlock-Task": str(key)})
 
-    async def submit(self, who: str = "ann", **spec: Any) -> jobs.Job:
-        body = {"spec": {"command": "true", **spec}}
+    async def submit(self, who: str = "ann", snapshot: str | None = None, **spec: Any) -> jobs.Job:
+        body = {"spec": {"command": "true", **spec}, "snapshot": snapshot}
         async with self.as_user(who) as http:
             answer = await http.post("/api/v1/jobs", json=body)
         assert answer.status_code == 201, answer.text
