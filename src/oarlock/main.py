@@ -485,7 +485,7 @@ def library(root: Path) -> Path:
     draft = root / f".{place.name}.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(
-        package / "train", draft / "oarlock" / "train", ignore=shutil.ignore_patterns("__pycache__", "*.toml")
+        package / "train", draft / "oarlock" / "train", ignore=shutil.ignore_patterns("__pycache__", "*.toml", ".*")
     )
     shutil.copy(package / "__init__.py", draft / "oarlock" / "__init__.py")
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,8 +48,18 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
-def shell_of(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: environ[name] for name in SHELL_VARIABLES if environ.get(name)}
+def shell_of(environ: Mapping[str, str], program: str | None = None) -> dict[str, str]:
+    """The shell's variables. Who calls `.venv/bin/oarlock` without activating `.venv` means that python too.
+
+    `program` is how this process was called, by default `sys.argv[0]`. A link elsewhere (pipx) says nothing about the
+    user's own environment.
+    """
+    shell = {name: environ[name] for name in SHELL_VARIABLES if environ.get(name)}
+    folder = str(Path(sys.argv[0] if program is None else program).absolute().parent)
+    on_path = shell.get("PATH", "").split(os.pathsep)
+    if sys.prefix != sys.base_prefix and folder == str(Path(sys.executable).parent) and folder not in on_path:
+        shell |= {"PATH": os.pathsep.join([folder, *filter(None, on_path)]), "VIRTUAL_ENV": sys.prefix}
+    return shell
 
 
 def fresh_key() -> str:
