@@ -82,7 +82,12 @@ class Rig:
         (self.directory / "assignment.json").write_text(json.dumps({**assignment, **fields}))
 
     def start(self, failpoint: str | None = None) -> None:
-        env = {"PATH": os.environ["PATH"], **({"OARLOCK_AGENT_FAILPOINT": f"{failpoint}:kill"} if failpoint else {})}
+        # The mark is in the agent's own environment too, as the local backend has it: it must not kill itself.
+        env = {
+            "PATH": os.environ["PATH"],
+            "OARLOCK_TASK_KEY": self.key,
+            **({"OARLOCK_AGENT_FAILPOINT": f"{failpoint}:kill"} if failpoint else {}),
+        }
         with (self.directory.parent / "agent.stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
                 [self.python, "-I", str(self.agent), str(self.directory)],

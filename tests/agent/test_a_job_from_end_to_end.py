@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -232,3 +233,47 @@ def test_the_same_sources_make_the_same_bytes(tmp_path, agent):
     before = again.stat().st_mtime_ns
     zipapp.build(again)
     assert again.stat().st_mtime_ns == before, "what is there already is left alone"
+
+
+def test_a_stop_while_results_are_stored_gives_them_the_grace(rig):
+    """What happened first wins: the job has ended well, and its results are on their way."""
+    slow = "import time\nopen(os.environ['FLAG'] + '/storing', 'w').write('yes\\n'); time.sleep(1)"
+    argv = ["/usr/bin/env", f"FLAG={rig.outside}", *helper(rig.outside, slow)]
+    rig.begin("echo out > $OARLOCK_RESULTS/out", helper=argv, uploads={"source": "results", "to": "s3://bucket/out"})
+    rig.wait_for_file("storing")
+    rig.server.order(stop={"grace_s": 20})
+    record = rig.finish()
+    assert (record["reason"], record["code"]) == ("exited", 0)
+
+
+def test_a_stop_ends_an_upload_that_takes_longer_than_the_grace(rig):
+    slow = "import time\nopen(os.environ['FLAG'] + '/storing', 'w').write('yes\\n'); time.sleep(1000)"
+    argv = ["/usr/bin/env", f"FLAG={rig.outside}", *helper(rig.outside, slow)]
+    rig.begin("echo out > $OARLOCK_RESULTS/out", helper=argv, uploads={"source": "results", "to": "s3://bucket/out"})
+    rig.wait_for_file("storing")
+    rig.server.order(stop={"grace_s": 0.2})
+    record = rig.finish()
+    assert (record["reason"], record["killed_by_us"]) == ("stopped", True)
+    assert not rigs.processes_with(rig.key)
+
+
+def test_an_agent_that_fails_itself_leaves_nothing_running(rig):
+    """No record is the failure "exit unknown": the backend will say so. Nobody is left behind it."""
+    rig.begin("echo > $OUTSIDE/started; setsid sleep 1000 & exec sleep 1000")
+    rig.wait_for_file("started")
+    rig.server.order(stop={"grace_s": "no number at all"})
+    assert rig.process.wait(rigs.CEILING_S) == 1
+    assert not (rig.directory / "exit.json").exists()
+    assert "the agent itself failed" in (rig.directory / "agent.log").read_text()
+    assert not rig.user_processes()
+
+
+def test_a_task_whose_directory_is_taken_away_is_still_ended_and_told(rig):
+    rig.begin("echo > $OUTSIDE/started; exec sleep 1000")
+    rig.wait_for_file("started")
+    rig.server.wait_for(lambda: rig.server.phases() == ["PROCESSING"])
+    rigs.until(lambda: shutil.rmtree(rig.directory, ignore_errors=True) or not rig.directory.exists(), "an empty place")
+    rig.server.order(stop={"grace_s": 5})
+    rig.process.wait(rigs.CEILING_S)
+    assert not rig.user_processes()
+    assert rig.server.exits()[0]["reason"] == "stopped"

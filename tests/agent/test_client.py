@@ -109,6 +109,15 @@ def test_an_idle_connection_that_was_closed_is_replaced_at_once(asked, talk, mon
     assert one.ask("GET", "/x").ok
 
 
+def test_a_connection_that_closes_under_the_request_is_replaced_at_once(asked, talk, monkeypatch):
+    """The server's idle timeout and our request crossed: nothing was answered, so nothing is in doubt."""
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 1e9)
+    one = asked(talk([OK, b"", None, OK]))
+    assert one.ask("GET", "/x").ok
+    assert one.ask("GET", "/x").ok
+    assert len(talk.heads) == 3
+
+
 def test_one_connection_carries_many_requests(asked, talk):
     one = asked(talk([OK] * 5))
     assert all(one.ask("GET", "/x").ok for _ in range(5))

@@ -125,7 +125,7 @@ class Shipper:
 
     def _ship(self, server: client.Client, path: str, file: stream.Stream, final: bool) -> int:
         """Send one batch, if there is one; return the number of requests made."""
-        if file.refusals >= REFUSALS_UNTIL_GIVEN_UP and final:
+        if (file.refusals >= REFUSALS_UNTIL_GIVEN_UP and final) or time.monotonic() < file.quiet_until:
             return 0
         data = file.batch(final)
         if not data:
@@ -144,7 +144,7 @@ class Shipper:
             file.refusals += 1
             self._journal.say(f"{path}{file.name} was refused with {answer.status}")
         if file.refusals:
-            time.sleep(REFUSED_PAUSE_S if not final else REQUEST_SPACING_S)
+            file.quiet_until = time.monotonic() + (REQUEST_SPACING_S if final else REFUSED_PAUSE_S)
         return 1
 
     def _report(self, server: client.Client, now: float) -> int:

@@ -31,6 +31,7 @@ class Stream:
         self.acknowledged = 0
         self.attempted = 0
         self.refusals = 0
+        self.quiet_until = 0.0  # monotonic: after a refusal it is left alone for a while
 
     def size(self) -> int:
         """Bytes in the file now; 0 while there is none."""

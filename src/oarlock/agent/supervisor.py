@@ -73,6 +73,15 @@ class Supervisor:
 
     def run(self) -> int:
         """Returns the agent's exit status: the record's code."""
+        try:
+            return self._live()
+        except BaseException as error:
+            # No exit record is a failure of its own ("exit unknown"), but nothing may be left running behind it.
+            self._journal.say(f"the agent itself failed: {type(error).__name__}: {error}")
+            self._reach.kill()
+            raise
+
+    def _live(self) -> int:
         self._prepare()
         outcome = self._arrive() or self._start() or self._supervise()
         left = self._clear_away()
@@ -128,10 +137,10 @@ class Supervisor:
         self._started_at = time.time()
         for number in range(self._task.nproc):
             env = environment.build(self._task, os.environ, self._secret_env, meeting, number, self._board.virtual_env)
-            if number == 0:
-                hidden = {name: value for name, value in env.items() if name not in self._secret_env}
-                files.write_json(self._task.path("env.json"), hidden)
             try:
+                if number == 0:
+                    hidden = {name: value for name, value in env.items() if name not in self._secret_env}
+                    files.write_json(self._task.path("env.json"), hidden)
                 self._start_one(number, env)
             except OSError as error:
                 where = "" if os.path.isdir(self._task.workdir) else f" ({self._task.workdir} is not a directory)"
@@ -250,8 +259,8 @@ class Supervisor:
         return record.judge(self._processes, ending, shell, self._oom.happened(), self._oom.exclusive)
 
     def _store(self, outcome: record.Outcome) -> record.Outcome:
-        """Upload the results, if there are any. A stop that comes now ends the upload."""
-        if not os.listdir(self._task.results):
+        """Upload the results, if there are any. A stop that comes now gives the upload its grace."""
+        if not os.path.isdir(self._task.results) or not os.listdir(self._task.results):
             return outcome
         failpoint("store.before")
         self._board.phase, self._board.closing = "STORING", False
@@ -259,13 +268,16 @@ class Supervisor:
         failed: list[errand.Failed] = []
         thread = threading.Thread(target=self._upload, args=(failed,), name="store", daemon=True)
         thread.start()
+        end: End | None = None
         while thread.is_alive():
-            end = self._why_end()
-            if end is not None:
+            wanted = self._why_end()
+            if wanted is not None and (end is None or wanted.until < end.until):
+                end = wanted
+            if end is not None and time.monotonic() >= end.until:
                 self._board.closing = True
                 self._reach.kill()
                 return record.unstarted(end.reason or "stopped")
-            self._board.wait(TICK_S)
+            self._board.wait(TICK_S if end is None else STOPPING_TICK_S)
         if failed:
             return _outcome(failed[0].reason, str(failed[0]))
         return outcome
@@ -329,7 +341,7 @@ class Supervisor:
     def _freeze(self) -> None:
         until = time.monotonic() + self._task.freeze_s
         while time.monotonic() < until and not (self._signalled or self._board.stale or self._orphaned()):
-            if self._board.orders.get("release") or self._board.orders.get("stop"):
+            if self._board.orders.get("release"):
                 return
             self._orders.start()
             self._board.wait(min(TICK_S, max(0.0, until - time.monotonic())))
@@ -351,7 +363,10 @@ class Supervisor:
             "kill": self._reach.way,
             "python": sys.version.split()[0],
         }
-        files.write_json(self._task.path("agent.json"), value)
+        try:
+            files.write_json(self._task.path("agent.json"), value)
+        except OSError as error:
+            self._journal.say(f"agent.json could not be written: {error}")
 
 
 def _outcome(reason: str, detail: str, code: int = 1) -> record.Outcome:
