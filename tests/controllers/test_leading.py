@@ -1,0 +1,89 @@
+"""Who leads, by the store's row and one's own clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from oarlock.controllers import leading
+from oarlock.spec import errors
+from oarlock.store import memory
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> memory.MemoryStore:
+    return memory.MemoryStore()
+
+
+def one(store: memory.MemoryStore, clock: Clock, name: str) -> leading.Leading:
+    return leading.Leading(store, holder=name, clock=clock, ttl_s=9.0)
+
+
+async def test_the_second_waits_until_the_first_has_expired(store: memory.MemoryStore, clock: Clock) -> None:
+    first, second = one(store, clock, "a"), one(store, clock, "b")
+    await first.tick()
+    await second.tick()
+    assert (first.epoch, second.epoch) == (1, None)
+    clock.now += 8.9
+    await second.tick()
+    assert second.epoch is None
+    clock.now += 0.2
+    assert first.epoch is None, "it stops believing by its own clock"
+    clock.now += 3.0
+    await second.tick()
+    assert second.epoch == 2
+    await first.tick()
+    assert first.epoch is None
+
+
+async def test_it_renews_at_a_third_of_its_time_and_no_more_often(store: memory.MemoryStore, clock: Clock) -> None:
+    first = one(store, clock, "a")
+    await first.tick()
+    expiry = (await store.read(lambda view: view.leader())).expires_at
+    clock.now += 2.9
+    await first.tick()
+    assert (await store.read(lambda view: view.leader())).expires_at == expiry
+    clock.now += 0.2
+    await first.tick()
+    assert (await store.read(lambda view: view.leader())).expires_at == clock.now + 9.0
+    assert first.epoch == 1
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_the_renewal(store: memory.MemoryStore, clock: Clock) -> None:
+    first = one(store, clock, "a")
+    await first.tick()
+    clock.now -= 3600.0
+    await first.tick()
+    assert first.wake_at() == pytest.approx(clock.now + 3.0)
+
+
+async def test_whoever_was_refused_stops(store: memory.MemoryStore, clock: Clock) -> None:
+    first = one(store, clock, "a")
+    await first.tick()
+    first.lost(7)
+    assert first.epoch == 1, "that was said of another epoch"
+    first.lost(1)
+    assert first.epoch is None
+
+
+async def test_giving_up_lets_a_successor_begin_at_once(store: memory.MemoryStore, clock: Clock) -> None:
+    first, second = one(store, clock, "a"), one(store, clock, "b")
+    await first.tick()
+    await first.resign()
+    await first.resign()
+    await second.tick()
+    assert (first.epoch, second.epoch) == (None, 2)
+    with pytest.raises(errors.StaleEpoch):
+        await store.write(lambda tx: None, epoch=1)

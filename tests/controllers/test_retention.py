@@ -1,0 +1,194 @@
+"""What is kept and what goes: nothing is removed that is not in the archive, nor the last checkpoint that is good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pytest
+from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, Phase, Plant
+
+from oarlock.controllers import retention
+from oarlock.spec import errors, failpoints, jobs
+
+DAY = 86_400.0
+POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    for name in failpoints.NAMES:
+        failpoints.disarm(name)
+
+
+class Blobs:
+    def __init__(self) -> None:
+        self.swept: list[tuple[set[str], float]] = []
+
+    async def sweep(self, keep: set[str], older_than: float) -> int:
+        self.swept.append((keep, older_than))
+        return 0
+
+
+class Files:
+    """Checkpoints' files: `bad` ones are torn."""
+
+    def __init__(self) -> None:
+        self.bad: set[str] = set()
+        self.deleted: list[str] = []
+        self.forgotten: list[str] = []
+
+    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
+        return checkpoint.path not in self.bad
+
+    async def delete(self, checkpoint: jobs.Checkpoint) -> None:
+        self.deleted.append(checkpoint.path)
+
+    async def forget(self, job_id: str) -> None:
+        self.forgotten.append(job_id)
+
+
+class Shelf:
+    def __init__(self, plant: Plant) -> None:
+        self.plant = plant
+        self.archived: list[dict[str, object]] = []
+        self.reports: list[tuple[str, str]] = []
+        self.blobs, self.files = Blobs(), Files()
+        self.logs, self.metrics = MemoryLogs(), MemoryMetrics()
+        self.broken = False
+        self.retention = self.another()
+
+    def another(self) -> retention.Retention:
+        return retention.Retention(
+            self.plant.store,
+            self.plant.server.leading,
+            self.logs,
+            self.metrics,
+            self.blobs,  # type: ignore[arg-type]
+            self.archive,
+            self.files,
+            clock=self.plant.clock,
+            report=lambda what, error: self.reports.append((what, str(error))),
+            policy=POLICY,
+        )
+
+    async def archive(self, lines: Sequence[bytes]) -> None:
+        if self.broken:
+            raise errors.Unavailable("the archive's disk is full", hint="Make room.")
+        self.archived += [msgspec.json.decode(line) for line in lines]
+
+    async def later(self, seconds: float) -> None:
+        self.plant.now += seconds
+        await self.plant.server.leading.tick()
+        await self.retention.tick()
+
+
+@pytest.fixture
+async def shelf() -> Shelf:
+    plant = Plant()
+    await plant.submit()
+    await plant.submit()
+    await plant.until_rest()
+    return Shelf(plant)
+
+
+async def stored(shelf: Shelf) -> set[str]:
+    return set(await shelf.plant.phases())
+
+
+async def test_old_jobs_go_to_the_archive_whole(shelf: Shelf) -> None:
+    await shelf.later(29 * DAY)
+    young = await shelf.plant.submit()
+    assert (shelf.archived, len(await stored(shelf))) == ([], 3)
+    await shelf.later(2 * DAY)
+    assert await stored(shelf) == {young}
+    assert [line["id"] for line in shelf.archived] == ["j-0002", "j-0001"]
+    first = msgspec.convert(shelf.archived[1], jobs.Job)
+    assert (first.phase, first.attempts[0].verdict.cause) == (Phase.COMPLETED, "succeeded")
+    assert shelf.files.forgotten == ["j-0002", "j-0001"]
+    assert len(await shelf.plant.store.read(lambda view: view.usage())) == 1, "usage stays"
+
+
+async def test_an_archive_that_fails_keeps_the_jobs_and_nothing_else_from_its_work(shelf: Shelf) -> None:
+    shelf.broken = True
+    await shelf.later(31 * DAY)
+    assert len(await stored(shelf)) == 2
+    assert shelf.files.forgotten == []
+    assert shelf.reports == [("remove_old_jobs", "the archive's disk is full\n  Make room.")]
+    assert shelf.blobs.swept
+    shelf.broken = False
+    await shelf.later(601)
+    assert await stored(shelf) == set()
+
+
+@pytest.mark.parametrize("point", [name for name in failpoints.NAMES if name.startswith("retention.")])
+async def test_killed_between_it_is_done_once_more(shelf: Shelf, point: str) -> None:
+    await checkpoints(shelf, "j-0001", range(1, 6))
+
+    def kill() -> None:
+        failpoints.disarm(point)
+        raise Killed(point)
+
+    failpoints.arm(point, kill)
+    for _ in range(2):
+        try:
+            await shelf.later(20 * DAY)
+        except Killed:
+            shelf.retention = shelf.another()
+            await shelf.retention.tick()
+    await shelf.later(601)
+    assert await stored(shelf) == set()
+    assert {line["id"] for line in shelf.archived} == {"j-0001", "j-0002"}
+
+
+async def test_the_log_is_compacted_to_its_newest_lines(shelf: Shelf) -> None:
+    last = await shelf.plant.store.read(lambda view: view.last_seq())
+    await shelf.later(601)
+    with pytest.raises(errors.Gone):
+        await shelf.plant.store.read(lambda view: view.records(0))
+    kept = await shelf.plant.store.read(lambda view: view.records(last - 10))
+    assert [record.seq for record in kept] == list(range(last - 9, last + 1))
+
+
+async def test_snapshots_that_a_job_names_stay(shelf: Shelf) -> None:
+    await shelf.later(601)
+    assert shelf.blobs.swept == [(set(), shelf.plant.now - POLICY.snapshot_grace_s)]
+
+
+async def checkpoints(shelf: Shelf, job_id: str, steps: Sequence[int]) -> None:
+    for step in steps:
+        one = jobs.Checkpoint(
+            job=job_id, step=step, attempt=1, round=1, path=f"step-{step}", manifest_sha256="", bytes=1, at=step
+        )
+        await shelf.plant.store.write(lambda tx, one=one: tx.add_checkpoint(one))
+
+
+async def listed(shelf: Shelf, job_id: str) -> list[int]:
+    return [one.step for one in await shelf.plant.store.read(lambda view: view.checkpoints(job_id))]
+
+
+@pytest.mark.parametrize(
+    ("bad", "stay"),
+    [
+        (set(), [6, 5, 4]),
+        ({6, 5}, [6, 5, 4]),
+        ({6, 5, 4}, [6, 5, 4, 3]),
+        ({6, 5, 4, 3}, [6, 5, 4, 3, 2]),
+        ({6, 5, 4, 3, 2, 1}, [6, 5, 4, 3, 2, 1]),
+    ],
+    ids=["all good", "one left of those kept", "the next is good", "the one after", "none is good"],
+)
+async def test_the_newest_checkpoints_stay_and_always_a_good_one(shelf: Shelf, bad: set[int], stay: list[int]) -> None:
+    await checkpoints(shelf, "j-0001", range(1, 7))
+    shelf.files.bad = {f"step-{step}" for step in bad}
+    await shelf.later(601)
+    assert await listed(shelf, "j-0001") == stay
+    assert set(shelf.files.deleted) == {f"step-{step}" for step in range(1, 7) if step not in stay}
+
+
+async def test_only_the_leader_does_any_of_it(shelf: Shelf) -> None:
+    shelf.plant.now += 31 * DAY
+    await shelf.retention.tick()
+    assert shelf.archived == []
+    assert shelf.blobs.swept == []
