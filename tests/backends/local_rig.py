@@ -49,7 +49,8 @@ child = subprocess.Popen(command, env=env, cwd=directory, stdin=subprocess.DEVNU
                          start_new_session=True, preexec_fn=enter)
 code = child.wait()
 record = {"key": task["key"], "code": code if code >= 0 else 128 - code, "signal": -code if code < 0 else None,
-          "reason": "exited" if code >= 0 else "signal", "killed_by_us": False, "oom": False, "kill": "session",
+          "reason": "exited" if code >= 0 else "signal", "killed_by_us": False, "oom": False,
+          "kill": "cgroup" if task["cgroup"] else "session",
           "processes": [{"code": code if code >= 0 else None, "signal": -code if code < 0 else None,
                          "ended_at": time.time(), "last_lines": []}], "ended_at": time.time()}
 with open(directory + "/exit.json~", "w") as file:

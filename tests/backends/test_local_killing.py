@@ -23,7 +23,8 @@ from oarlock.spec import attempts
 KEY = contract.key()
 State = contract.State
 
-# A child that left its session, a daemon by double fork, one that forgot its environment, one that ignores SIGTERM.
+# A child that left its session, a daemon by double fork, one that forgot its environment, the same without a parent,
+# and one that ignores SIGTERM.
 FAMILY = """\
 python3 -I -S - "$0" <<'PY' &
 import os, signal, sys, time
@@ -42,14 +43,21 @@ if os.fork() == 0:
     if os.fork() == 0:
         note("daemon")
     os._exit(0)
-if os.fork() == 0:
+def bare(name):
     code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + chr(10)); time.sleep(600)"
-    os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, here + "/bare"], {})
+    os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, here + "/" + name], {})
+if os.fork() == 0:
+    os.setsid()
+    bare("bare")
+if os.fork() == 0:
+    if os.fork() == 0:
+        bare("orphan")
+    os._exit(0)
 note("deaf")
 PY
 wait
 """.replace("python3", sys.executable)
-MEMBERS = ("setsid", "daemon", "bare", "deaf")
+MEMBERS = ("setsid", "daemon", "bare", "orphan", "deaf")
 
 BY_GROUP = pytest.param("cgroup", marks=pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here"))
 
@@ -126,6 +134,23 @@ async def test_one_daemon_is_enough_to_keep_a_task_from_being_gone(rig: local_ri
     assert seen.exit.cause is attempts.Cause.SUCCEEDED
     os.kill(pid, signal.SIGKILL)
     await contract.until_state(rig, KEY, State.GONE)
+
+
+async def test_one_look_that_finds_nothing_is_not_enough(
+    home: Path, rigs: local_rig.Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may fork and end while /proc is being read, so that neither it nor its child is seen."""
+    rig = rigs(home, groups=cgroups.Cgroups())
+    await rig.backend.launch([rig.launch_of(KEY, "setsid sleep 603.5 & sleep 0.1")])
+    await contract.until_state(rig, KEY, State.ENDED)
+    look, looks = processes.members, []
+
+    def blind_at_first(*given: object, **more: object) -> object:
+        looks.append(1)
+        return look(*given, **more) if len(looks) % 2 == 0 else {mark: [] for mark in given[0]}
+
+    monkeypatch.setattr(processes, "members", blind_at_first)
+    assert (await contract.seen(rig))[KEY].state is State.ENDED
 
 
 async def test_a_new_server_knows_what_the_old_one_had_confirmed_and_what_not(rig: local_rig.LocalRig) -> None:
@@ -212,6 +237,8 @@ async def test_after_a_boot_nothing_runs_any_more(home: Path, rigs: local_rig.Ri
     (path / tasks.LAUNCH).write_text(json.dumps({**record, "boot": "an earlier one"}))
     await rig.reopen()
     assert (await contract.seen(rig))[KEY].state is State.GONE
+    await rig.backend.launch([rig.sleeper(KEY)])
+    assert await rig.starts(KEY) == 1
     (path / tasks.LAUNCH).write_text(original)
     (path / tasks.GONE).unlink()
 

@@ -239,10 +239,10 @@ class LocalBackend:
         )
 
     def _start(self, one: port.TaskLaunch) -> None:
-        """Start its agent, unless one was. Raises Unavailable."""
+        """Start its agent, unless one was, or could have been in an earlier boot. Raises Unavailable."""
         path = self._tree.path(one.key)
         task = self._tasks.find(one.key)
-        if task is None or task.agent() is not None:
+        if task is None or task.agent() is not None or not task.this_boot:
             return
         env = launching.environment(self._environ, task.mark)
         try:
@@ -254,12 +254,13 @@ class LocalBackend:
 
     def _unmake(self, key: attempts.TaskKey) -> None:
         task = self._tasks.find(key)
+        self._tasks.forget(key)
         self._tree.unmake(key)
         if task is not None:
             cgroups.remove(task.launch.group)
 
     def _discard(self, job: str, attempt: int) -> None:
-        look = self._tasks.look()
+        look = self._look()
         theirs = [seen for seen in look.seen if (seen.key.job, seen.key.attempt) == (job, attempt)]
         left = [seen.key for seen in theirs if seen.state is not observations.State.GONE]
         if left:
@@ -268,7 +269,7 @@ class LocalBackend:
             task = self._tasks.find(seen.key)
             if task is not None:
                 cgroups.remove(task.launch.group)
-            self._devices.release(seen.key)
+            self._tasks.forget(seen.key)
         self._tree.discard(job, attempt)
 
     def _inside(self, key: attempts.TaskKey) -> tuple[Path, dict[str, str], cgroups.Group]:

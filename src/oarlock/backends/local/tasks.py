@@ -97,13 +97,20 @@ class Task:
             return True
         return agent is not None and _is_locked(self.path / LOCK)
 
+    def record(self, now: float) -> attempts.Exit | None:
+        """Its exit record, as the agent wrote it."""
+        try:
+            return exitrecords.read(_bytes(self.path / EXIT), now=now)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
     def exit(self, ending: Ending | None, now: float) -> attempts.Exit | None:
-        """Its exit record, corrected by what the kernel counted; what our own signal left, where there is no record."""
-        record = None
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            record = exitrecords.read(_bytes(self.path / EXIT), now=now)
+        """How it ended, once its agent is gone: its record, corrected by what the kernel counted.
+
+        Where there is no record: what our own signal left.
+        """
         oom = ending is not None and ending.oom_kills > 0
-        if record is not None:
+        if (record := self.record(now)) is not None:
             if oom and record.cause not in _NOT_OOM:
                 record = msgspec.structs.replace(record, cause=attempts.Cause.OOM, reason="oom")
             return record
@@ -152,6 +159,10 @@ class Tasks:
             return None
         return self._known.get(key) or Task(key, path, self._monotonic())
 
+    def forget(self, key: attempts.TaskKey) -> None:
+        """Its directory has been taken away."""
+        self._known.pop(key, None)
+
     def gpus(self) -> set[str]:
         """The uuids of the devices that tasks have which are not gone."""
         self._refresh()
@@ -167,7 +178,8 @@ class Tasks:
             if (final := self._final(task)) is not None:
                 seen[task.key] = final
             elif self._runs(task, now):
-                seen[task.key] = self._observed(task, State.RUNNING)
+                record = task.record(self._clock())
+                seen[task.key] = observations.Observed(key=task.key, state=State.RUNNING, exit=record)
                 watch += _agent_stat(task)
             else:
                 unsure.append(task)
@@ -188,8 +200,8 @@ class Tasks:
         for task in of:
             if not task.this_boot:
                 continue  # the machine was started again since
-            if (task.path / EXIT).exists() and task.launch.group.unified and not cgroups.populated(task.launch.group):
-                continue  # the agent has ended in good order: whatever it had started is, or was, in there
+            if self._all_was_inside(task) and not cgroups.populated(task.launch.group):
+                continue
             looking.append(task)
         for _ in range(2):
             looking = [task for task in looking if not found[task.key]]
@@ -219,6 +231,11 @@ class Tasks:
             for one in ending:
                 processes.end(one.pid, one.start)
             processes.await_ends(ending, KILL_WAIT_S)
+
+    def _all_was_inside(self, task: Task) -> bool:
+        """Whether the agent ended in good order and says itself that its control group held all that it had started."""
+        record = task.record(self._clock()) if task.launch.group.unified else None
+        return record is not None and record.killed_by == "cgroup"
 
     def _refresh(self) -> list[attempts.TaskKey]:
         now, keys = self._monotonic(), self.tree.keys()
@@ -275,7 +292,7 @@ def _names(left: Sequence[processes.Stat]) -> str:
 def _agent_stat(task: Task) -> list[processes.Stat]:
     agent = task.agent()
     seen = processes.look(agent.pid) if agent is not None and agent.pid else None
-    return [seen] if seen is not None else []
+    return [seen] if seen is not None and agent is not None and seen.start == agent.start else []
 
 
 def _is_locked(path: Path) -> bool:
