@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PHASES = ("QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED", "FAILED", "CANCELED", "HALTED")
 
+SHORT = {"worker": "w", "evaluator": "eval"}
+
 
 @command.verb("ps", short_help="List jobs")
 @command.option("--all", "-a", "everything", is_flag=True, help="All of them, not the newest 20.")
@@ -65,24 +67,28 @@ def _table(found: list[jobs.Job], now: float) -> None:
 
     colours = {str(phase): colour for phase, colour in progress.PHASE_COLOURS.items()}
     columns = [
-        tables.Column("NAME", weight=2),
+        tables.Column("NAME", weight=3, least=12),
         tables.Column("PHASE", colours=colours),
         tables.Column("INTENT"),
         tables.Column("TASKS", weight=1),
-        tables.Column("POOL", weight=3),
+        tables.Column("POOL", weight=2),
         tables.Column("AGE", right=True),
         tables.Column("RAN", right=True),
-        tables.Column("PROGRESS", weight=1),
-        tables.Column("REASON", weight=9),
+        tables.Column("PROGRESS"),
+        tables.Column("REASON", weight=9, least=12),
     ]
-    tables.show(columns, [row(job, now) for job in found])
+    rows = [row(job, now) for job in found]
+    if all(job.pool == "default" for job in found):
+        for cells in rows:
+            cells[4] = ""  # the only pool there is for most: no column for it
+    tables.show(columns, rows)
 
 
 def row(job: jobs.Job, now: float) -> list[str]:
     """One job's cells."""
     from oarlock.cli import progress
 
-    tasks = " ".join(f"{role.count} {name}" for name, role in job.spec.roles.items())
+    tasks = " ".join(f"{role.count} {SHORT.get(name, name)}" for name, role in job.spec.roles.items())
     return [
         job.name,
         str(job.phase),

@@ -9,20 +9,21 @@ from oarlock.cli import terminal
 
 
 class Column:
-    """`weight`: which columns give way first where there is no room; 0 never does."""
+    """`weight`: which columns give way first where there is no room, down to `least` cells; 0 never does."""
 
     def __init__(
-        self, title: str, *, right: bool = False, weight: int = 0, colours: dict[str, str] | None = None
+        self, title: str, *, right: bool = False, weight: int = 0, least: int = 8, colours: dict[str, str] | None = None
     ) -> None:
         self.title = title
         self.right = right
         self.weight = weight
+        self.least = least
         self.colours = colours or {}
 
 
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Columns that are empty in every row are left out."""
-    kept = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in rows)]
+    kept = [place for place in range(len(columns)) if not rows or place == 0 or any(row[place] for row in rows)]
     cells = [[terminal.clean(row[place]) for place in kept] for row in rows]
     titles = [columns[place] for place in kept]
     seen = terminal.is_terminal(sys.stdout)
@@ -38,13 +39,19 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fitted(widths: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Widths whose sum, with two spaces between, fits `room`: the heaviest columns give way, but keep eight cells."""
+    """Widths whose sum, with two spaces between, fits `room`: the heaviest columns give way first, to what they need at
+    least; where even that is too much, the last ones are cut off.
+    """
     found = list(widths)
     over = sum(found) + 2 * (len(found) - 1) - (room - 1)
     for place in sorted(range(len(found)), key=lambda place: -columns[place].weight):
-        if over <= 0 or columns[place].weight == 0:
+        if columns[place].weight == 0:
             break
-        taken = min(over, max(0, found[place] - 8))
+        taken = min(max(0, over), max(0, found[place] - columns[place].least))
+        found[place] -= taken
+        over -= taken
+    for place in reversed(range(len(found))):
+        taken = min(max(0, over), found[place])
         found[place] -= taken
         over -= taken
     return found

@@ -87,7 +87,7 @@ def since_of(text: str, now: float | None = None) -> float:
     from oarlock.spec import quantities
 
     try:
-        if text.replace(".", "", 1).isdigit() and float(text) > 1e8:
+        if text.replace(".", "", 1).isdigit() and 1e8 < float(text) < 1e12:
             return float(text)
         return (time.time() if now is None else now) - quantities.seconds(text)
     except errors.InvalidInput:
