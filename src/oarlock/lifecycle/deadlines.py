@@ -84,11 +84,11 @@ def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
 
 def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
     """When the agent of an ended task may leave: at once, or when the freeze is over. What failed and may yet be frozen
-    stays until blame is settled.
+    stays until blame is settled; what is started again in place, or was nobody's loss, does not.
     """
     if task.phase not in phases.ENDED:
         return None
-    if task.phase is phases.TaskPhase.FAILED and job.spec.freeze is not None and live.stop is None:
+    if job.spec.freeze is not None and live.stop is None and ends.fails_attempt(job, live, task):
         return None
     return max(task.phase_at, live.frozen_until or 0.0)
 
