@@ -215,9 +215,15 @@ class StoreContract:
         del expected["j-0008"]
         assert await reasons() == expected
         assert await reasons() == expected
-        again = nouns.job("j-0008", reason="another")
-        await store.write(lambda t: (t.remove_jobs(["j-0008"], at=3.0), t.add_job(again, at=3.0)))
-        assert await reasons() == expected | {"j-0008": ("another", 1)}
+
+        def anew(t: port.Transaction) -> None:
+            t.put_job(nouns.ended(t.job("j-0009")), at=3.0)
+            t.remove_jobs(["j-0008", "j-0009"], at=3.0)
+            for job_id in ("j-0008", "j-0009"):
+                t.add_job(nouns.job(job_id, reason="another"), at=3.0)
+
+        await store.write(anew)
+        assert await reasons() == expected | dict.fromkeys(("j-0008", "j-0009"), ("another", 1))
 
     async def test_snapshots_of_stored_jobs_are_in_use(self, store: port.Store) -> None:
         for job_id, snapshot in (("j-1", "sha256:a"), ("j-2", "sha256:b"), ("j-3", "sha256:b"), ("j-4", None)):
