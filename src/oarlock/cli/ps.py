@@ -67,7 +67,7 @@ def _table(found: list[jobs.Job], now: float) -> None:
 
     colours = {str(phase): colour for phase, colour in progress.PHASE_COLOURS.items()}
     columns = [
-        tables.Column("NAME", weight=3, least=12),
+        tables.Column("NAME", weight=3, least=10),
         tables.Column("PHASE", colours=colours),
         tables.Column("INTENT"),
         tables.Column("TASKS", weight=1),
@@ -75,7 +75,7 @@ def _table(found: list[jobs.Job], now: float) -> None:
         tables.Column("AGE", right=True),
         tables.Column("RAN", right=True),
         tables.Column("PROGRESS"),
-        tables.Column("REASON", weight=9, least=12),
+        tables.Column("REASON", weight=9, least=16),
     ]
     rows = [row(job, now) for job in found]
     if all(job.pool == "default" for job in found):

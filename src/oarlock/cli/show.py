@@ -33,8 +33,8 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
         return
     now = time.time()
     _head(found, now)
-    _spec(found)
     _loss(client, found)
+    _spec(found)
     for attempt in found.attempts:
         _attempt(found, attempt, stacks)
     _checkpoints(client.checkpoints(found.id))
@@ -203,7 +203,7 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
     if len(shown) < len(found):
         terminal.out(f"  ... {len(found) - len(shown)} earlier ones: --events")
     for record in shown:
-        terminal.out(f"  {moment(record.at)}  {record.kind:<16} {terminal.clean(_told(record.data.items()))}".rstrip())
+        terminal.out(f"  {moment(record.at)}  {record.kind:<18} {terminal.clean(_told(record.data.items()))}".rstrip())
 
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:
