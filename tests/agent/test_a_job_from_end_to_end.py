@@ -205,6 +205,7 @@ def test_progress_checkpoints_and_metrics_flow(rig):
         "sleep 1000"
     )
     rig.server.wait_for(lambda: rig.server.checkpoints and any(r.get("progress") for r in rig.server.reports))
+    rig.server.wait_for(lambda: len(rig.server.metrics["0"]) == 256 * 8192)
     rig.server.order(stop={"grace_s": 5})
     rig.finish()
     (posted,) = rig.server.checkpoints
