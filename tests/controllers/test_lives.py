@@ -230,6 +230,15 @@ async def test_what_a_head_overlooks_the_next_whole_plan_finds(plant: Plant) -> 
     await plant.until_phase(small, Phase.COMPLETED, within_s=30.0)
 
 
+async def test_the_first_job_does_not_wait_long_for_the_first_node(plant: Plant) -> None:
+    """The first `oarlock run` starts the server and submits at once: it may be there before the nodes are."""
+    job_id = await plant.submit()
+    await plant.server.leading.tick()
+    await plant.server.scheduling.tick()
+    assert (await plant.job(job_id)).refusal.code is refusals.Code.NO_NODES
+    await plant.until_phase(job_id, Phase.PROCESSING, within_s=2.0)
+
+
 async def test_a_lost_node_keeps_what_it_held_until_it_is_declared_gone() -> None:
     plant = Plant(machines=[machine("n0", devices=1)])
     plant.behaviours["j-0001"] = RUNS

@@ -34,7 +34,7 @@ REFUSAL_AGE_S = 30.0
 """A refusal that differs from the last one in its numbers only is written when that one is so old."""
 
 RETRY_S = 0.5
-"""After a launch that somebody else's claim has prevented."""
+"""After a launch that somebody else's claim has prevented, and while the first node has yet to be heard of."""
 
 
 class Plan(Protocol):
@@ -203,7 +203,7 @@ class Scheduling:
         still = [self._roster.jobs[job.id] for job in waiting if _waits(self._roster.jobs.get(job.id))]
         if not still:
             return None
-        if self._retry:
+        if self._retry or not self._ground[0]:
             return now + RETRY_S
         times = [now + RESYNC_S] if full else [self._full_at + FULL_ROUND_S]
         times += [job.not_before for job in still if job.not_before is not None and job.not_before > now]
