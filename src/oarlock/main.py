@@ -216,7 +216,7 @@ class Server:
 
         root, settings = self._settings.home, self._settings
         over = crossing.Crossing(engine.loop)
-        woken = wakes.Wakes(store, time.monotonic)
+        woken = wakes.Wakes(store, time.monotonic, measured.queue_wait_s.observe)
         secret = self._home.task_secret(secrets.token_bytes)
         said = engine.backend.capabilities()
         return services.Services(

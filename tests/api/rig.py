@@ -138,7 +138,8 @@ class Rig:
         self.executed: list[Echo] = []
         self.shutdowns = 0
         self.tokens: dict[str, str] = {}
-        self.wakes = wakes.Wakes(self.store, time.monotonic)
+        self.meters = meters.Meters()
+        self.wakes = wakes.Wakes(self.store, time.monotonic, self.meters.queue_wait_s.observe)
         self.services = services.Services(
             store=self.store,
             logs=self.logs,
@@ -158,7 +159,7 @@ class Rig:
             report=lambda event, facts: self.reports.append((event, dict(facts))),
             wakes=self.wakes,
             inbox=inbox.Inbox(self.store, self.clock, self.wakes.touched),
-            meters=meters.Meters(),
+            meters=self.meters,
             authenticator=authentication.Authenticator(self.store, SECRET, time.monotonic),
             hosts=frozenset({"127.0.0.1", "localhost"}),
         )

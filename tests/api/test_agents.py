@@ -71,6 +71,30 @@ async def test_nobody_of_an_earlier_life_is_heard(rig: rigs.Rig) -> None:
     assert await rig.logs.streams(key.job) == []
 
 
+async def test_the_fence_is_in_the_transaction_not_in_what_was_read_before(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await gang(rig, 1)
+    key = rigs.key_of(old)
+    await rig.end(old.id, code=3)
+    assert (await rig.store.read(lambda view: view.job(old.id))).live is None
+
+    async def remembered(_: str) -> jobs.Job:
+        return old
+
+    monkeypatch.setattr(rig.wakes, "job", remembered)
+    checkpoint = {"step": 1, "path": "/c", "manifest": {"step": 1, "attempt": 1}}
+    async with rig.as_task(key) as http:
+        for path, body in (
+            ("/register", REGISTER),
+            ("/report", {"phase": "PROCESSING"}),
+            ("/checkpoints", checkpoint),
+            ("/stacks", {"request": 1, "stacks": {}}),
+        ):
+            assert (await http.post(f"/agent/v1{path}", json=body)).status_code == 410, path
+    assert await rig.store.read(lambda view: view.checkpoints(old.id)) == []
+
+
 async def test_a_token_opens_its_own_key_alone(rig: rigs.Rig) -> None:
     job = await gang(rig)
     mine, other = rigs.key_of(job, 0), rigs.key_of(job, 1)

@@ -58,6 +58,19 @@ async def test_metrics_count_jobs_by_phase_and_requests_by_template(rig: rigs.Ri
     assert job.id not in text, "a path in a label would be a time series for every job"
 
 
+async def test_the_time_in_the_queue_is_measured_once_for_each_job(rig: rigs.Rig) -> None:
+    job = await rig.submit("ann")
+    rig.clock.now += 7
+    await rig.launch(job)
+    async with rig.as_user("ann") as http:
+        for _ in range(100):
+            text = (await http.get("/metrics")).text
+            if "oarlock_queue_wait_seconds_count 1.0" in text:
+                break
+            await asyncio.sleep(0.02)
+    assert "oarlock_queue_wait_seconds_sum 7.0" in text
+
+
 async def test_metrics_from_elsewhere_need_an_administrator(rig: rigs.Rig) -> None:
     import httpx
 

@@ -25,6 +25,7 @@ _PAUSE_AFTER_FAILURE_S = 1.0
 _WAIT_S = 30.0
 _PAGE = 1000
 _EVERYTHING = ""
+_ADMITTED = "admitted"  # the tag of `events.Admitted`
 
 
 class Kept(msgspec.Struct):
@@ -35,11 +36,14 @@ class Kept(msgspec.Struct):
 
 
 class Wakes:
-    """Belongs to one event loop. `clock` is monotonic seconds."""
+    """Belongs to one event loop. `clock` is monotonic seconds; `waited` hears how long a job that starts was queued."""
 
-    def __init__(self, store: stores.Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: stores.Store, clock: Callable[[], float], waited: Callable[[float], None] = lambda _: None
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._waited = waited
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._kept: dict[str, Kept] = {}
         self._closed = False
@@ -58,9 +62,11 @@ class Wakes:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async def _spread(self, seq: int) -> int:
-        records: list[events.Record] = await self._store.read(lambda view: view.records(seq, limit=_PAGE))
+        records, waits = await self._store.read(lambda view: _news(view, seq))
         if not records:
             return seq
+        for seconds in waits:
+            self._waited(seconds)
         for job in {record.job for record in records}:
             self.touched(job)
         self._wake(_EVERYTHING)
@@ -115,6 +121,18 @@ class Wakes:
             kept = self._kept.get(job_id)
             if kept is not None and kept.reading is done:
                 del self._kept[job_id]
+
+
+def _news(view: stores.View, seq: int) -> tuple[list[events.Record], list[float]]:
+    """The lines after `seq`, and how long the jobs that were first admitted in them had been queued."""
+    records = view.records(seq, limit=_PAGE)
+    waits = []
+    for record in records:
+        if record.kind == _ADMITTED and record.data.get("attempt") == 1:
+            job = view.job(record.job)
+            if job is not None:
+                waits.append(max(0.0, record.at - job.created_at))
+    return records, waits
 
 
 class Ear:
