@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.data import test_metrics as rows
 
-from oarlock.data import blobs, logs, metrics, port, snapshots
+from oarlock.data import blobs, durable, logs, metrics, port, snapshots
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -67,7 +68,8 @@ asyncio.run(main())
 
 
 def child(program: str, *arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     return subprocess.Popen(
         [*prefix, sys.executable, "-c", PREAMBLE + program, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -151,6 +153,28 @@ def test_a_sync_that_fails_is_no_acknowledgement(tmp_path: Path) -> None:
         "8",
         "['one', 'two']",
     ], err
+
+
+async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync fails, and so does the cut that should undo it: the next append, though shorter, leaves no old bytes."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = logs.DirectoryLogs(tmp_path)
+    await store.append(W0, "stdout.0", 0, b"one\n", at=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(durable, "sync", failing)
+        broken.setattr(os, "truncate", failing)
+        with pytest.raises(errors.Unavailable):
+            await store.append(W0, "stdout.0", 4, b"lost and long\n", at=2)
+    await store.append(W0, "stdout.0", 4, b"two\n", at=3)
+    store.close()
+    again = logs.DirectoryLogs(tmp_path)
+    assert [line.text async for line in again.read(port.LogQuery(job="j-1"))] == ["one", "two"]
+    again.close()
 
 
 @pytest.fixture

@@ -308,6 +308,13 @@ class TestFetchingFromTheWeb:
         with pytest.raises(errors.Forbidden, match="private"):
             weblinks.judge("http://x", inside, from_public=True)
 
+    def test_nor_by_a_redirect(self, site: tuple[str, type[Site]], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        url, handler = site
+        handler.pages |= {"/x": url.replace("127.0.0.1", "127.0.0.2") + "/y", "/y": b"secret"}
+        monkeypatch.setattr(weblinks, "is_public", lambda address: str(address) == "127.0.0.1")
+        with pytest.raises(errors.Forbidden, match=r"redirects to http://127\.0\.0\.2"):
+            fetch.run(f"{url}/x", str(work / "x"))
+
     def test_a_server_that_is_not_there(self, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(errors.Unavailable):
             fetch.run("http://127.0.0.1:9/x", str(work / "x"))

@@ -70,6 +70,7 @@ def ours(root: Path) -> set[bytes]:
 @example(["build/keep", "build/a"], "build/**\n!build/keep", "")
 @example(["build/keep"], "build\n!build/keep", "")
 @example(["a/b/ab", "a/ab"], "a/**/ab", "!b")
+@example(["a/b/ab"], "/a*b", "")
 @example(["a ", "a"], "a\\ ", "a ")
 @example(["x\\y", "[a]"], "x\\\\y\n\\[a]", "")
 def test_the_rules_are_gits(files: list[str], rules: str, nested: str) -> None:

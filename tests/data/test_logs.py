@@ -244,6 +244,18 @@ async def test_a_restart_goes_on_where_the_file_ends(store: logs.DirectoryLogs, 
     again.close()
 
 
+async def test_an_index_that_ran_ahead_of_a_kill_is_cut(store: logs.DirectoryLogs, root: Path) -> None:
+    await add(store, W0, "one\n", 10)
+    index = next(root.rglob("*.idx"))
+    index.write_bytes(index.read_bytes() + loglines.RECORD.pack(4, 20.0) + loglines.RECORD.pack(999, 30.0) + b"torn")
+    again = logs.DirectoryLogs(root)
+    for at, text in ((11, "two\n"), (12, "three\n"), (13, "four\n")):
+        await add(again, W0, text, at)
+    assert [line.at async for line in again.read(ALL)] == [10, 11, 12, 13]
+    assert await texts(again.read(port.LogQuery(job="j-1", since=12))) == ["three", "four"]
+    again.close()
+
+
 async def test_a_clock_that_jumps_back_keeps_the_order(store: port.Logs) -> None:
     await add(store, W0, "one\n", 100)
     await add(store, W0, "two\n", 50)
