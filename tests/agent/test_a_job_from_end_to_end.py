@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import stat
 import sys
@@ -119,6 +120,7 @@ if verb == 'fetch':
     os.makedirs(args[1]); open(args[1] + '/rows', 'w').write('1 2 3')
 elif verb == 'environment':
     venv = args[3] + '/e1'; os.makedirs(venv + '/bin'); print('building'); print(venv)
+    print(os.environ['OF_THE_SHELL'], file=log)
 elif verb == 'store':
     print(sorted(os.listdir(args[0])), os.environ.get('BUCKET_KEY'), file=log)
 """
@@ -130,6 +132,7 @@ elif verb == 'store':
     argv = ["/usr/bin/env", f"TMP_LOG={log}", *helper(rig.outside, body)]
     record = rig.run(
         "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out",
+        path_env={"PATH": os.environ["PATH"], "OF_THE_SHELL": "yes", "OUTSIDE": str(rig.outside)},
         snapshot=digest,
         helper=argv,
         downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
@@ -142,6 +145,7 @@ elif verb == 'store':
     assert log.read_text().splitlines() == [
         f"fetch s3://bucket/rows {task}/code/data",
         f"environment --requirements {task}/code/requirements.txt --cache {envs}",
+        "yes",
         f"store {task}/results s3://bucket/out",
         "['out'] hush-hush",
     ]
@@ -156,7 +160,8 @@ def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reas
     blob = packed({"requirements.txt": b"numpy\n"})
     digest = "sha256:" + hashlib.sha256(blob).hexdigest()
     rig.server.blobs[digest] = blob
-    body = f"print('/venv')\nif verb == {verb!r}: sys.exit('no such bucket')"
+    said = '{"event": "error", "code": "not_found", "message": "no such bucket", "hint": "make it"}'
+    body = f"print('/venv')\nif verb == {verb!r}: sys.exit({said!r})"
     record = rig.run(
         "echo > $OARLOCK_RESULTS/out; echo ran > $OUTSIDE/ran",
         snapshot=digest,
@@ -166,7 +171,7 @@ def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reas
         uploads={"source": "results", "to": "s3://bucket/out"},
     )
     assert record["reason"] == reason
-    assert "no such bucket" in record["detail"]
+    assert record["detail"].endswith("failed with code 1: no such bucket; make it")
     assert (rig.outside / "ran").exists() == (verb == "store")
     assert rig.server.exits() == [record]
 

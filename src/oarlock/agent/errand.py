@@ -6,6 +6,7 @@ become the detail that is reported, or the reason why the task could not go on.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 HELPER_POLL_S = 0.05
 DETAIL_EVERY_S = 1.0
 DETAIL_CHARACTERS = 500
+TAIL_BYTES = 16 << 10
 NOT_FOR_HELPERS = ("PYTHON", "LD_", "PATH", "VIRTUAL_ENV", "OARLOCK_")
 
 
@@ -53,14 +55,14 @@ class Errands:
             time.sleep(HELPER_POLL_S)
             if time.monotonic() - said_at > DETAIL_EVERY_S:
                 said_at = time.monotonic()
-                self._board.detail = (f"{what}: {self._last_line(err) or self._last_line(out)}").rstrip(": ")
+                self._board.detail = (f"{what}: {self._last_words(err) or self._last_words(out)}").rstrip(": ")
         self._reach.leaders.remove(child.pid)
         child.reap()
         if child.code != 0:
-            said = self._last_line(err) or self._last_line(out) or "it said nothing"
+            said = self._last_words(err) or self._last_words(out) or "it said nothing"
             how = f"signal {child.signal}" if child.signal else f"code {child.code}"
             raise Failed(reason, f"{what} failed with {how}: {said}")
-        return self._last_line(out, DETAIL_CHARACTERS * 10)
+        return last_line(out)
 
     def _start(self, argv: list[str], env: dict[str, str], out: str, err: str, reason: str) -> process.Process:
         with self._board.starting:
@@ -73,10 +75,30 @@ class Errands:
             self._reach.leaders.append(child.pid)
             return child
 
-    def _last_line(self, path: str, characters: int = DETAIL_CHARACTERS) -> str:
-        lines = [line for line in tail(path, 16 << 10).replace("\r", "\n").splitlines() if line.strip()]
-        text = lines[-1].strip()[-characters:] if lines else ""
+    def _last_words(self, path: str) -> str:
+        text = spoken(last_line(path))[:DETAIL_CHARACTERS]
         return self._board.blanker.text(text) if self._board.blanker else text
+
+
+def spoken(line: str) -> str:
+    """What a line says to people: an object's `detail`, or its `message` and `hint`; any other line as it is."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(said, dict):
+        return line
+    words = [str(said[name]) for name in ("detail", "message", "hint") if said.get(name)]
+    for what in ("files", "bytes"):
+        if said.get(what) is not None:
+            total = said.get("total_" + what)
+            words.append(f"{said[what]} {what}" if total is None else f"{said[what]} of {total} {what}")
+    return "; ".join(words) or line
+
+
+def last_line(path: str) -> str:
+    lines = [line for line in tail(path, TAIL_BYTES).replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
 
 
 def helper_environment(job_env: dict[str, str], secrets: dict[str, str]) -> dict[str, str]:

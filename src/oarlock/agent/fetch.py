@@ -34,7 +34,7 @@ def everything(task: Assignment, server: client.Client, errands: errand.Errands,
         requirements = files.inside(task.code, task.requirements)
         cache = task.environments or task.path("environments")
         arguments = ["environment", "--requirements", requirements, "--cache", cache]
-        board.virtual_env = errands.run(arguments, "environment", "environment_failed")
+        board.virtual_env = errands.run(arguments, "environment", "environment_failed", task.path_env)
 
 
 def snapshot(task: Assignment, server: client.Client, board: Board) -> None:

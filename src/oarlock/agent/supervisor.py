@@ -265,8 +265,8 @@ class Supervisor:
         failpoint("store.before")
         self._board.phase, self._board.closing = "STORING", False
         self._shipper.nudge()
-        failed: list[errand.Failed] = []
-        thread = threading.Thread(target=self._upload, args=(failed,), name="store", daemon=True)
+        errors = [errand.Failed("store_failed", "the upload ended without a word")]  # until it says otherwise
+        thread = threading.Thread(target=self._upload, args=(errors,), name="store", daemon=True)
         thread.start()
         end: End | None = None
         while thread.is_alive():
@@ -278,20 +278,21 @@ class Supervisor:
                 self._reach.kill()
                 return record.unstarted(end.reason or "stopped")
             self._board.wait(TICK_S if end is None else STOPPING_TICK_S)
-        if failed:
-            return _outcome(failed[0].reason, str(failed[0]))
+        if errors:
+            return _outcome(errors[-1].reason, str(errors[-1]))
         return outcome
 
-    def _upload(self, failed: list[errand.Failed]) -> None:
+    def _upload(self, errors: list[errand.Failed]) -> None:
         uploads = self._task.uploads or {}
         source = self._task.path(uploads.get("source") or "results")
         env = errand.helper_environment(self._task.env, self._secret_env)
         try:
             self._errands.run(["store", source, uploads["to"]], "results", "store_failed", env)
+            errors.clear()
         except errand.Failed as error:
-            failed.append(error)
+            errors.append(error)
         except (client.Abandoned, ValueError, KeyError) as error:
-            failed.append(errand.Failed("store_failed", repr(error)))
+            errors.append(errand.Failed("store_failed", repr(error)))
         self._board.wake()
 
     def _write_record(self, outcome: record.Outcome, left: list[int]) -> None:
