@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 def doctor(as_json: bool, server: str | None, token: str | None) -> int:
     """Look for what is wrong here, and say how to mend it. The exit code is 1 where there is a problem."""
     from oarlock.cli import checks
-    from oarlock.client import settings
+    from oarlock.client import settings, verbs
 
     try:
         told: settings.Settings | None = settings.from_environment(server=server, token=token)
     except errors.InvalidInput:
         told = None  # the check of the settings says why
-    around = checks.Surroundings(home=settings.home_directory(os.environ), told=told, environ=os.environ)
+    environ = {**os.environ, **verbs.shell_of(os.environ)}  # as a job would have it
+    around = checks.Surroundings(home=settings.home_directory(os.environ), told=told, environ=environ)
     found = checks.all_findings(around)
     problems = [finding for finding in found if finding.state is checks.State.PROBLEM]
     if as_json:
