@@ -41,18 +41,17 @@ class Checkpoints:
         try:
             while True:
                 event = self._queue.get()
-                self._send(server, event)
+                try:
+                    self._send(server, event)
+                except (OSError, ValueError, RecursionError) as error:
+                    self._journal.say(f"checkpoint {event.get('path')} was not reported: {error}")
                 self.waiting -= 1
         except client.Stale:
             self._board.mark_stale()
 
     def _send(self, server: client.Client, event: dict[str, Any]) -> None:
         path = str(event.get("path") or "")
-        try:
-            manifest = self._manifest(path, event.get("manifest_sha256"))
-        except (OSError, ValueError) as error:
-            self._journal.say(f"checkpoint {path} was not reported: {error}")
-            return
+        manifest = self._manifest(path, event.get("manifest_sha256"))
         answer = server.ask("POST", "/checkpoints", dict(event, path=path, manifest=manifest))
         if not answer.ok:
             said = answer.json().get("error", "")

@@ -87,7 +87,7 @@ class Client:
                 raise Abandoned
             try:
                 answer = self._once(method, path, body, wait_s, sink)
-            except OSError:
+            except (OSError, ValueError):  # ValueError: a URL that is none, as a half-written server file may give
                 answer = Answer(0, b"")
             if 200 <= answer.status < 500 and answer.status not in (408, 429):
                 self._on_contact()

@@ -37,17 +37,24 @@ class Orders:
 
     def _run(self) -> None:
         server = self._connect()
-        try:
-            while True:
-                seen = self._board.orders.get("version", "")
-                answer = server.ask("GET", f"/orders?seen={seen}&wait={WAIT_S}", wait_s=WAIT_S)
-                if answer.status == 200:
-                    self._board.take_orders(answer.json())
-                self._follow(server)
-                if answer.status != 204 and self._board.orders.get("version", "") == seen:
-                    time.sleep(UNEXPECTED_S)  # an answer that brings nothing new must not become a busy loop
-        except client.Stale:
-            self._board.mark_stale()
+        while True:
+            try:
+                self._poll(server)
+            except client.Stale:
+                self._board.mark_stale()
+                return
+            except Exception as error:  # noqa: BLE001 - said in the journal; without this thread no stop is heard
+                self._journal.say(f"orders stumbled: {type(error).__name__}: {error}")
+                time.sleep(UNEXPECTED_S)
+
+    def _poll(self, server: client.Client) -> None:
+        seen = self._board.orders.get("version", "")
+        answer = server.ask("GET", f"/orders?seen={seen}&wait={WAIT_S}", wait_s=WAIT_S)
+        if answer.status == 200:
+            self._board.take_orders(answer.json())
+        self._follow(server)
+        if answer.status != 204 and self._board.orders.get("version", "") == seen:
+            time.sleep(UNEXPECTED_S)  # an answer that brings nothing new must not become a busy loop
 
     def _follow(self, server: client.Client) -> None:
         orders, current = self._board.orders, self._board.rendezvous
