@@ -311,12 +311,17 @@ class StoreContract:
         def change(t: port.Transaction) -> bool:
             t.put_node(nouns.node())
             t.hold([nouns.claim(index=0, devices=(0,))])
+            with pytest.raises(errors.NameTaken):
+                t.add_job(nouns.job("j-2", name="j-1"), at=1.0, idempotency_key="k")
             with pytest.raises(errors.AlreadyHeld):
                 t.hold([nouns.claim(index=1, devices=(1,)), nouns.claim(index=2, devices=(0,))])
             return True
 
         assert await store.write(change)
         assert [claim.index for claim in await store.read(lambda v: v.holdings())] == [0]
+        assert await store.read(lambda v: v.submitted("ann", "k")) is None
+        await store.write(lambda t: t.compact(2))
+        assert await store.read(lambda v: v.records(0, job="j-2")) == []
 
     async def test_a_closed_store_says_so(self, store: port.Store) -> None:
         await store.close()

@@ -235,8 +235,8 @@ class MemoryTransaction:
         if idempotency_key and (job.owner, idempotency_key) in self._keys:
             raise rules.key_taken(job.owner, idempotency_key)
         job = msgspec.structs.replace(job, version=1)
-        self._first_seq.put(job.id, self._seq + 1)
         self._keep(job)
+        self._first_seq.put(job.id, self._seq + 1)
         if idempotency_key:
             self._keys.put((job.owner, idempotency_key), (job.id, request_sha256))
         self._note(job, [rules.submitted(job)], at)
@@ -300,16 +300,18 @@ class MemoryTransaction:
     # -- holdings ---------------------------------------------------------------------------------------------------
 
     def hold(self, claims: Sequence[Holding]) -> None:
-        for claim in claims:
-            if claim.job not in self._jobs:
-                raise rules.unknown_job(claim.job)
+        for job in sorted({claim.job for claim in claims}):
+            if job not in self._jobs:
+                raise rules.unknown_job(job)
         rules.check_claims(claims, self._nodes, self._used, self._slots)
-        keys = [_claim_key(claim) for claim in claims]
-        for key, claim in zip(keys, claims, strict=True):
-            if key in self._claims or keys.count(key) > 1:
+        keys = set()
+        for claim in claims:
+            key = _claim_key(claim)
+            if key in keys or key in self._claims:
                 raise rules.claimed(claim)
-        for key, claim in zip(keys, claims, strict=True):
-            self._claims.put(key, claim)
+            keys.add(key)
+        for claim in claims:
+            self._claims.put(_claim_key(claim), claim)
             self._used.put(claim.node, self._used.get(claim.node, Resources()) + claim.amount)
             for kind, number in rules.slots(claim):
                 self._slots.put((claim.node, kind, number), claim.job)
