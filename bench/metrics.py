@@ -1,5 +1,6 @@
 """Two ranks that report 20 values each step at about 1,000 steps a second: how much it slows them, and what a value
-costs on disk."""
+costs on disk.
+"""
 
 from __future__ import annotations
 

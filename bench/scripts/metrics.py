@@ -1,5 +1,6 @@
 """Steps of about a millisecond that log 20 values each, or none; arguments: steps, values, a file for the seconds it
-took."""
+took.
+"""
 
 import pathlib
 import random
