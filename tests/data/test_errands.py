@@ -78,7 +78,7 @@ class TestFetchingFiles:
         assert (done.code, done.result) == (0, str(work / "data" / "digits"))
         assert tree(work / "data" / "digits") == FILES
         assert done.said[-1]["event"] == "progress"
-        assert (done.said[-1]["files"], done.said[-1]["bytes"]) == (3, 12)
+        assert done.said[-1]["moved"] == {"files": 3, "total_files": 3, "bytes": 12, "total_bytes": 12}
         assert "3 of 3 files" in done.said[-1]["detail"]
 
     def test_a_file_becomes_dest_or_goes_into_it(self, source: Path, work: Path) -> None:

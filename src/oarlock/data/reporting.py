@@ -1,7 +1,7 @@
 """What `python -m oarlock.data` says while it works and when it fails: one JSON object a line on stderr.
 
-`{"event": "progress", "detail": TEXT, "files", "total_files", "bytes", "total_bytes"}` at most twice a second, and
-`{"event": "error", "code", "message", "hint"}` as the last line. The result is the last line on stdout.
+`{"event": "progress", "detail": TEXT, "moved": {"files", "total_files", "bytes", "total_bytes"}}` at most twice a
+second, and `{"event": "error", "code", "message", "hint"}` as the last line. The result is the last line on stdout.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ class Meter:
         say(
             event="progress",
             detail=f"{self._verb} {sizes.text(self._bytes)}{of_bytes}, {self._files:,} of {self._total_files:,} files",
-            files=self._files,
-            total_files=self._total_files,
-            bytes=self._bytes,
-            total_bytes=self._total_bytes,
+            moved={
+                "files": self._files,
+                "total_files": self._total_files,
+                "bytes": self._bytes,
+                "total_bytes": self._total_bytes,
+            },
         )
