@@ -34,7 +34,7 @@ def examples(count: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 6, generator=generator), torch.randint(0, 3, (count,), generator=generator)
 
 
-def learn(folder: Path, *, total_steps: int = 21, interrupt: tuple[int, int] | None = None, **options: Any) -> None:
+def learn(folder: Path, *, total_steps: int = 40, interrupt: tuple[int, int] | None = None, **options: Any) -> None:
     """Train with every kind of randomness a script has, and save what it ended with as folder/final.pt."""
     world = train.init()
     torch.manual_seed(11 + world.rank)  # ranks begin apart: the session has to bring them together

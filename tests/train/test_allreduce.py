@@ -71,6 +71,17 @@ def as_one_large_batch() -> None:
         torch.testing.assert_close(one, other.detach())
 
 
+def held_back() -> None:
+    world = train.init()
+    model = train.data_parallel(nn.Linear(2, 1))
+    x = torch.ones(1, 2) * (1 + world.rank)
+    with train.no_sync(model):
+        model(x).sum().backward()
+    assert torch.equal(model.weight.grad, x), "nothing is exchanged yet"
+    model(x).sum().backward()
+    assert torch.equal(model.weight.grad, torch.full((1, 2), 3.0)), "the mean of 1 + 1 and 2 + 2"
+
+
 class Forked(nn.Module):
     """Uses `left` or `right`, never `never`."""
 
@@ -126,6 +137,7 @@ def with_running_statistics() -> None:
     [
         as_distributed_data_parallel,
         as_one_large_batch,
+        held_back,
         with_unused_parameters,
         with_different_models,
         with_running_statistics,

@@ -46,11 +46,11 @@ def test_sigterm_to_one_rank_and_sigkill_leave_no_trace_in_the_weights(tmp_path:
     assert len(saved) == 2, "keep=2"
     assert not (cut / "final.pt").exists(), "what follows the session must not run after a request to stop"
 
-    codes = crew.run(scripts.learn_until, cut, 18, signal.SIGKILL, folder=cut, world_size=world_size)
+    codes = crew.run(scripts.learn_until, cut, 33, signal.SIGKILL, folder=cut, world_size=world_size)
     assert codes[-1] == -signal.SIGKILL, crew.output(cut, world_size)
     assert all(codes), "the others cannot go on alone"
 
     assert crew.run(scripts.learn, cut, folder=cut, world_size=world_size) == [0] * world_size, crew.output(cut)
-    assert "resumed from attempt-2-round-1-step-15" in crew.output(cut), "SIGKILL at 18 leaves the checkpoint of 15"
+    assert "resumed from attempt-2-round-1-step-30" in crew.output(cut), "SIGKILL at 33 leaves the checkpoint of 30"
     resumed = torch.load(cut / "final.pt")
     assert_same(resumed, whole)

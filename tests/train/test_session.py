@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,16 +235,43 @@ def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Pat
     assert "the digest of rank-1.pt is not the one in its manifest" in crew.output(tmp_path)
 
 
+class Echo(world.World):
+    """A chief whose peers wish nothing."""
+
+    def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
+        return lambda: list(numbers)
+
+
 def test_the_pace_of_exchanges_is_bounded() -> None:
-    """Short steps share an exchange, but a step that turns out long is never one of many."""
-    asked = agreement.Agreement(world.World(0, 2, 0, torch.device("cpu")))
+    """Short steps share an exchange, but one that turns out long is soon one of few."""
+    now = 0.0
+    asked = agreement.Agreement(Echo(0, 2, 0, torch.device("cpu")), clock=lambda: now)
     strides = []
-    for _ in range(8):
-        asked._stride = asked._next_stride()
+    for step_s, steps in ((0.001, 40), (0.02, 20), (0.03, 20)):
+        for _ in range(steps):
+            now += step_s
+            asked.settle(stop=agreement.GO_ON, save=False)
         strides.append(asked._stride)
-    assert strides == [2, 4, 8, 8, 8, 8, 8, 8]
-    asked._began_at -= 60.0
-    assert asked._next_stride() == 1
+    assert strides == [8, 2, 1]
+
+
+def test_a_long_step_is_the_last_one_when_a_stop_is_asked_for_in_it() -> None:
+    now = 0.0
+    asked = agreement.Agreement(Echo(0, 2, 0, torch.device("cpu")), clock=lambda: now)
+    for step in range(1, 10):
+        now += 1.0
+        assert asked.settle(stop=agreement.STOP * (step == 9), save=False).stop == agreement.STOP * (step == 9)
+
+
+def test_one_wish_to_save_is_granted_once() -> None:
+    asked = agreement.Agreement(Echo(0, 2, 0, torch.device("cpu")))
+    for _ in range(50):
+        asked.settle(stop=agreement.GO_ON, save=False)
+    due, granted = True, 0
+    for _ in range(50):
+        if asked.settle(stop=agreement.GO_ON, save=due).save:
+            due, granted = False, granted + 1
+    assert granted == 1
 
 
 def test_events_are_json_lines_that_another_program_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ class Decision:
 
 
 class Agreement:
-    """Asked once at every step boundary, by every rank."""
+    """Asked once at every step boundary, by every rank. `clock` gives seconds that never go back."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, clock: Callable[[], float] = time.monotonic) -> None:
         self._world = world
+        self._clock = clock
         self._stride = self._steps_left = 1
-        self._began_at = time.monotonic()
+        self._began_at = clock()
         self._under_way: Callable[[], list[int]] | None = None
-        self._save_under_way = False
 
     def settle(self, *, stop: int, save: bool) -> Decision:
         """This rank's wish to stop and, on the chief, its wish to save, into what all do now."""
@@ -50,28 +50,23 @@ class Agreement:
         if self._steps_left:
             return Decision(GO_ON, False)
         outcomes = [self._under_way()] if self._under_way else []
-        if outcomes:
-            self._save_under_way = False
+        save = save and not any(each[1] for each in outcomes)  # or one wish would be granted twice
         self._under_way = self._begin(stop, save)
         if self._stride == 1:
             outcomes.append(self._under_way())
             self._under_way = None
-            self._save_under_way = False
         if outcomes:
             self._stride = outcomes[-1][2]
         self._steps_left = self._stride
         return Decision(max((each[0] for each in outcomes), default=GO_ON), any(each[1] for each in outcomes))
 
     def _begin(self, stop: int, save: bool) -> Callable[[], list[int]]:
-        if not self._world.is_chief:
-            return self._world.start_largest((stop, 0, 0))
-        wish = save and not self._save_under_way  # or one wish would be granted twice
-        self._save_under_way = self._save_under_way or wish
-        return self._world.start_largest((stop, int(wish), self._next_stride()))
+        chief = self._world.is_chief
+        return self._world.start_largest((stop, int(save and chief), self._next_stride() if chief else 1))
 
     def _next_stride(self) -> int:
         """As many steps as fit into EVERY_S at the present pace, at most twice as many as last time."""
-        now = time.monotonic()
+        now = self._clock()
         step_s = (now - self._began_at) / self._stride
         self._began_at = now
         return max(1, min(MOST_STEPS, 2 * self._stride, int(EVERY_S / max(step_s, 1e-9))))

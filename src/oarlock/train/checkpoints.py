@@ -111,7 +111,7 @@ class Checkpoints:
         ours = [path for path in manifests.attempted(self.directory) if _key(path)[:2] <= (self._attempt, self._round)]
         kept = [path for path in ours if (path / manifests.FILE).is_file()][: keep or self._keep]
         for path in ours:
-            if path not in kept and path != self._good and _key(path) < _key(self._good):
+            if path not in kept and _key(path) < _key(self._good):
                 _attempt(functools.partial(manifests.remove, path))
 
     def restore(self, candidates: Sequence[Path]) -> Restored | None:
