@@ -201,6 +201,16 @@ def test_the_checkpoint_that_was_restored_stays_until_a_newer_one_verifies(
     assert good.is_dir(), "the newer ones are complete, but do not hold"
 
 
+def test_a_directory_that_is_lost_on_the_way_costs_checkpoints_and_not_the_training(
+    store: checkpoints.Checkpoints, said: list[str]
+) -> None:
+    saved(store, 1)
+    store.directory.rename(store.directory.with_name("gone"))
+    store.directory.touch()
+    assert store.save(2, {}, {}, {}) is None
+    assert "File exists" in said[-1]
+
+
 class Foreign:
     pass
 

@@ -158,6 +158,13 @@ def test_what_cannot_be_kept_is_refused_at_once() -> None:
         train.Session().log(loss=1.0)
 
 
+def test_a_directory_that_cannot_be_is_an_error_before_any_step(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    session = train.Session(checkpoints=tmp_path / "file" / "checkpoints")
+    with pytest.raises(errors.CheckpointError, match="give a directory that can be written"), session:
+        pass
+
+
 def test_any_iterable_can_be_stepped_over() -> None:
     with train.Session() as session:
         assert list(session.steps("abc")) == ["a", "b", "c"]

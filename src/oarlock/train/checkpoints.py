@@ -153,17 +153,20 @@ class Checkpoints:
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
         """The chief makes the directory, where the shards of all ranks will fit; what keeps it from that, else None."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         needed, refused = 0, None
         try:
             needed = stored_bytes(shard)
         except errors.StateError as error:
             refused = str(error)
-        offers = self._world.gather((needed, refused))
-        for _, why in offers:
+        unreachable: str | None = _attempt(lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        offers = self._world.gather((needed, refused, unreachable))
+        for _, why, _ in offers:
             if why is not None:
                 raise errors.StateError(why)
-        total = sum(each for each, _ in offers)
+        for _, _, why in offers:
+            if why is not None:
+                return str(why)
+        total = sum(each for each, _, _ in offers)
         if self._free() < total:
             self.prune(keep=1)
         free = self._free()

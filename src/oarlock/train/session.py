@@ -253,6 +253,12 @@ class Session:
         if self._directory is None:
             return
         directory = Path(self._directory).absolute()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise errors.CheckpointError(
+                f"no checkpoints can be kept in {directory} ({cause}): give a directory that can be written"
+            ) from cause
         # Outside of Oarlock every start of the script is an attempt of its own: the newest checkpoint is the last made.
         newest = max((manifests.order(path) or (0,))[0] for path in (*manifests.attempted(directory), directory))
         attempt, round_number = self.world.gather(
