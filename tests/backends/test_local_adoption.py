@@ -181,13 +181,15 @@ async def test_what_a_task_has_left_is_offered_without_its_links(rig: local_rig.
 
 async def test_discarding_follows_no_link_and_is_stopped_by_no_mode(rig: local_rig.LocalRig, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    kept.mkdir()
+    kept.mkdir(mode=0o751)
+    kept.chmod(0o751)
     (kept / "result").write_text("precious")
     hostile = f"ln -s {kept} link; mkdir -p code/deep; touch code/deep/file; chmod 000 code/deep code"
     await rig.backend.launch([rig.launch_of(contract.key(), hostile)])
     await contract.until_state(rig, contract.key(), State.GONE)
     await rig.backend.discard("j-contract", 1)
     assert (kept / "result").read_text() == "precious"
+    assert kept.stat().st_mode & 0o777 == 0o751
     assert not any((rig.home / "tasks").iterdir())
 
 

@@ -67,6 +67,17 @@ async def test_all_of_a_large_output_arrives_and_a_slow_reader_holds_it_back(rig
     }
 
 
+async def test_what_was_written_before_the_end_arrives_however_late_it_is_read(rig: local_rig.LocalRig) -> None:
+    """More pieces than are queued: when the command has ended, the last of them are in the pipe still."""
+    await running(rig)
+    pieces = "i=0; while [ $i -lt 60 ]; do echo $i; i=$((i+1)); sleep 0.005; done; echo >finished"
+    process = await rig.backend.exec(KEY, ["sh", "-c", pieces])
+    await rig.until((rig.directory(KEY) / "finished").exists, "it has written all")
+    await asyncio.sleep(0.05)
+    found = await asyncio.wait_for(local_rig.collect(process.output()), rig.PATIENCE_S)
+    assert found["stdout"].split() == [str(number).encode() for number in range(60)]
+
+
 async def test_a_child_that_holds_the_pipe_open_is_not_waited_for(rig: local_rig.LocalRig) -> None:
     await running(rig)
     found = await said(rig, "sh", "-c", "sleep 600 & echo done")
@@ -170,8 +181,9 @@ async def test_a_command_that_is_none_is_refused(rig: local_rig.LocalRig, comman
         await rig.backend.exec(KEY, command)
 
 
-async def test_its_processes_are_the_tasks(rig: local_rig.LocalRig) -> None:
+async def test_its_processes_are_the_tasks_whatever_the_environment_says(rig: local_rig.LocalRig) -> None:
     await running(rig)
+    (rig.directory(KEY) / "env.json").write_text('{"PATH": "/usr/bin:/bin"}')
     process = await rig.backend.exec(KEY, ["sleep", "601.5"])
     await rig.until(lambda: bool(local_rig.living("601.5")), "it runs")
     mark = processes.Mark(str(KEY), str(rig.directory(KEY)))

@@ -307,6 +307,7 @@ async def test_a_directory_in_which_nothing_was_started_is_given_up_for_good(hom
     assert (await contract.seen(rig))[KEY].state is State.RUNNING
     now = tasks.START_GRACE_S
     assert (await contract.seen(rig))[KEY].state is State.GONE
+    assert (rig.directory(KEY) / launching.STARTED).read_text() == "never\n"
     await rig.backend.launch([rig.sleeper(KEY)])
     assert (await contract.seen(rig))[KEY].state is State.GONE
     argv = [sys.executable, "-I", "-S", str(rig.agent), str(rig.directory(KEY))]

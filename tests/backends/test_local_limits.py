@@ -261,6 +261,22 @@ async def test_two_homes_do_not_share_a_device(home: Path, rigs: local_rig.Rigs,
     assert (await offered(here), await offered(there)) == ([0], [0, 1])
 
 
+async def test_a_device_is_free_for_others_once_its_task_is_gone(
+    home: Path, rigs: local_rig.Rigs, tmp_path: Path
+) -> None:
+    """Both ways in which that is found out: by a look, and in discarding."""
+    here = rigs(home, found_gpus=gpus.Pretended(TWO))
+    there = rigs(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
+    await here.backend.launch([here.launch_of(KEY, local_rig.IMMUNE, devices=(0,))])
+    await contract.kill_and_see(here, KEY)
+    assert (await there.backend.nodes())[0].capacity.gpus == 2
+    await here.backend.launch([here.launch_of(contract.key(1), "exit 0", devices=(0,))])
+    await here.until((here.directory(contract.key(1)) / "exit.json").exists, "it has ended")
+    await here.until(lambda: not local_rig.living(str(here.directory(contract.key(1)))), "its agent too")
+    await here.backend.discard(KEY.job, KEY.attempt)
+    assert (await there.backend.nodes())[0].capacity.gpus == 2
+
+
 async def test_a_device_stays_claimed_while_anything_outlives_the_agent(
     home: Path, rigs: local_rig.Rigs, tmp_path: Path
 ) -> None:
