@@ -293,6 +293,17 @@ def test_tensorboard_prefers_what_the_job_wrote(type_: Typed, server: live.LiveS
     assert type_("tensorboard", "wrote", "--write-only").strip() == str(tmp_path / "out")
 
 
+def test_results_in_the_servers_own_place_are_found(type_: Typed, server: live.LiveServer, home: Path) -> None:
+    made = server.submit(name="kept")
+    place = Path(server.rig.services.about.home, "results", made.id)
+    assert str(place) not in type_("show", "kept"), "there are none yet"
+    place.mkdir(parents=True)
+    (place / "events.out.tfevents.1.host").write_bytes(b"")
+    assert str(place) in type_("show", "kept")
+    assert type_("tensorboard", "kept", "--write-only").strip() == str(place)
+    assert f"  results      {place}" in endings.summary(made, None, str(place), colour=False)
+
+
 def test_tensorboard_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from oarlock.cli import tensorboard
 

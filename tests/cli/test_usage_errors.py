@@ -186,13 +186,21 @@ def test_errors_for_programs_are_json(type_: Typed, server: live.LiveServer) -> 
     assert json.loads(err)["error"]["code"] == "not_found"
 
 
-def test_a_failure_of_ours_shows_no_traceback_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = {"OARLOCK_HOME": "/dev/null/x", "HOME": "/nonexistent"}
-    done = typed.run("ps", env=environ)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    asked = typed.run("ps", env={**environ, "OARLOCK_DEBUG": "1"})
-    assert "Traceback" in asked.stderr
+def test_a_failure_of_ours_shows_no_traceback_unless_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("never meant")
+
+    monkeypatch.setattr("oarlock.cli.command.open_client", fail)
+    assert main.main(["ps"]) == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: never meant" in said
+    assert "OARLOCK_DEBUG=1" in said
+    assert "Traceback" not in said
+    monkeypatch.setenv("OARLOCK_DEBUG", "1")
+    assert main.main(["ps"]) == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_is_no_error(server: live.LiveServer) -> None:

@@ -92,6 +92,14 @@ def test_a_submission_may_be_sent_again_because_it_has_a_key(home: Path) -> None
     assert script.heard[0].headers["authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize(("url", "told"), [("http://127.0.0.1:1", True), ("https://elsewhere.example", False)])
+def test_the_shell_is_told_to_this_machine_only(home: Path, url: str, told: bool) -> None:
+    script = Script(ok(JOB))
+    with client.Client(told=settings.Settings(home=home, server=url, token="t"), transport=script) as sdk:
+        sdk.submit({"command": "true"}, directory=None)
+    assert ("PATH" in msgspec.json.decode(script.heard[0].content)["shell"]) is told
+
+
 def test_what_is_not_repeatable_is_not_repeated(home: Path) -> None:
     script = Script(httpx.ReadError("gone"))
     with connected(home, script) as sdk, pytest.raises(errors.Unavailable, match="was lost"):
