@@ -34,7 +34,7 @@ from oarlock.spec import errors, failpoints
 if TYPE_CHECKING:
     import uvicorn
 
-    from oarlock.api import checkpoints, meters, services
+    from oarlock.api import checkpoints, meters, results, services
     from oarlock.api import home as homes
     from oarlock.backends.local import backend as local
     from oarlock.controllers import assigning, running
@@ -227,6 +227,7 @@ class Server:
             exec=crossing.Exec(over, engine.backend),
             secrets=kept.secrets,
             checkpoints=kept.checkpoints,
+            results=kept.results,
             health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time),
             about=services.About(
                 version=oarlock.__version__,
@@ -303,10 +304,11 @@ class Kept(msgspec.Struct, frozen=True):
     blobs: data.Blobs
     secrets: homes.SecretFiles
     checkpoints: checkpoints.CheckpointDirectories
+    results: results.ResultDirectories
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
-        from oarlock.api import checkpoints
+        from oarlock.api import checkpoints, results
         from oarlock.api import home as homes
         from oarlock.data import blobs, logs, metrics
 
@@ -319,6 +321,7 @@ class Kept(msgspec.Struct, frozen=True):
             blobs=blobs.DirectoryBlobs(root / "blobs"),
             secrets=homes.SecretFiles(root / "secrets"),
             checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
+            results=results.ResultDirectories(root / "results"),
         )
 
 
@@ -427,6 +430,7 @@ class Engine:
                     kept.blobs,
                     Archive(root / "archive.jsonl"),
                     kept.checkpoints,
+                    kept.results,
                     clock=time.time,
                     report=report,
                 ),
@@ -449,6 +453,7 @@ class Engine:
             task_secret=self._home.task_secret(secrets.token_bytes),
             ca_file=self._settings.tls_ca,
             checkpoints=str(root / "checkpoints"),
+            results=(root / "results").as_uri(),
             environments=str(root / "environments"),
             helper=(sys.executable, "-m", "oarlock.data"),
             train_path=str(library(root / "library")),

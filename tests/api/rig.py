@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from oarlock.api import application, authentication, inbox, meters, services, wakes
+from oarlock.api import application, authentication, inbox, meters, results, services, wakes
 from oarlock.data import blobs, logs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
@@ -133,6 +133,7 @@ class Rig:
         self.metrics = NoMetrics()
         self.secrets = Secrets()
         self.checkpoints = Checkpoints()
+        self.results = results.ResultDirectories(home / "results")
         self.problems: dict[str, str] = {}
         self.reports: list[tuple[str, dict[str, object]]] = []
         self.executed: list[Echo] = []
@@ -148,6 +149,7 @@ class Rig:
             exec=self._exec,
             secrets=self.secrets,
             checkpoints=self.checkpoints,
+            results=self.results,
             health=self._health,
             about=services.About(
                 version="0", backend="local", home=str(home), url="http://127.0.0.1:1", started_at=self.clock()

@@ -14,6 +14,7 @@ SETTINGS = assigning.Settings(
     server_file="/home/a/.oarlock/server.json",
     task_secret=b"s" * 32,
     checkpoints="/home/a/.oarlock/checkpoints/",
+    results="file:///home/a/.oarlock/results",
     environments="/home/a/.oarlock/environments",
     helper=("python", "-m", "oarlock.data"),
     orphan_timeout_s=600.0,
@@ -65,7 +66,15 @@ def test_results_of_several_tasks_do_not_meet() -> None:
     spec = "{results: s3://b/out/, roles: {chief: {}, worker: {count: 2}}}"
     places = {told(job(spec), role, index).uploads.to for role, index in (("chief", 0), ("worker", 0), ("worker", 1))}
     assert places == {"s3://b/out/", "s3://b/out/worker-0", "s3://b/out/worker-1"}
-    assert told(job("{}")).uploads is None
+
+
+def test_results_lie_in_the_servers_place_where_the_job_says_nothing() -> None:
+    spec = "{roles: {worker: {count: 2}}}"
+    places = [told(job(spec), index=index).uploads.to for index in (0, 1)]
+    assert places == ["file:///home/a/.oarlock/results/j", "file:///home/a/.oarlock/results/j/worker-1"]
+    without = msgspec.structs.replace(SETTINGS, results=None)
+    task = attempts.Task(role=roles.RoleName.WORKER, index=0)
+    assert assigning.assignment(job("{}"), 1, task, None, without).uploads is None
 
 
 def test_devices_are_hidden_from_those_who_asked_for_none() -> None:

@@ -54,7 +54,7 @@ class Shelf:
         self.plant = plant
         self.archived: list[dict[str, object]] = []
         self.reports: list[tuple[str, str]] = []
-        self.blobs, self.files = Blobs(), Files()
+        self.blobs, self.files, self.results = Blobs(), Files(), Files()
         self.logs, self.metrics = MemoryLogs(), MemoryMetrics()
         self.broken = False
         self.retention = self.another()
@@ -68,6 +68,7 @@ class Shelf:
             self.blobs,  # type: ignore[arg-type]
             self.archive,
             self.files,
+            self.results,
             clock=self.plant.clock,
             report=lambda what, error: self.reports.append((what, str(error))),
             policy=POLICY,
@@ -106,7 +107,7 @@ async def test_old_jobs_go_to_the_archive_whole(shelf: Shelf) -> None:
     assert [line["id"] for line in shelf.archived] == ["j-0002", "j-0001"]
     first = msgspec.convert(shelf.archived[1], jobs.Job)
     assert (first.phase, first.attempts[0].verdict.cause) == (Phase.COMPLETED, "succeeded")
-    assert shelf.files.forgotten == ["j-0002", "j-0001"]
+    assert shelf.files.forgotten == shelf.results.forgotten == ["j-0002", "j-0001"]
     assert len(await shelf.plant.store.read(lambda view: view.usage())) == 1, "usage stays"
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import torch
 from tests.e2e import shell as shells
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
@@ -47,7 +48,13 @@ def test_the_digits_example(shell: shells.Shell) -> None:
     assert len(job["attempts"]) == 1
     metrics = shell.json("metrics", "digits")
     assert "loss" in json.dumps(metrics)
-    assert (shell.home / "jobs" / job["id"]).exists()
+    results = shell.home / "results" / job["id"]
+    assert f"results      {results}" in done.stderr
+    weights = torch.load(results / "model.pt", weights_only=True)
+    assert weights["9.weight"].shape == (10, 64)
+    assert str(results) in shell.do("show", "digits").stdout
+    shell.do("rm", "digits")
+    assert not results.exists()
 
 
 def test_exit_code_is_the_jobs(shell: shells.Shell) -> None:
@@ -72,6 +79,20 @@ def test_data_comes_and_results_go(shell: shells.Shell) -> None:
     )
     shell.do("submit", "job.yaml", "--follow")
     assert (out / "copied.txt").read_text() == "1 2 3"
+
+
+def test_what_a_job_leaves_is_kept_without_being_asked(shell: shells.Shell) -> None:
+    """Each task's own; TensorBoard finds the event files; a job that leaves nothing has no directory."""
+    shell.write("leaves.sh", 'cd "$OARLOCK_RESULTS"; mkdir run; echo $RANK > run/events.out.tfevents.1.h')
+    done = shell.do("run", "--workers", "2", "--name", "leaves", "--", "sh", "leaves.sh")
+    results = shell.home / "results" / shell.job("leaves")["id"]
+    assert f"results      {results}" in done.stderr
+    assert (results / "run" / "events.out.tfevents.1.h").read_text() == "0\n"
+    assert (results / "worker-1" / "run" / "events.out.tfevents.1.h").read_text() == "1\n"
+    assert shell.do("tensorboard", "leaves", "--write-only").stdout.strip() == str(results)
+    nothing = shell.do("run", "--name", "nothing", "--", "true")
+    assert "results" not in nothing.stderr
+    assert not (shell.home / "results" / shell.job("nothing")["id"]).exists()
 
 
 def test_plain_tensorflow_and_jax_are_told_who_they_are(shell: shells.Shell) -> None:

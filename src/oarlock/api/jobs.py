@@ -155,6 +155,7 @@ async def forget(call: routes.Call) -> None:
     await services.logs.forget(job.id)
     await services.metrics.forget(job.id)
     await services.checkpoints.forget(job.id)
+    await services.results.forget(job.id)
 
 
 async def want(call: routes.Call) -> jobs.Job:
@@ -405,7 +406,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path=_JOB,
         handler=forget,
         needs=users.Right.USER,
-        summary="forget a terminal job: its record, logs, metrics, checkpoints of the server's own place",
+        summary="forget a terminal job: its record, logs, metrics, checkpoints and results of the server's own place",
         status=204,
     ),
     routes.Route(

@@ -52,6 +52,14 @@ class Checkpoints(Protocol):
         ...
 
 
+class Results(Protocol):
+    """The server's own place for results."""
+
+    async def forget(self, job: str) -> None:
+        """Delete what the job stored there."""
+        ...
+
+
 class Health(Protocol):
     async def __call__(self) -> dict[str, str]:
         """What keeps the server from working, by part: empty when it is ready. Bounded in time."""
@@ -80,6 +88,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     exec: Exec
     secrets: Secrets
     checkpoints: Checkpoints
+    results: Results
     health: Health
     about: About
     task_secret: bytes

@@ -8,8 +8,10 @@ from oarlock.spec import jobs, phases, quantities
 SHOWN_LINES = 12
 
 
-def summary(job: jobs.Job, checkpoint: jobs.Checkpoint | None, *, colour: bool) -> list[str]:
-    """Lines for stderr."""
+def summary(
+    job: jobs.Job, checkpoint: jobs.Checkpoint | None, results: str | None = None, *, colour: bool
+) -> list[str]:
+    """Lines for stderr. `results` is where they lie, where there are any."""
     phase = terminal.coloured(str(job.phase), progress.PHASE_COLOURS[job.phase], "bold", on=colour)
     parts = [f"{terminal.clean(job.name)} {phase}"]
     if job.ended_at is not None:
@@ -20,8 +22,8 @@ def summary(job: jobs.Job, checkpoint: jobs.Checkpoint | None, *, colour: bool) 
     reading = progress.read(job)
     if reading is not None:
         lines.append("  progress     " + ", ".join(progress.facts(reading)[:2]))
-    if job.spec.results:
-        lines.append(f"  results      {terminal.clean(job.spec.results)}")
+    if results is not None:
+        lines.append(f"  results      {terminal.clean(results)}")
     if checkpoint is not None:
         lines.append(f"  checkpoint   step {checkpoint.step} in {terminal.clean(checkpoint.path)}")
     if job.phase is not phases.Phase.COMPLETED:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oarlock.cli import endings, loglines, progress, screen, terminal
+from oarlock.cli import endings, loglines, progress, results, screen, terminal
 from oarlock.client import answers, verbs
 from oarlock.client import requests as building
 from oarlock.data import port as data
@@ -277,7 +277,8 @@ class Follower:
             checkpoint = next(iter(self._client.checkpoints(self._job.id)), None)
         except errors.OarlockError:
             pass  # what was last known has to do
-        for line in endings.summary(self._job, checkpoint, colour=terminal.wants_colour(sys.stderr)):
+        where = results.place(self._client, self._job)
+        for line in endings.summary(self._job, checkpoint, where, colour=terminal.wants_colour(sys.stderr)):
             terminal.say(line)
         for line in endings.next_steps(self._job):
             terminal.say(line)

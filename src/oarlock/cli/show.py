@@ -37,6 +37,7 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
     _spec(found)
     for attempt in found.attempts:
         _attempt(found, attempt, stacks)
+    _results(client, found)
     _checkpoints(client.checkpoints(found.id))
     _events(client.events(found.id), all_events)
 
@@ -182,6 +183,15 @@ def _stacks(taken: attempts.Stacks, in_full: bool) -> None:
             terminal.out(f"    | {terminal.clean(line)}")
         if len(shown) < len(lines):
             terminal.out(f"    | ... {len(lines) - len(shown)} more lines: --stacks")
+
+
+def _results(client: clients.Client, job: jobs.Job) -> None:
+    from oarlock.cli import results
+
+    where = results.place(client, job) if not job.spec.results else None  # else the spec says it
+    if where is not None:
+        _title("Results")
+        terminal.out(f"  {terminal.clean(where)}")
 
 
 def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:

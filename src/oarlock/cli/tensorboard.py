@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oarlock.cli import command, terminal
+from oarlock.cli import command, results, terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ POINTS = 10_000
 def tensorboard(client: clients.Client, job: str, directory: str | None, write_only: bool, port: int | None) -> int:
     """Show JOB's metrics in TensorBoard: its results' event files where it has any, else made from metrics."""
     found = client.job(job)
-    logdir = own_files(found) if directory is None else None
+    logdir = own_files(client, found) if directory is None else None
     if logdir is None:
         logdir = Path(directory) if directory is not None else client.settings.home / "cache" / "tensorboard" / found.id
         count = write(client, found, logdir)
@@ -43,12 +43,12 @@ def tensorboard(client: clients.Client, job: str, directory: str | None, write_o
         return 0  # that is how one leaves it
 
 
-def own_files(job: jobs.Job) -> Path | None:
+def own_files(client: clients.Client, job: jobs.Job) -> Path | None:
     """The directory of the job's results on this machine, where event files lie in it."""
-    if not job.spec.results or "://" in job.spec.results.removeprefix("file://"):
+    place = results.folder(results.place(client, job))
+    if place is None or not place.is_dir():
         return None
-    place = Path(job.spec.results.removeprefix("file://"))
-    return place if place.is_dir() and next(place.rglob("events.out.tfevents.*"), None) is not None else None
+    return place if next(place.rglob("events.out.tfevents.*"), None) is not None else None
 
 
 def write(client: clients.Client, job: jobs.Job, logdir: Path) -> int:

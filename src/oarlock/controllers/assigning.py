@@ -12,8 +12,8 @@ _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server tells all its agents. `checkpoints` is the server's own place for them: a job's are under its
-    id.
+    """What a server tells all its agents. `checkpoints` (a path) and `results` (a URL) are the server's own places for
+    them: a job's are under its id.
     """
 
     server: str
@@ -21,6 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server_file: str | None = None
     ca_file: str | None = None
     checkpoints: str | None = None
+    results: str | None = None
     environments: str | None = None
     helper: tuple[str, ...] = ()
     train_path: str | None = None
@@ -45,7 +46,7 @@ def assignment(
         ports=task.ports,
         snapshot=job.snapshot,
         downloads=spec.data,
-        uploads=_uploads(job, task),
+        uploads=_uploads(job, task, settings),
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,
@@ -63,14 +64,17 @@ def assignment(
     )
 
 
-def _uploads(job: jobs.Job, task: attempts.Task) -> assignments.Upload | None:
+def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignments.Upload | None:
     """The first of the deciding tasks stores at the place itself, each other one in a folder of its own there."""
-    if job.spec.results is None:
-        return None
+    place = job.spec.results
+    if place is None:
+        if settings.results is None:
+            return None
+        place = f"{settings.results.rstrip('/')}/{job.id}"
     leader = next((role for role in _LEADERS if role in job.spec.roles), task.role)
     if (task.role, task.index) == (leader, 0):
-        return assignments.Upload("results", job.spec.results)
-    return assignments.Upload("results", f"{job.spec.results.rstrip('/')}/{task.name}")
+        return assignments.Upload("results", place)
+    return assignments.Upload("results", f"{place.rstrip('/')}/{task.name}")
 
 
 def _environment(job: jobs.Job, settings: Settings) -> dict[str, str]:

@@ -54,6 +54,12 @@ class Checkpoints(Protocol):
         ...
 
 
+class Results(Protocol):
+    async def forget(self, job_id: str) -> None:
+        """Delete what the job stored in the server's own place. Again: nothing."""
+        ...
+
+
 class Retention:
     name = "retention"
 
@@ -66,6 +72,7 @@ class Retention:
         blobs: data.Blobs,
         archive: Archive,
         checkpoints: Checkpoints,
+        results: Results,
         *,
         clock: Callable[[], float],
         report: batches.Report,
@@ -78,6 +85,7 @@ class Retention:
         self._blobs = blobs
         self._archive = archive
         self._checkpoints = checkpoints
+        self._results = results
         self._clock = clock
         self._report = report
         self._policy = policy or Policy()
@@ -113,6 +121,7 @@ class Retention:
                 await self._logs.forget(job.id)
                 await self._metrics.forget(job.id)
                 await self._checkpoints.forget(job.id)
+                await self._results.forget(job.id)
             ids = [job.id for job in part]
             await self._store.write(lambda tx, ids=ids: tx.remove_jobs(ids, at=now), epoch=epoch)  # type: ignore[misc]
             failpoints.hit("retention.after_removal")
