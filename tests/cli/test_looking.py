@@ -83,7 +83,7 @@ def test_the_live_line_says_what_there_is_to_say() -> None:
         "digits  QUEUED  1m 00s  it needs 2 GPUs, 1 is free",
         "digits  DEPLOYING  1m 00s  2 PENDING",
         "digits  [######--------]  step 40/100  loss 0.25  1m 00s left  1,234 examples/s",
-        "digits  [####------]  step 40/100  loss 0.25",
+        "digits  [######----------]  step 40/100  loss 0.25",
         "digits  PROCESSING  ",
         "digits  PROCESSING  step 40",
         "digits  [------------------------------]  step 0/100",

@@ -45,10 +45,10 @@ def read(job: jobs.Job) -> Reading | None:
     attempt = job.attempt
     if attempt is None:
         return None
-    found = [task.progress for task in attempt.tasks if task.progress is not None]
-    if not found:
+    task = next((task for task in attempt.tasks if task.progress is not None), None)
+    if task is None or task.progress is None:
         return None
-    progress = found[0]
+    progress = task.progress
     total = progress.total_steps or None
     fraction = min(1.0, progress.step / total) if total else None
     return Reading(
@@ -58,16 +58,8 @@ def read(job: jobs.Job) -> Reading | None:
         examples_per_s=progress.examples_per_s,
         epoch=progress.epoch,
         fraction=fraction,
-        left_s=None if job.terminal else _left_s(attempt, progress, total),
+        left_s=None if job.terminal else task.left_s,
     )
-
-
-def _left_s(attempt: attempts.Attempt, progress: attempts.Progress, total: int | None) -> float | None:
-    """From the mean pace of this attempt, which began at the step that it restored."""
-    done = progress.step - (attempt.restore_step or 0)
-    if total is None or attempt.processing_at is None or done <= 0 or progress.at <= attempt.processing_at:
-        return None
-    return max(0, total - progress.step) * (progress.at - attempt.processing_at) / done
 
 
 def facts(reading: Reading) -> list[str]:

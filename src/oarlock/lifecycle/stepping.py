@@ -164,6 +164,7 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
             moved_at=now if moved else task.moved_at,
             detail=detail,
             progress=progress,
+            first_progress=task.first_progress or progress,
             idle_s=task.idle_s if event.idle_s is None else event.idle_s,
             can_rejoin=task.can_rejoin if event.can_rejoin is None else event.can_rejoin,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import attempts, holdings, jobfile, jobs, plans, quantities, roles
+from oarlock.spec import holdings, jobfile, jobs, plans, quantities, roles
 
 PORTS_PER_TASK = 4
 """Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
@@ -73,18 +73,11 @@ def expected_end(job: jobs.Job) -> float | None:
     live = job.live
     if live is None or live.processing_at is None:
         return None
-    ends = [end for task in live.tasks if (end := _end_by_progress(task.progress, live.processing_at)) is not None]
+    ends = [task.progress.at + left_s for task in live.tasks if task.progress and (left_s := task.left_s) is not None]
     if job.spec.timeout is not None and job.started_at is not None:
         limit = job.started_at + quantities.seconds(job.spec.timeout)
         return min(limit, max(ends)) if ends else limit
     return max(ends) if ends else None
-
-
-def _end_by_progress(progress: attempts.Progress | None, since: float) -> float | None:
-    if progress is None or not progress.total_steps or progress.step <= 0 or progress.at <= since:
-        return None
-    seconds_per_step = (progress.at - since) / progress.step
-    return progress.at + seconds_per_step * max(0, progress.total_steps - progress.step)
 
 
 _RANK = {

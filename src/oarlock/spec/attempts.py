@@ -63,6 +63,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[int, ...] = ()
     detail: str = ""
     progress: Progress | None = None
+    first_progress: Progress | None = None  # of this incarnation: from then on its pace is known
     idle_s: float = 0.0
     can_rejoin: bool = False
     exit: Exit | None = None
@@ -74,6 +75,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"{self.role}-{self.index}"
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds from its last report to its last step, at the mean pace since its first report; None: not known."""
+        first, last = self.first_progress, self.progress
+        if first is None or last is None or not last.total_steps or last.step <= first.step:
+            return None
+        return max(0, last.total_steps - last.step) * (last.at - first.at) / (last.step - first.step)
 
     def key(self, job: str, attempt: int) -> TaskKey:
         return TaskKey(job, attempt, self.role, self.index, self.incarnation)
