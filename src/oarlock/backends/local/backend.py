@@ -260,16 +260,15 @@ class LocalBackend:
             cgroups.remove(task.launch.group)
 
     def _discard(self, job: str, attempt: int) -> None:
-        look = self._look()
-        theirs = [seen for seen in look.seen if (seen.key.job, seen.key.attempt) == (job, attempt)]
-        left = [seen.key for seen in theirs if seen.state is not observations.State.GONE]
+        theirs = self._tasks.of(job, attempt)
+        if any(task.final is None for task in theirs):
+            self._look()
+        left = [task.key for task in theirs if task.final is None]
         if left:
             raise errors.Conflict(f"{left[0]} still runs", hint="An attempt is discarded once all of it is gone.")
-        for seen in theirs:
-            task = self._tasks.find(seen.key)
-            if task is not None:
-                cgroups.remove(task.launch.group)
-            self._tasks.forget(seen.key)
+        for task in theirs:
+            cgroups.remove(task.launch.group)
+            self._tasks.forget(task.key)
         self._tree.discard(job, attempt)
 
     def _inside(self, key: attempts.TaskKey) -> tuple[Path, dict[str, str], cgroups.Group]:

@@ -163,6 +163,14 @@ class Tasks:
         """Its directory has been taken away."""
         self._known.pop(key, None)
 
+    def of(self, job: str, attempt: int) -> list[Task]:
+        """The tasks of one attempt; `final` is set in those that are known to be gone."""
+        self._refresh()
+        theirs = [task for key, task in self._known.items() if (key.job, key.attempt) == (job, attempt)]
+        for task in theirs:
+            self._final(task)
+        return theirs
+
     def gpus(self) -> set[str]:
         """The uuids of the devices that tasks have which are not gone."""
         self._refresh()
