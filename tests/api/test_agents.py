@@ -13,6 +13,9 @@ from oarlock.spec import attempts, events, jobs
 
 REGISTER = {"pid": 1, "host": "h", "address": "127.0.0.1", "ports": [20000, 20001], "agent_version": "1", "python": "3"}
 
+WOKEN_S = 30.0
+"""Half of what the polls would wait: one that nobody wakes is noticed."""
+
 
 async def gang(rig: rigs.Rig, count: int = 2, **spec: object) -> jobs.Job:
     return await rig.launch(await rig.submit(roles={"worker": {"count": count, "cpus": 0.1}}, **spec))
@@ -31,11 +34,12 @@ async def test_the_last_to_register_opens_the_barrier_for_all(rig: rigs.Rig) -> 
     assert (await register(rig, first))["rendezvous"] is None
     async with rig.as_task(first) as http:
         early = await http.get("/agent/v1/rendezvous", params={"round": 1, "wait": 0})
-        waiting = asyncio.create_task(http.get("/agent/v1/rendezvous", params={"round": 1, "wait": 20}))
+        waiting = asyncio.create_task(http.get("/agent/v1/rendezvous", params={"round": 1, "wait": 60}))
         await asyncio.sleep(0.05)
         assert (early.status_code, waiting.done()) == (204, False)
         last = await register(rig, second)
-        told = await waiting
+        async with asyncio.timeout(WOKEN_S):
+            told = await waiting
     assert told.status_code == 200
     envs = [told.json()["processes"][0]["env"], last["rendezvous"]["processes"][0]["env"]]
     assert [env["RANK"] for env in envs] == ["0", "1"]
@@ -114,14 +118,15 @@ async def test_orders_come_when_the_owner_halts(rig: rigs.Rig) -> None:
     async with rig.as_task(key) as http:
         now = (await http.get("/agent/v1/orders", params={"seen": ""})).json()
         nothing = await http.get("/agent/v1/orders", params={"seen": now["version"], "wait": 0})
-        waiting = asyncio.create_task(http.get("/agent/v1/orders", params={"seen": now["version"], "wait": 20}))
+        waiting = asyncio.create_task(http.get("/agent/v1/orders", params={"seen": now["version"], "wait": 60}))
         await asyncio.sleep(0.05)
         assert (nothing.status_code, waiting.done()) == (204, False)
         async with rig.as_user("ann") as owner:
             await owner.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "halt", "reason": "lunch"})
         stop = events.StopDecided(attempt=1, cause=attempts.Cause.STOPPED, message="halted")
         await rig.happen(job.id, stop)
-        told = (await waiting).json()
+        async with asyncio.timeout(WOKEN_S):
+            told = (await waiting).json()
     assert told["stop"]["grace_s"] == 30.0
     assert told["version"] != now["version"]
 
@@ -142,12 +147,13 @@ async def test_a_thousand_polls_wait_without_reading_and_end_together(rig: rigs.
 
         rig.store.read = counted  # type: ignore[method-assign]
         polls = [
-            asyncio.create_task(http.get("/agent/v1/orders", params={"seen": seen, "wait": 30})) for _ in range(1000)
+            asyncio.create_task(http.get("/agent/v1/orders", params={"seen": seen, "wait": 60})) for _ in range(1000)
         ]
         await asyncio.sleep(0.5)
         assert not any(poll.done() for poll in polls)
         await rig.happen(job.id, events.StopDecided(attempt=1, cause=attempts.Cause.STOPPED, message="x"))
-        answers = await asyncio.gather(*polls)
+        async with asyncio.timeout(WOKEN_S):
+            answers = await asyncio.gather(*polls)
     assert {answer.status_code for answer in answers} == {200}
     assert reads < 20, "one reading is shared by all who wait"
 

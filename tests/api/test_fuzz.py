@@ -193,10 +193,10 @@ def parameter(told: dict[str, Any]) -> st.SearchStrategy[Any]:
     if told["in"] == "path":
         return mostly(pick(pools.get(told["name"], "numbers")), JUNK_TEXT)
     if told["name"] == "after":
-        return mostly(st.one_of(pick("seqs"), pick("jobs")), JUNK_TEXT)
+        return mostly(st.one_of(pick("seqs"), pick("jobs")), JUNK_TEXT, of=4)
     if told["name"] == "wait":
-        return mostly(st.just(0.01), JUNK_TEXT)
-    return value(told["schema"])
+        return mostly(st.just(0.01), JUNK_TEXT, of=4)
+    return mostly(value(told["schema"]), JUNK_TEXT, of=8)
 
 
 def request_of(method: str, path: str, operation: dict[str, Any]) -> st.SearchStrategy[Request]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.api import rig as rigs
@@ -18,8 +20,17 @@ async def test_a_job_is_stored_and_found_by_id_and_name(rig: rigs.Rig) -> None:
     assert [item["id"] for item in listed["items"]] == [job.id]
 
 
-async def test_one_idempotency_key_makes_one_job(rig: rigs.Rig) -> None:
+async def test_one_idempotency_key_makes_one_job(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     body = rigs.submission()
+    read = rig.store.read
+
+    async def slow(look: Any) -> Any:
+        """All have looked before the first has written."""
+        found = await read(look)
+        await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(rig.store, "read", slow)
     async with rig.as_user("ann") as http:
         answers = await asyncio.gather(
             *(http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k1"}) for _ in range(10))
@@ -138,6 +149,19 @@ async def test_a_malformed_body_is_refused(rig: rigs.Rig, body: bytes, status: i
             answer = await http.post(path, content=body)
             assert answer.status_code == status, answer.text
             assert answer.json()["error"]["message"]
+
+
+async def test_a_body_without_a_length_is_limited_as_it_comes(rig: rigs.Rig) -> None:
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for _ in range(64):
+            taken += 1
+            yield b" " * (1 << 20)
+
+    async with rig.as_user("ann") as http:
+        assert (await http.post("/api/v1/jobs", content=endless())).status_code == 413
 
 
 async def test_plan_answers_now_later_or_never_and_stores_nothing(rig: rigs.Rig) -> None:

@@ -200,6 +200,8 @@ def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Serv
     wait_for(lambda: server.ask("GET", "/api/v1/jobs/s")[1]["phase"] == "CANCELED")
     status, said = server.ask("POST", "/api/v1/shutdown")
     assert (status, said) == (202, {"ending": True})
+    statuses = [connection.getresponse().status for connection in connections]
+    assert statuses == [200, 200, 200], "each was answered, none was cut off"
     assert server.process.wait(timeout=30) == 0
     for connection in connections:
         connection.close()

@@ -161,14 +161,15 @@ async def test_log_queries_choose(rig: rigs.Rig) -> None:
 
 async def test_an_event_poll_waits_for_something_new(rig: rigs.Rig) -> None:
     async with rig.as_user("ann") as http:
-        waiting = asyncio.create_task(http.get("/api/v1/events", params={"wait": 20}))
+        waiting = asyncio.create_task(http.get("/api/v1/events", params={"wait": 60}))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await rig.submit("bob")  # not for ann: she waits on
         await asyncio.sleep(0.05)
         assert not waiting.done()
         job = await rig.submit("ann")
-        page = (await waiting).json()
+        async with asyncio.timeout(30):
+            page = (await waiting).json()
         assert [(item["job"], item["kind"]) for item in page["items"]] == [(job.id, "submitted")]
         rest = (await http.get("/api/v1/events", params={"after": page["next"]})).json()
         assert rest == {"items": [], "next": page["next"]}
