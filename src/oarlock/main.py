@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import oarlock
-from oarlock.spec import errors, failpoints
+from oarlock.spec import errors, failpoints, quantities
 
 if TYPE_CHECKING:
     import uvicorn
@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
     log_level: str = "INFO"
     snapshot_limit_bytes: int = 10 << 30
+    keep_jobs: str = "30d"  # after their end; then they go to the archive
 
 
 def read_settings(
@@ -90,6 +91,7 @@ def read_settings(
         ) from error
     if (told.tls_cert is None) != (told.tls_key is None):
         raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
+    quantities.seconds(told.keep_jobs)
     if not 0 <= told.port < 65536:
         raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
     return told
@@ -129,20 +131,23 @@ def serve(settings: Settings) -> None:
 
 
 def arm_failpoints(environ: Mapping[str, str]) -> None:
-    """`OARLOCK_FAILPOINT=guardian.after_allocation` kills this process when it comes there; `NAME:3` the third time."""
+    """`OARLOCK_FAILPOINT=guardian.after_launch` kills this process when it comes there; `NAME:3` the third time.
+
+    `NAME:3:stop` stops it then, as SIGSTOP does; whoever wakes it sees it go on as if nothing had been.
+    """
     wanted = environ.get(_FAILPOINT)
     if not wanted:
         return
-    name, _, count = wanted.partition(":")
+    name, count, action = [*wanted.split(":"), "", ""][:3]
     left = int(count or 1)
 
-    def die() -> None:
+    def end() -> None:
         nonlocal left
         left -= 1
-        if left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)
 
-    failpoints.arm(name, die)
+    failpoints.arm(name, end)
 
 
 def _allow_many_connections() -> None:
@@ -393,9 +398,10 @@ class Engine:
         """The control loops, each over the same store and the one backend."""
         from oarlock.agent import blanking
         from oarlock.controllers import guardian, inventory, leading, leftovers, retention, running, scheduling
+        from oarlock.data import archive
         from oarlock.scheduler import planning
 
-        store, kept, root = self._store, self._kept, self._settings.home
+        store, kept, root, settings = self._store, self._kept, self._settings.home, self._settings
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         leader = leading.Leading(store, holder=holder, clock=time.time)
 
@@ -428,11 +434,12 @@ class Engine:
                     kept.logs,
                     kept.metrics,
                     kept.blobs,
-                    Archive(root / "archive.jsonl"),
+                    archive.ArchiveFile(root / "archive.jsonl"),
                     kept.checkpoints,
                     kept.results,
                     clock=time.time,
                     report=report,
+                    policy=retention.Policy(keep_jobs_s=quantities.seconds(settings.keep_jobs)),
                 ),
             ],
             leader,
@@ -459,22 +466,6 @@ class Engine:
             train_path=str(library(root / "library")),
             hook_path=str(hook),
         )
-
-
-class Archive:
-    """Jobs that are kept no longer, one JSON object a line (`retention.Archive`)."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def __call__(self, lines: Sequence[bytes]) -> None:
-        await asyncio.to_thread(self._append, lines)
-
-    def _append(self, lines: Sequence[bytes]) -> None:
-        with self._path.open("ab") as file:
-            file.writelines(line + b"\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def library(root: Path) -> Path:
