@@ -39,6 +39,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessRecord, ...] = ()
     ended_at: float | None = None
     kill: str = ""
+    detail: str = ""  # what an errand (a download, an installation, an upload) said last
 
 
 def read(raw: bytes, *, now: float) -> attempts.Exit:
@@ -49,7 +50,7 @@ def read(raw: bytes, *, now: float) -> attempts.Exit:
 def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
     """What the record means. `now` stands in for a missing time of the end."""
     first = _first_failure(record.processes)
-    lines = record.processes[first].last_lines if record.processes else ()
+    lines = (*(record.processes[first].last_lines if record.processes else ()), *record.detail.splitlines())
     return attempts.Exit(
         code=record.code,
         cause=_cause(record),
