@@ -116,6 +116,22 @@ async def test_nothing_is_left_of_the_groups(rig: local_rig.LocalRig) -> None:
     assert not any(directory.parent.exists() for directory in directories), "the home's own group too"
 
 
+@pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here")
+async def test_groups_of_homes_that_never_came_back_are_taken_away(rig: local_rig.LocalRig) -> None:
+    """One that was only idle has its own made again: with its limits."""
+    bases = rig.backend._groups.bases
+    dead = bases[0].with_name("oarlock-test-dead")
+    dead.mkdir()
+    for base in (dead, *bases):
+        os.utime(base, (0, 0))
+    cgroups.probe(f"oarlock-test-{os.getpid()}").close()
+    assert not dead.exists()
+    assert not any(base.exists() for base in bases)
+    await rig.backend.launch([rig.launch_of(KEY, local_rig.IMMUNE, amount=holdings.Resources(cpus_milli=1500))])
+    assert all(Path(directory).is_dir() for directory in groups_of(rig).directories)
+    await contract.kill_and_see(rig, KEY)
+
+
 def groups_of(rig: local_rig.LocalRig) -> cgroups.Group:
     record = msgspec.json.decode((rig.directory(KEY) / "launch.json").read_bytes())
     return msgspec.convert(record["group"], cgroups.Group)

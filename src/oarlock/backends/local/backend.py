@@ -79,7 +79,7 @@ class LocalBackend:
         self._virtual = (virtual_nodes, virtual_gpus)
         self._tree = tree.Tree(self.home)
         self._tasks = tasks.Tasks(self._tree, clock=clock)
-        self._groups = cgroups.probe(f"oarlock-{self._hash}") if groups is None else groups
+        self._groups = cgroups.probe(f"{cgroups.PREFIX}{self._hash}") if groups is None else groups
         found = gpus.Nvml(self._environ.get("CUDA_VISIBLE_DEVICES")) if found_gpus is None else found_gpus
         self._devices = devices.Devices(found, claim)
         wanted = max(PORTS_PER_HOME, virtual_nodes * PORTS_PER_VIRTUAL_NODE)

@@ -18,6 +18,7 @@ import contextlib
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +34,8 @@ AGENT_BYTES = 32 << 20
 MIN_QUOTA_US = 1_000
 CONTROLLERS = ("memory", "cpu")
 PROBE_TIMEOUT_S = 5.0
+PREFIX = "oarlock-"
+LONG_EMPTY_S = 3600.0
 _UNLIMITED_BYTES = 1 << 62
 
 
@@ -90,6 +93,7 @@ class Cgroups:
         if self.unified is not None:
             made.append(self.unified / name)
         made += [base / name for base in sorted(set(self.legacy.values()))]
+        self._restore()
         for directory in made:
             directory.mkdir(exist_ok=True)
         if self.unified is not None and self.v2_controllers:
@@ -107,6 +111,14 @@ class Cgroups:
         """The group that a task of this name has or would have."""
         legacy = tuple(str(base / name) for base in sorted(set(self.legacy.values())))
         return Group(str(self.unified / name) if self.unified is not None else None, legacy)
+
+    def _restore(self) -> None:
+        """Make the home's own group again where another home has taken it for a dead one's (`_sweep`)."""
+        for base in self.bases:
+            with contextlib.suppress(FileExistsError):
+                base.mkdir()
+                if base == self.unified and self.v2_controllers:
+                    _delegate(base.parent, base)
 
     def close(self) -> None:
         """Take the home's own group away where no task has one any more."""
@@ -205,7 +217,7 @@ def _remove(directory: Path) -> bool:
 
 
 def probe(name: str, *, mounts: Sequence[Mount] | None = None) -> Cgroups:
-    """What can be had on this machine, tried and not guessed. `name` is the home's group, `oarlock-HOMEHASH`."""
+    """What can be had on this machine, tried and not guessed. `name` is the home's group: PREFIX and its hash."""
     mounts = find_mounts() if mounts is None else mounts
     unified: Path | None = None
     controllers: list[str] = []
@@ -238,6 +250,7 @@ def _parents(mount: Mount) -> Iterator[Path]:
 
 def _try_base(parent: Path, name: str) -> Path | None:
     """The home's group, once a process of ours could really enter a group in it."""
+    _sweep(parent)
     base = parent / name
     trial = base / f".probe-{os.getpid()}"
     try:
@@ -264,6 +277,17 @@ def _try_base(parent: Path, name: str) -> Path | None:
         with contextlib.suppress(OSError):
             base.rmdir()
     return base if usable else None
+
+
+def _sweep(parent: Path) -> None:
+    """Take away what homes have left that never came back after their server was killed: own groups, empty for long.
+
+    One that only had nothing to run makes its group again when it has.
+    """
+    for base in _children(parent):
+        with contextlib.suppress(OSError):
+            if base.name.startswith(PREFIX) and time.time() - base.stat().st_mtime > LONG_EMPTY_S:
+                base.rmdir()
 
 
 def _delegate(parent: Path, base: Path) -> list[str]:
