@@ -22,7 +22,13 @@ class Program:
         asked = [*before, sys.executable, "-m", "tests.store.writers", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
         self.process = subprocess.Popen(
-            asked, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            asked,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.lines: list[str] = []
         self.errors = ""
@@ -51,6 +57,11 @@ class Program:
         self._threads[1].join(PATIENCE_S)
         raise AssertionError(f"ended without saying {word!r}: {self.errors}")
 
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
     def finish(self) -> int:
         """Wait for its end and for all that it said; its exit code."""
         code = self.process.wait(PATIENCE_S)
@@ -61,7 +72,7 @@ class Program:
     def kill(self) -> None:
         self.process.kill()
         self.finish()
-        for stream in (self.process.stdout, self.process.stderr):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
 

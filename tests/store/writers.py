@@ -96,9 +96,15 @@ async def stall(store: port.Store) -> None:
 
 
 async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
-    """Grab devices of n1 that were free a moment ago, and let them go, again and again; print what was got and lost."""
+    """Grab devices of n1 that were free a moment ago, and let them go, again and again; print what was got and lost.
+
+    So many times, or more: until another was once quicker. Begins when it is told to.
+    """
+    await asyncio.to_thread(sys.stdin.readline)
     got = lost = 0
-    for number in range(int(rounds)):
+    for number in range(20 * int(rounds)):
+        if number >= int(rounds) and lost:
+            break
         taken = {device for claim in await store.read(lambda v: v.holdings()) for device in claim.devices}
         free = [device for device in range(int(devices)) if device not in taken] or [number % int(devices)]
         wanted = nouns.claim(job, devices=tuple(free[:2]), cpus=0, memory=0)
