@@ -237,9 +237,10 @@ def judge_log(wish: Wish, job: jobs.Job, client: oarlock.Client) -> None:
         assert seen == every[: len(seen)], f"{job.name} {life}: {seen}"
     for attempt in job.attempts:
         for task in attempt.tasks:
-            if task.exit is not None and task.exit.signal is None and task.exit.code < 128:
+            if task.exit is not None and task.exit.signal is None and task.exit.reason == "exited":
                 seen = lines.get((attempt.number, task.name, task.incarnation), [])
-                assert seen == every, f"{job.name}/{attempt.number} {task.name} wrote {len(every)} lines: {seen}"
+                said = f"{job.name}/{attempt.number} {task} wrote {len(every)} lines"
+                assert seen == every, f"{said}: {seen}"
 
 
 def judge_history(job: jobs.Job, client: oarlock.Client) -> None:

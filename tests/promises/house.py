@@ -126,6 +126,10 @@ class House:
                 found[str(path.parent)] = (int(told["pid"]), [int(pid) for pid in told.get("processes", ())])
         return found
 
+    def is_of(self, pid: int, directory: str) -> bool:
+        """Whether this process is of the task in `directory`: a number alone might by now be a stranger's."""
+        return _names(Path(f"/proc/{pid}"), directory.encode())
+
     def task_directories(self) -> list[str]:
         return [str(path) for path in self.home.glob("tasks/*/*/*-*-*") if path.is_dir()]
 

@@ -1,0 +1,112 @@
+"""Random jobs, and a server that is killed at random moments; agents and ranks too. In the end every job is there,
+once, and ended as it had to; nothing else is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.promises import crews
+from tests.promises import house as houses
+
+from oarlock.spec import phases
+
+STURDY = {"max_restarts": 50}
+
+
+class Scale(msgspec.Struct, frozen=True):
+    jobs: int
+    kills: int  # of the server
+    wounds: int  # of agents and ranks
+    users: int
+
+
+def random_wishes(dice: random.Random, count: int) -> list[crews.Wish]:
+    """What may be killed has restarts enough; what fails by itself is left alone, so that its end is known."""
+    wishes = []
+    for number in range(count):
+        kind = dice.choice(("true", "fails", "pair", "sleeps", "lines"))
+        wish = crews.Wish(key=f"{kind}-{number}", kind="lines", attempts=None, restarts=None, lines=5)
+        match kind:
+            case "fails":
+                wish = msgspec.structs.replace(
+                    wish,
+                    kind="fails",
+                    argument="3,4",
+                    fields={"max_restarts": 1},
+                    ends=phases.Phase.FAILED,
+                    code=4,
+                    attempts=2,
+                    restarts=1,
+                )
+            case "pair":
+                wish = msgspec.structs.replace(
+                    wish, kind="sleeps", argument=f"{dice.uniform(0, 1):.2f}", workers=2, fields=STURDY
+                )
+            case "sleeps":
+                wish = msgspec.structs.replace(wish, kind="sleeps", argument=f"{dice.uniform(0, 2):.2f}", fields=STURDY)
+            case "lines":
+                wish = msgspec.structs.replace(wish, lines=1000, fields=STURDY)
+            case _:
+                wish = msgspec.structs.replace(wish, attempts=1, restarts=0)
+        wishes.append(wish)
+    return wishes
+
+
+def wound(house: houses.House, crew: crews.Crew, dice: random.Random) -> bool:
+    """Kill an agent or a rank of a job that can bear it. False where none runs."""
+    sturdy = {job_id for key, job_id in list(crew.answered.items()) if crew.wishes[key].fields == STURDY}
+    running = [
+        (place, pid)
+        for place, (agent, processes) in sorted(house.agents().items())
+        if Path(place).parts[-3] in sturdy and not Path(place, "exit.json").exists()
+        for pid in (agent, *processes)
+        if house.is_of(pid, place)
+    ]
+    if not running:
+        return False
+    _, victim = dice.choice(running)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
+    return True
+
+
+def live_through(house: houses.House, seed: int, scale: Scale) -> None:
+    print(f"SEED={seed}")
+    dice = random.Random(seed)
+    crew = crews.Crew(house, random_wishes(dice, scale.jobs), users=scale.users, patience_s=600.0)
+    house.start()
+    crew.start()
+    wounds = 0
+    for kill in range(scale.kills):
+        until = time.monotonic() + dice.uniform(0.5, 4.0)
+        while time.monotonic() < until:
+            if wounds < scale.wounds * (kill + 1) / scale.kills:
+                wounds += wound(house, crew, dice)
+            time.sleep(0.1)
+        house.kill()
+        time.sleep(dice.choice((0.0, 0.0, 1.0)))
+        house.start()
+    house.until_ready()
+    crew.join(300.0)
+    print(f"{wounds} agents and ranks were killed")
+    assert wounds, "nobody was hit"
+    crews.judge(crew)
+
+
+def test_twenty_jobs_and_three_kills(house: houses.House) -> None:
+    live_through(house, 7, Scale(jobs=20, kills=3, wounds=4, users=3))
+
+
+@pytest.mark.soak
+def test_two_hundred_jobs_and_many_kills(house: houses.House) -> None:
+    """SEED repeats one."""
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**9))
+    live_through(house, seed, Scale(jobs=200, kills=20, wounds=40, users=6))
