@@ -131,6 +131,7 @@ class LocalRig(contract.Rig):
                 amount=amount,
                 devices=devices,
             ),
+            limit=amount,
         )
 
     def sleeper(self, key: attempts.TaskKey) -> port.TaskLaunch:

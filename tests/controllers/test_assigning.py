@@ -7,7 +7,7 @@ from tests.controllers.plant import machine
 from tests.lifecycle import script
 
 from oarlock.controllers import assigning
-from oarlock.spec import assignments, attempts, jobs, roles, tasktokens
+from oarlock.spec import assignments, attempts, holdings, jobfile, jobs, roles, tasktokens
 
 SETTINGS = assigning.Settings(
     server="http://127.0.0.1:7317",
@@ -88,3 +88,9 @@ def test_no_secret_is_in_it_but_the_token() -> None:
     found = told(job("{secrets: [{name: hub-token}]}"))
     assert "hub" not in msgspec.json.encode(found).decode()
     assert SETTINGS.task_secret.decode() not in msgspec.json.encode(found).decode()
+
+
+def test_only_what_the_job_file_says_is_a_limit() -> None:
+    assert assigning.limit(jobfile.Role()) == holdings.Resources()
+    asked = assigning.limit(jobfile.Role(cpus="500m", memory="1Gi", gpus=2))
+    assert asked == holdings.Resources(cpus_milli=500, memory_bytes=1 << 30)

@@ -21,6 +21,7 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
     assignment: assignments.Assignment
     holding: holdings.Holding
+    limit: holdings.Resources = holdings.Resources()  # the most it gets, where the backend can see to it; zero: any
 
 
 class Leftover(msgspec.Struct, frozen=True):

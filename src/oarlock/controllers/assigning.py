@@ -4,9 +4,11 @@ job.
 
 from __future__ import annotations
 
+import urllib.parse
+
 import msgspec
 
-from oarlock.spec import assignments, attempts, jobfile, jobs, nodes, quantities, roles, tasktokens
+from oarlock.spec import assignments, attempts, holdings, jobfile, jobs, nodes, quantities, roles, tasktokens
 
 _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
@@ -47,6 +49,7 @@ def assignment(
         snapshot=job.snapshot,
         downloads=spec.data,
         uploads=_uploads(job, task, settings),
+        checkpoint_copies=_copies(job),
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,
@@ -61,6 +64,14 @@ def assignment(
         hook_path=settings.hook_path,
         gpus=_devices(task, node),
         freeze_s=quantities.seconds(spec.freeze) if spec.freeze is not None else None,
+    )
+
+
+def limit(role: jobfile.Role) -> holdings.Resources:
+    """What a task of this role may use at most: what its job file says. What it does not say is not limited."""
+    return holdings.Resources(
+        cpus_milli=quantities.cpus_milli(role.cpus) if role.cpus is not None else 0,
+        memory_bytes=quantities.memory_bytes(role.memory) if role.memory is not None else 0,
     )
 
 
@@ -82,15 +93,30 @@ def _environment(job: jobs.Job, settings: Settings) -> dict[str, str]:
     asked = job.spec.checkpoint
     env = dict(job.spec.env)
     env["OARLOCK_JOB_NAME"] = job.name
-    if asked.to is not None:
-        env["OARLOCK_CHECKPOINTS"] = asked.to
-    elif settings.checkpoints is not None:
-        env["OARLOCK_CHECKPOINTS"] = f"{settings.checkpoints.rstrip('/')}/{job.id}"
+    place = settings.checkpoints if asked.to is None or _elsewhere(asked.to) else _path(asked.to)
+    if place is not None:
+        env["OARLOCK_CHECKPOINTS"] = f"{place.rstrip('/')}/{job.id}"
     if asked.every is not None:
         env["OARLOCK_CHECKPOINT_EVERY_S"] = f"{quantities.seconds(asked.every):g}"
     if asked.keep != jobfile.Checkpoint().keep:
         env["OARLOCK_CHECKPOINT_KEEP"] = str(asked.keep)
     return env
+
+
+def _copies(job: jobs.Job) -> assignments.Copies | None:
+    """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them."""
+    to = job.spec.checkpoint.to
+    if to is None or not _elsewhere(to):
+        return None
+    return assignments.Copies(f"{to.rstrip('/')}/{job.id}", job.spec.checkpoint.keep)
+
+
+def _elsewhere(place: str) -> bool:
+    return not place.startswith(("/", "file://"))
+
+
+def _path(place: str) -> str:
+    return place if place.startswith("/") else urllib.parse.unquote(urllib.parse.urlsplit(place).path)
 
 
 def _devices(task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:

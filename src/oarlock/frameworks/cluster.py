@@ -59,6 +59,6 @@ def _member(job: jobs.Job, task: attempts.Task) -> Member:
         address=task.address or "127.0.0.1",
         ports=task.ports,
         nproc=role.nproc,
-        cpus_milli=quantities.cpus_milli(role.cpus),
+        cpus_milli=quantities.cpus_milli(role.held_cpus),
         gpus=int(role.gpus),
     )

@@ -35,7 +35,7 @@ def tasks(spec: jobfile.JobSpec) -> Iterable[plans.GangTask]:
             role=name,
             index=0,
             amount=holdings.Resources(
-                cpus_milli=quantities.cpus_milli(role.cpus),
+                cpus_milli=quantities.cpus_milli(role.held_cpus),
                 memory_bytes=quantities.memory_bytes(role.memory) if role.memory is not None else 0,
                 gpus=int(role.gpus),
             ),

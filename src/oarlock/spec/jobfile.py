@@ -16,6 +16,7 @@ from oarlock.spec import roles
 MAX_NAME_LENGTH = 63
 MAX_TASKS = 10_000
 MAX_NPROC = 128
+DEFAULT_CPUS = 1
 MAX_TEXT_BYTES = 64 * 1024
 """The most bytes in a command, an environment value or any other free text of a job file."""
 
@@ -58,19 +59,27 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class Role(Part, frozen=True):
-    """The tasks of one role. A task takes `cpus`, `memory` and `gpus` for all its `nproc` processes together."""
+    """The tasks of one role. A task takes `cpus`, `memory` and `gpus` for all its `nproc` processes together.
+
+    What is written is held for the task, and is the most it gets. `cpus` left out: one is held, and idle ones may be
+    used.
+    """
 
     count: int = 1
     min: int | None = None  # else count: the gang
     max: int | None = None  # else count: the extras end here
     nproc: int = 1
-    cpus: float | str = 1
+    cpus: float | str | None = None
     memory: str | int | None = None
     gpus: float = 0
     gpu_type: tuple[str, ...] | str = ()  # in order of preference
     gpu_memory: str | int | None = None
     on_success: roles.OnSuccess | None = None  # else by framework and role
     on_failure: roles.OnFailure | None = None
+
+    @property
+    def held_cpus(self) -> float | str:
+        return DEFAULT_CPUS if self.cpus is None else self.cpus
 
 
 class Strategy(Part, frozen=True):

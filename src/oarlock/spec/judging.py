@@ -22,6 +22,8 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+WRITABLE = ("file", "s3", "gs")
+"""Schemes of the places where results and checkpoints can be stored."""
 _RESERVED_PREFIX = "OARLOCK_"
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 _MAX_DEPTH = 20
@@ -111,10 +113,11 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         ),
     )
     yield "secrets", lambda: _secrets(spec.secrets)
-    for field in ("image", "dependencies", "size", "results"):
+    for field in ("image", "dependencies", "size"):
         yield field, lambda field=field: _optional_text(getattr(spec, field))  # type: ignore[misc]
     yield "dependencies", lambda: inside(spec.dependencies) if spec.dependencies is not None else None
-    yield "checkpoint.to", lambda: _optional_text(spec.checkpoint.to)
+    yield "results", lambda: _store(spec.results)
+    yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
     yield "checkpoint.keep", lambda: _between(spec.checkpoint.keep, 1, 10_000)
     yield "checkpoint.every", lambda: _positive_seconds(spec.checkpoint.every)
     yield "priority", lambda: _between(spec.priority, 0, 1000)
@@ -156,7 +159,7 @@ def _role(name: roles.RoleName, role: jobfile.Role) -> None:
     if role.max is not None:
         _between(role.max, role.count, jobfile.MAX_TASKS, f"{path}.max")
     _between(role.nproc, 1, jobfile.MAX_NPROC, f"{path}.nproc")
-    _at(f"{path}.cpus", quantities.cpus_milli, role.cpus)
+    _at(f"{path}.cpus", quantities.cpus_milli, role.held_cpus)
     if role.memory is not None:
         _at(f"{path}.memory", quantities.memory_bytes, role.memory)
     if role.gpu_memory is not None:
@@ -233,6 +236,21 @@ def _optional_text(value: str | None) -> None:
         text(value)
         if not value.strip():
             raise errors.InvalidInput("it is empty", hint="Give a value, or leave the field out.")
+
+
+def _store(value: str | None) -> None:
+    """A place that can be written: an absolute path, or a URL of a file system or an object store."""
+    _optional_text(value)
+    if value is None or value.startswith("/"):
+        return
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme not in WRITABLE:
+        hint = f"Use an absolute path, or a URL that begins with {', '.join(f'{name}://' for name in WRITABLE)}."
+        raise errors.InvalidInput(f"nothing can be stored at {_short(value)!r}", hint=hint)
+    if scheme == "file" and not rest.removeprefix("localhost").startswith("/"):
+        raise errors.InvalidInput(f"{_short(value)!r} names no absolute path", hint="Write file:///absolute/path.")
+    if scheme != "file" and not rest.partition("/")[0]:
+        raise errors.InvalidInput(f"{_short(value)!r} names no bucket", hint=f"Write {scheme}://BUCKET/PATH.")
 
 
 def _name(value: str, path: str = "") -> None:

@@ -199,7 +199,7 @@ class LocalBackend:
         if path.exists():
             return False
         uuids = self._uuids(one)
-        group = self._groups.make(_group_name(one.key), one.holding.amount)
+        group = self._groups.make(_group_name(one.key), one.limit)
         record = tasks.Launch(boot=processes.boot(), node=one.holding.node, group=group, gpus=uuids)
         try:
             files = {
