@@ -377,13 +377,14 @@ class Engine:
 
     async def _live(self) -> None:
         from oarlock.agent import zipapp
+        from oarlock.api import libraries
         from oarlock.backends.local import backend
 
         root, settings = self._settings.home, self._settings
         self.loop = asyncio.get_running_loop()
         self.backend = backend.LocalBackend(
             root,
-            agent=zipapp.build(root / "agent" / f"agent-{_digest(zipapp.ROOM)}.pyz"),
+            agent=zipapp.build(root / "agent" / f"agent-{libraries.digest(zipapp.ROOM)}.pyz"),
             virtual_nodes=settings.virtual_nodes,
             virtual_gpus=settings.virtual_gpus,
         )
@@ -451,6 +452,7 @@ class Engine:
         )
 
     def _told_to_agents(self, hook: Path) -> assigning.Settings:
+        from oarlock.api import libraries
         from oarlock.controllers import assigning
 
         root = self._settings.home
@@ -463,34 +465,9 @@ class Engine:
             results=(root / "results").as_uri(),
             environments=str(root / "environments"),
             helper=(sys.executable, "-m", "oarlock.data"),
-            train_path=str(library(root / "library")),
+            train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),
             hook_path=str(hook),
         )
-
-
-def library(root: Path) -> Path:
-    """A directory with `oarlock.train` alone in it, for the path of user processes: nothing else of ours, or of what we
-    need, comes between a program and its own packages.
-    """
-    import shutil
-
-    package = Path(oarlock.__file__).parent
-    place = root / _digest(package / "train")
-    if place.is_dir():
-        return place
-    draft = root / f".{place.name}.{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(
-        package / "train", draft / "oarlock" / "train", ignore=shutil.ignore_patterns("__pycache__", "*.toml", ".*")
-    )
-    shutil.copy(package / "__init__.py", draft / "oarlock" / "__init__.py")
-    try:
-        draft.rename(place)
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        if not place.is_dir():
-            raise
-    return place
 
 
 async def _succeed(store: stores.Store) -> None:
@@ -509,17 +486,31 @@ def open_store(settings: Settings) -> stores.Store:
 
 def listen(host: str, port: int, earlier: int) -> socket.socket:
     """A listening socket: on `port`, else on the earlier one, else on any. Raises Unavailable."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not port and earlier:
         with contextlib.suppress(OSError):
-            return socket.create_server((host, earlier), family=family, backlog=BACKLOG)
+            return _listening(host, earlier)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return _listening(host, port)
     except OSError as error:
         raise errors.Unavailable(
             f"{host}:{port} cannot be listened on: {error.strerror or error}.",
             hint="Choose another --port, or none for a free one.",
         ) from error
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Says TCP by name, as `socket.create_server` does not: asyncio sets TCP_NODELAY only where it reads so. Without it
+    every small answer waits 40 ms for an acknowledgement.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _url(settings: Settings, port: int) -> str:
@@ -556,16 +547,6 @@ def _http(app: Any, settings: Settings) -> uvicorn.Server:
         ssl_keyfile=settings.tls_key,
     )
     return Quiet(config)
-
-
-def _digest(package: Path) -> str:
-    """Of a package's sources: what runs keeps reading the files it began with, whatever is installed later."""
-    import hashlib
-
-    digest = hashlib.sha256(sys.version.encode())
-    for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def main(arguments: Sequence[str]) -> int:

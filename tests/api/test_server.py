@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -271,6 +272,20 @@ def test_settings_that_cannot_be_meant_are_named(
     said = server.output()
     assert "Traceback" not in said
     assert word in said
+
+
+async def test_small_answers_are_not_held_back_for_an_acknowledgement() -> None:
+    """Without TCP_NODELAY every answer takes 40 ms more."""
+    seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    sock = main.listen("127.0.0.1", 0, 0)
+    async with await asyncio.start_server(connected, sock=sock):
+        with socket.create_connection(sock.getsockname()[:2]):
+            assert await asyncio.wait_for(seen, 30) == 1
 
 
 def test_flags_come_before_variables_and_variables_before_the_file(home: Path) -> None:
