@@ -178,6 +178,17 @@ async def test_of_two_servers_one_writes() -> None:
     assert await plant.phases() == EXPECTED | {"j-late": Phase.COMPLETED}
 
 
+async def test_who_does_not_lead_rests_until_it_leads() -> None:
+    """It would else look again at once, and at once again."""
+    plant = Plant()
+    await plant.run_for(1)
+    second = Server(plant, "server-2")
+    await second.tick()
+    assert second.leading.epoch is None
+    for controller in (second.inventory, second.scheduling, second.guardian):
+        assert controller.wake_at() is None, controller.name
+
+
 async def test_a_stale_leader_does_not_kill_what_its_successor_has_made() -> None:
     """Its picture of the job is an attempt behind: the tasks it does not know are not its to end."""
     plant = Plant(machines=[machine("n0")])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, Phase, Plant
 
-from oarlock.controllers import retention
+from oarlock.controllers import leading, retention
 from oarlock.spec import errors, failpoints, jobs
 
 DAY = 86_400.0
@@ -96,6 +96,14 @@ async def shelf() -> Shelf:
 
 async def stored(shelf: Shelf) -> set[str]:
     return set(await shelf.plant.phases())
+
+
+async def test_who_does_not_lead_rests_until_it_leads(shelf: Shelf) -> None:
+    shelf.plant.now += leading.TTL_S + 1
+    await shelf.retention.tick()
+    assert shelf.retention.wake_at() is None
+    await shelf.later(0)
+    assert shelf.retention.wake_at() == shelf.plant.now + POLICY.period_s
 
 
 async def test_old_jobs_go_to_the_archive_whole(shelf: Shelf) -> None:

@@ -92,7 +92,7 @@ class Retention:
         self._due = 0.0
 
     def wake_at(self) -> float | None:
-        return self._due
+        return self._due if self._leading.epoch is not None else None
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()

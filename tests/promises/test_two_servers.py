@@ -1,0 +1,89 @@
+"""Two servers over one database: the leader is stopped past its expiry, the second one leads, and the first goes on
+as if nothing had been. Nothing that it then writes is accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.promises import crews
+from tests.promises import house as houses
+from tests.store import postgresql
+
+from oarlock.spec import phases
+from oarlock.store.sql import database
+
+PASSED_OVER_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[postgresql.Server]:
+    with postgresql.running() as server:
+        yield server
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[houses.House]:
+    one = houses.House(tmp_path / "second")
+    yield one
+    one.close()
+
+
+def stopped(house: houses.House) -> bool:
+    assert house.server is not None
+    return Path(f"/proc/{house.server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def said(house: houses.House, event: str) -> list[dict[str, object]]:
+    lines = map(json.loads, (house.home / "server.log").read_text().splitlines())
+    return [line for line in lines if line["event"] == event]
+
+
+async def test_a_leader_that_was_stopped_writes_nothing_more(
+    house: houses.House, second: houses.House, postgres: postgresql.Server
+) -> None:
+    """It is stopped with a plan in its hands: what it was about to launch is launched by its successor, once."""
+    url = postgres.url(postgres.make())
+    first = house
+    first.start("scheduling.before_commit:1:stop", database=url)
+    first.until_ready()
+    store = database.open_store(url)
+    leader = lambda: store.read(lambda view: view.leader())  # noqa: E731
+    try:
+        crew = crews.Crew(second, [crews.Wish(key="wanted", kind="lines")])
+        second.start(database=url)
+        second.until_ready()
+        before = await leader()
+        assert before is not None
+        crew.start()
+        houses.until(lambda: stopped(first), PASSED_OVER_S, "the first server never had a plan")
+        crew.join(crews.CONVERGENCE_S)
+        crews.judge(crew)
+        after = await leader()
+        assert after is not None
+        assert after.holder != before.holder
+        assert after.epoch == before.epoch + 1
+        written = await store.read(lambda view: view.records(0))
+
+        assert first.server is not None
+        os.kill(first.server.pid, signal.SIGCONT)
+        houses.until(
+            lambda: said(first, "controller.leadership_lost"), PASSED_OVER_S, "it did not try to write, or was heard"
+        )
+        now = await leader()
+        assert now is not None
+        assert (now.holder, now.epoch) == (after.holder, after.epoch)
+        assert await store.read(lambda view: view.records(0)) == written, "something that it wrote was accepted"
+        assert await store.read(lambda view: view.holdings()) == []
+        crews.judge(crew)
+        assert not first.record.exists(), "a process of its own ran"
+        assert not first.task_directories()
+        (job,) = await store.read(lambda view: view.jobs(database.port.JobFilter()))
+        assert job.phase is phases.Phase.COMPLETED
+    finally:
+        await store.close()
