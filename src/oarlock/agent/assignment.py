@@ -37,6 +37,7 @@ class Assignment:
         self.snapshot: str | None = get("snapshot")
         self.downloads: list[dict[str, str]] = get("downloads") or []
         self.uploads: dict[str, str] | None = get("uploads")
+        self.checkpoint_copies: dict[str, Any] | None = get("checkpoint_copies")
         self.requirements: str | None = get("requirements")
         self.environments: str | None = get("environments")
         self.helper: list[str] = get("helper") or []
@@ -57,6 +58,7 @@ class Assignment:
         self.workdir: str = get("workdir") or self.code
         self.report = os.path.join(directory, "report")
         self.results = os.path.join(directory, "results")
+        self.checkpoints: str = self.env.get("OARLOCK_CHECKPOINTS") or os.path.join(directory, "checkpoints")
 
     def path(self, *names: str) -> str:
         return os.path.join(self.directory, *names)

@@ -51,17 +51,19 @@ class Checkpoints:
 
     def _send(self, server: client.Client, event: dict[str, Any]) -> None:
         path = str(event.get("path") or "")
-        manifest = self._manifest(path, event.get("manifest_sha256"))
+        manifest = event.get("manifest") or manifest_of(path, event.get("manifest_sha256"))
         answer = server.ask("POST", "/checkpoints", dict(event, path=path, manifest=manifest))
         if not answer.ok:
             said = answer.json().get("error", "")
             self._journal.say(f"checkpoint {path} was refused with {answer.status}: {said}")
 
-    def _manifest(self, directory: str, expected: object) -> object:
-        path = os.path.join(directory, "manifest.json")
-        text = files.read_bytes(path, MANIFEST_LIMIT_BYTES)
-        if not text:
-            raise ValueError("its manifest cannot be read")
-        if expected and digests.sha256_of(path) != str(expected).rpartition(":")[2]:
-            raise ValueError("its manifest does not have the digest that was announced")
-        return json.loads(text.decode("utf-8"))
+
+def manifest_of(directory: str, expected: object) -> object:
+    """The manifest, as it is there. ValueError where it is not, or is another than was announced."""
+    path = os.path.join(directory, "manifest.json")
+    text = files.read_bytes(path, MANIFEST_LIMIT_BYTES)
+    if not text:
+        raise ValueError("its manifest cannot be read")
+    if expected and digests.sha256_of(path) != str(expected).rpartition(":")[2]:
+        raise ValueError("its manifest does not have the digest that was announced")
+    return json.loads(text.decode("utf-8"))

@@ -73,5 +73,5 @@ def _of_oarlock(task: Assignment, rendezvous: Rendezvous, process: int, env: Map
     if rendezvous.restore:
         found["OARLOCK_RESTORE"] = os.pathsep.join(rendezvous.restore)
     if "OARLOCK_CHECKPOINTS" not in env:
-        found["OARLOCK_CHECKPOINTS"] = task.path("checkpoints")
+        found["OARLOCK_CHECKPOINTS"] = task.checkpoints
     return found

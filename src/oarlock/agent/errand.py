@@ -1,4 +1,4 @@
-"""Errands: the helper command that fetches data, builds environments and stores results, one call at a time.
+"""Errands: the helper command that fetches data, builds environments, stores results and copies checkpoints.
 
 It is a command of ours under our own interpreter, found by the task's mark like every other child; its last words
 become the detail that is reported, or the reason why the task could not go on.
@@ -6,6 +6,7 @@ become the detail that is reported, or the reason why the task could not go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -34,35 +35,55 @@ class Failed(Exception):
 
 
 class Errands:
-    """Runs the helper command, one call at a time, and turns its last line into the detail or the error."""
+    """Runs the helper command and turns its last line into the detail or the error.
+
+    One call at a time is the task's own: numbered output, its words are the task's detail. Those with a `name` may run
+    beside it: their output is under that name, written anew each time, and the detail is left alone.
+    """
 
     def __init__(self, task: Assignment, board: Board, reach: Reach) -> None:
         self._task, self._board, self._reach = task, board, reach
         self._calls = 0
 
-    def run(self, arguments: list[str], what: str, reason: str, extra_env: dict[str, str] | None = None) -> str:
+    def run(
+        self,
+        arguments: list[str],
+        what: str,
+        reason: str,
+        extra_env: dict[str, str] | None = None,
+        name: str | None = None,
+    ) -> str:
         """Wait for the helper's end and return the last line of its output; Failed(reason) if it went wrong."""
-        self._calls += 1
-        out, err = self._task.path(f"helper.{self._calls}.out"), self._task.path(f"helper.{self._calls}.err")
+        out, err = self._output(name)
         if not self._task.helper:
             raise Failed(reason, f"{what}: there is no helper command to fetch or store with")
         env = dict(os.environ, **(extra_env or {}))
         env.update({environment.MARK: self._task.key.text, "PYTHONUNBUFFERED": "1"})
         child = self._start(self._task.helper + arguments, env, out, err, reason)
-        self._board.detail = what
+        if name is None:
+            self._board.detail = what
         said_at = time.monotonic()
         while not child.poll():
             time.sleep(HELPER_POLL_S)
-            if time.monotonic() - said_at > DETAIL_EVERY_S:
+            if name is None and time.monotonic() - said_at > DETAIL_EVERY_S:
                 said_at = time.monotonic()
                 self._board.detail = (f"{what}: {self._last_words(err) or self._last_words(out)}").rstrip(": ")
-        self._reach.leaders.remove(child.pid)
+        self._reach.forget(child.pid)
         child.reap()
         if child.code != 0:
             said = self._last_words(err) or self._last_words(out) or "it said nothing"
             how = f"signal {child.signal}" if child.signal else f"code {child.code}"
             raise Failed(reason, f"{what} failed with {how}: {said}")
         return last_line(out)
+
+    def _output(self, name: str | None) -> tuple[str, str]:
+        if name is None:
+            self._calls += 1
+        out, err = (self._task.path(f"helper.{name or self._calls}.{kind}") for kind in ("out", "err"))
+        for path in (out, err) if name is not None else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        return out, err
 
     def _start(self, argv: list[str], env: dict[str, str], out: str, err: str, reason: str) -> process.Process:
         with self._board.starting:
@@ -72,7 +93,7 @@ class Errands:
                 child = process.start(argv, env, self._task.directory, out, err)
             except OSError as error:
                 raise Failed(reason, f"the helper {argv[0]!r} cannot be started: {error}") from error
-            self._reach.leaders.append(child.pid)
+            self._reach.add(child.pid, asked=False)
             return child
 
     def _last_words(self, path: str) -> str:

@@ -26,10 +26,11 @@ def everything(task: Assignment, server: client.Client, errands: errand.Errands,
         board.detail = "code"
         snapshot(task, server, board)
     os.makedirs(task.code, mode=0o700, exist_ok=True)
+    env = errand.helper_environment(task.env, {})
     for number, download in enumerate(task.downloads, 1):
         what = f"data {number}/{len(task.downloads)}"
         destination = _mount(task, download["mount"])
-        errands.run(["fetch", download["source"], destination], what, "download_failed")
+        errands.run(["fetch", download["source"], destination], what, "download_failed", env)
     if task.requirements:
         requirements = files.inside(task.code, task.requirements)
         cache = task.environments or task.path("environments")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 
 from oarlock.agent import environment, procfs
@@ -26,13 +27,30 @@ LONGEST_PAUSE_S = 0.2
 
 
 class Reach:
-    """All that the task may have left running. `leaders` are the session leaders that the agent started."""
+    """All that the task may have left running. `leaders` are the session leaders that the agent started.
+
+    Errands are among them: they end by SIGKILL at the task's end, but a request to stop is not for them: what they
+    bring or take away is wanted then too.
+    """
 
     def __init__(self, key: str, cgroup: Cgroup) -> None:
         self._mark = (f"{environment.MARK}={key}").encode()
         self._cgroup = cgroup
         self.leaders: list[int] = []
+        self._unasked: set[int] = set()
+        self._changing = threading.Lock()
         self.way = "cgroup" if cgroup.usable else "session"
+
+    def add(self, leader: int, asked: bool = True) -> None:
+        with self._changing:
+            if not asked:
+                self._unasked.add(leader)
+            self.leaders = [*self.leaders, leader]
+
+    def forget(self, leader: int) -> None:
+        with self._changing:
+            self.leaders = [each for each in self.leaders if each != leader]
+            self._unasked.discard(leader)
 
     def alive(self) -> list[int]:
         """Every live process of the task. Without /proc (macOS): the leaders' groups that still have somebody."""
@@ -47,12 +65,12 @@ class Reach:
 
     def ask(self) -> None:
         """SIGTERM, once, to every process of the task."""
-        for leader in self.leaders:
-            _signal_group(leader, signal.SIGTERM)
         groups = set(self.leaders)
+        for leader in groups - self._unasked:
+            _signal_group(leader, signal.SIGTERM)
         for pid in self.alive():
             seen = procfs.stat(pid)
-            if seen is not None and seen.group not in groups:
+            if seen is not None and seen.group not in groups and seen.session not in self._unasked:
                 self._signal(pid, signal.SIGTERM)
         failpoint("stop.after_term")
 

@@ -85,6 +85,10 @@ class Orders:
             return
         try:
             newer = rendezvous.Rendezvous(answer.json())
+            if any("://" in path for path in newer.restore):
+                from oarlock.agent import restoring  # few jobs keep their checkpoints elsewhere
+
+                newer.restore = restoring.at_hand(self._task, newer.restore)
             newer.announce(self._task)
             self._board.rendezvous = newer
         except (OSError, ValueError) as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oarlock.agent.assignment import Assignment
     from oarlock.agent.board import Board
     from oarlock.agent.checkpoints import Checkpoints
+    from oarlock.agent.copies import Copies
     from oarlock.agent.journal import Journal
 
 REQUEST_SPACING_S = 0.05  # about 20 requests a second
@@ -34,8 +35,15 @@ GOOD_END_AFTER_S = 60.0
 
 
 class Shipper:
-    def __init__(self, task: Assignment, connect: Callable[[], client.Client], board: Board, journal: Journal) -> None:
-        self._task, self._connect, self._board, self._journal = task, connect, board, journal
+    def __init__(
+        self,
+        task: Assignment,
+        connect: Callable[[], client.Client],
+        board: Board,
+        journal: Journal,
+        copies: Copies | None = None,
+    ) -> None:
+        self._task, self._connect, self._board, self._journal, self._copies = task, connect, board, journal, copies
         self._events = events.Events(task.report, task.nproc)
         self._checkpoints: Checkpoints | None = None
         self._reports = reports.Reports()
@@ -93,13 +101,17 @@ class Shipper:
             requests += self._ship(server, "/logs/", file, ended)
         for file in self._metrics:
             requests += self._ship(server, "/metrics/", file, ended)
-        for event in self._events.poll():
-            self._post_checkpoint(event)
+        self._look_at_events()
         requests += self._report(server, time.monotonic())
         if self._exit_told and ended and self._drained():
             self._board.delivered = True
             self._board.wake()
         return requests
+
+    def _look_at_events(self) -> None:
+        checkpoints = self._events.poll()
+        for event in checkpoints if self._copies is None else self._copies.take():
+            self._post_checkpoint(event)
 
     def _open_streams(self) -> None:
         """Log files are read only once the secrets are known that must be blanked in them."""

@@ -34,8 +34,9 @@ from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
+    from oarlock.agent import copies, rendezvous
     from oarlock.agent.assignment import Assignment
 
 TICK_S = 1.0
@@ -65,11 +66,13 @@ class Supervisor:
         self._reach = killing.Reach(task.key.text, self._cgroup)
         self._errands = errand.Errands(task, self._board, self._reach)
         self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)
-        self._shipper = shipping.Shipper(task, self._connect, self._board, self._journal)
+        self._copies = self._make_copies()
+        self._shipper = shipping.Shipper(task, self._connect, self._board, self._journal, self._copies)
         self._processes: list[process.Process] = []
         self._secret_env: dict[str, str] = {}
         self._started_at: float | None = None
         self._signalled = 0
+        self._end_by: float | None = None  # once a stop, or a peer's failure, has set a limit
 
     def run(self) -> int:
         """Returns the agent's exit status: the record's code."""
@@ -83,7 +86,8 @@ class Supervisor:
 
     def _live(self) -> int:
         self._prepare()
-        outcome = self._arrive() or self._start() or self._supervise()
+        outcome = self._arrive() or self._equip() or self._start() or self._supervise()
+        self._await_copies()
         left = self._clear_away()
         outcome = self._settle(outcome)
         if outcome.good and self._task.uploads:
@@ -124,8 +128,8 @@ class Supervisor:
             self._board.wait(TICK_S)
         return None
 
-    def _start(self) -> record.Outcome | None:
-        """None once every process runs; else why one could not."""
+    def _equip(self) -> record.Outcome | None:
+        """None once secrets, files and a checkpoint from elsewhere are in place; else why they are not."""
         failpoint("process.before_start")
         meeting = self._board.rendezvous
         assert meeting is not None
@@ -134,6 +138,33 @@ class Supervisor:
             meeting.write_files(self._task)
         except (OSError, ValueError) as error:
             return _outcome("download_failed", f"the task's files could not be written: {error}")
+        if not any("://" in path for path in meeting.restore):
+            return None
+        self._board.phase = "DOWNLOADING"
+        self._shipper.start()
+        self._orders.start()
+        failures: list[errand.Failed] = []
+        end = self._while(lambda: self._restore(meeting, failures), grace=False)
+        if end is not None:
+            return record.unstarted(end.reason or "stopped")
+        return _outcome(failures[0].reason, str(failures[0])) if failures else None
+
+    def _restore(self, meeting: rendezvous.Rendezvous, failures: list[errand.Failed]) -> None:
+        from oarlock.agent import restoring  # few jobs keep their checkpoints elsewhere
+
+        env = errand.helper_environment(self._task.env, self._secret_env)
+        try:
+            bringing = restoring.Restoring(self._task, self._errands, self._board, self._journal)
+            meeting.restore = bringing.bring(meeting.restore, env)
+        except errand.Failed as error:
+            failures.append(error)
+        except (client.Abandoned, OSError) as error:
+            failures.append(errand.Failed("download_failed", f"no checkpoint can be restored: {error!r}"))
+
+    def _start(self) -> record.Outcome | None:
+        """None once every process runs; else why one could not."""
+        meeting = self._board.rendezvous
+        assert meeting is not None
         self._started_at = time.time()
         for number in range(self._task.nproc):
             env = environment.build(self._task, os.environ, self._secret_env, meeting, number, self._board.virtual_env)
@@ -148,6 +179,8 @@ class Supervisor:
                 return _outcome("command_not_found", detail, record.COMMAND_NOT_FOUND)
         self._board.phase = "PROCESSING"
         self._board.detail = None
+        if self._copies is not None:
+            self._copies.begin(self._secret_env)
         self._shipper.start()
         self._shipper.nudge()
         self._orders.start()
@@ -166,7 +199,7 @@ class Supervisor:
                 self._cgroup,
             )
             self._processes.append(started)
-            self._reach.leaders.append(started.pid)
+            self._reach.add(started.pid)
         if self._cgroup.usable and not self._cgroup.holds(started.pid):
             self._journal.say(f"process {started.pid} did not enter the cgroup: kill goes by session and mark")
             self._reach.way = "session"
@@ -199,6 +232,7 @@ class Supervisor:
                 wanted = End(None, min(PEER_FAILURE_GRACE_S, self._task.grace_s))
             if wanted is not None and (end is None or wanted.until < end.until):
                 end = self._begin_to_end(wanted, again=end is not None)
+                self._end_by = end.until
             if end is None and not running:
                 return None
             if end is not None and (time.monotonic() >= end.until or not (running or self._reach.alive())):
@@ -233,6 +267,27 @@ class Supervisor:
 
     # Afterwards
 
+    def _await_copies(self) -> None:
+        """What was saved last is still on its way: a good end waits for it, a stop as long as its grace lasts.
+
+        A failure has to be known within seconds. What is cut off is reported where it lies on this machine.
+        """
+        if self._copies is None or not self._copies.busy:
+            return
+        self._copies.finish()
+        if self._end_by is None and any(each.failed for each in self._processes):
+            self._end_by = time.monotonic() + min(PEER_FAILURE_GRACE_S, self._task.grace_s)
+        elif self._end_by is None:
+            self._board.phase = "STORING"
+            self._board.detail = "copy of the last checkpoint"
+        while self._copies.busy:
+            wanted = self._why_end()
+            if wanted is not None and (self._end_by is None or wanted.until < self._end_by):
+                self._end_by = wanted.until
+            if self._end_by is not None and time.monotonic() >= self._end_by:
+                return
+            self._board.wait(STOPPING_TICK_S)
+
     def _clear_away(self) -> list[int]:
         """Nothing of the task is left running after this, or it is named."""
         with self._board.starting:
@@ -240,6 +295,8 @@ class Supervisor:
         for each in self._processes:
             each.signalled = each.signalled or not each.poll()
         left = self._reach.kill()
+        if self._copies is not None:
+            self._copies.join(killing.GONE_WITHIN_S)
         for each in self._processes:
             each.poll()
             each.reap()
@@ -266,21 +323,36 @@ class Supervisor:
         self._board.phase, self._board.closing = "STORING", False
         self._shipper.nudge()
         errors = [errand.Failed("store_failed", "the upload ended without a word")]  # until it says otherwise
-        thread = threading.Thread(target=self._upload, args=(errors,), name="store", daemon=True)
+        end = self._while(lambda: self._upload(errors), grace=True)
+        if end is not None:
+            return record.unstarted(end.reason or "stopped")
+        if errors:
+            return _outcome(errors[-1].reason, str(errors[-1]))
+        return outcome
+
+    def _while(self, work: Callable[[], None], grace: bool) -> End | None:
+        """Have `work` done on a thread of its own; the end that cut it short, if one did."""
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._board.wake()
+
+        thread = threading.Thread(target=run, name="errand", daemon=True)
         thread.start()
         end: End | None = None
         while thread.is_alive():
             wanted = self._why_end()
             if wanted is not None and (end is None or wanted.until < end.until):
                 end = wanted
-            if end is not None and time.monotonic() >= end.until:
-                self._board.closing = True
+            if end is not None and (not grace or time.monotonic() >= end.until):
+                with self._board.starting:
+                    self._board.closing = True
                 self._reach.kill()
-                return record.unstarted(end.reason or "stopped")
+                return end
             self._board.wait(TICK_S if end is None else STOPPING_TICK_S)
-        if errors:
-            return _outcome(errors[-1].reason, str(errors[-1]))
-        return outcome
+        return None
 
     def _upload(self, errors: list[errand.Failed]) -> None:
         uploads = self._task.uploads or {}
@@ -293,7 +365,6 @@ class Supervisor:
             errors.append(error)
         except (client.Abandoned, ValueError, KeyError) as error:
             errors.append(errand.Failed("store_failed", repr(error)))
-        self._board.wake()
 
     def _write_record(self, outcome: record.Outcome, left: list[int]) -> None:
         ends = [
@@ -348,6 +419,13 @@ class Supervisor:
             self._board.wait(min(TICK_S, max(0.0, until - time.monotonic())))
 
     # Small things
+
+    def _make_copies(self) -> copies.Copies | None:
+        if not self._task.checkpoint_copies:
+            return None
+        from oarlock.agent import copies  # few jobs keep their checkpoints elsewhere
+
+        return copies.Copies(self._task, self._errands, self._board, self._journal)
 
     def _connect(self) -> client.Client:
         return client.Client(self._task, self._board.contact)

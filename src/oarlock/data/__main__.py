@@ -2,6 +2,7 @@
 
     fetch SOURCE DEST
     store DIR URL
+    prune URL --keep N
     environment --requirements FILE --cache DIR [--python PYTHON]
 
 The result is the last line on stdout; `reporting.py` says what is on stderr. The exit code is the error's: 2 where the
@@ -38,6 +39,10 @@ def answer(asked: argparse.Namespace) -> str:
         from oarlock.data import upload
 
         return str(upload.run(asked.directory, asked.url))
+    if asked.command == "prune":
+        from oarlock.data import pruning
+
+        return str(pruning.run(asked.url, asked.keep))
     from oarlock.data import environment
 
     return str(environment.run(asked.requirements, asked.cache, asked.python))
@@ -54,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     storing = commands.add_parser("store", help="send a directory's files to a URL")
     storing.add_argument("directory", metavar="DIR")
     storing.add_argument("url", metavar="URL")
+    pruning = commands.add_parser("prune", help="remove all but the best checkpoints from where they were copied to")
+    pruning.add_argument("url", metavar="URL")
+    pruning.add_argument("--keep", metavar="N", type=int, required=True)
     making = commands.add_parser("environment", help="make a virtual environment, once per content")
     making.add_argument("--requirements", metavar="FILE", required=True)
     making.add_argument("--cache", metavar="DIR", required=True)

@@ -12,6 +12,13 @@ class Upload(msgspec.Struct, frozen=True):
     to: str
 
 
+class Copies(msgspec.Struct, frozen=True):
+    """Where whole checkpoints are copied to (a URL), and how many of them stay there."""
+
+    to: str
+    keep: int
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """`assignment.json`, made by the guardian field by field and delivered by the backend.
 
@@ -29,6 +36,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     downloads: tuple[jobfile.DataSource, ...] = ()
     uploads: Upload | None = None
+    checkpoint_copies: Copies | None = None
     requirements: str | None = None
     environments: str | None = None
     helper: tuple[str, ...] = ()
