@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.controllers.plant import machine
 from tests.lifecycle import script
 
@@ -55,11 +56,26 @@ def test_checkpoints_lie_where_the_job_says_else_in_the_servers_place() -> None:
     assert env == {
         "A": "1",
         "OARLOCK_JOB_NAME": "train",
-        "OARLOCK_CHECKPOINTS": "/mnt/c",
+        "OARLOCK_CHECKPOINTS": "/mnt/c/j",
         "OARLOCK_CHECKPOINT_EVERY_S": "600",
         "OARLOCK_CHECKPOINT_KEEP": "5",
     }
     assert "OARLOCK_CHECKPOINT_KEEP" not in told(job("{}")).env, "what the job does not say, the script may"
+
+
+@pytest.mark.parametrize(
+    ("to", "directory", "copies"),
+    [
+        ("/mnt/a b/", "/mnt/a b/j", None),
+        ("file:///mnt/a%20b", "/mnt/a b/j", None),
+        ("s3://b/ckpt/", "/home/a/.oarlock/checkpoints/j", assignments.Copies("s3://b/ckpt/j", 2)),
+    ],
+)
+def test_processes_write_to_a_directory_wherever_checkpoints_go(
+    to: str, directory: str, copies: assignments.Copies | None
+) -> None:
+    found = told(job(f"{{checkpoint: {{to: '{to}', keep: 2}}}}"))
+    assert (found.env["OARLOCK_CHECKPOINTS"], found.checkpoint_copies) == (directory, copies)
 
 
 def test_results_of_several_tasks_do_not_meet() -> None:
