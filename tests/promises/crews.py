@@ -40,7 +40,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 def a_few(folder: str) -> list[Wish]:
     """One of each kind. `folder` has a file `letter`."""
     return [
-        Wish(key="good", kind="lines", workers=2, lines=300),
+        Wish(key="good", kind="talks", argument="1.5", workers=2, lines=300),
         Wish(
             key="fails",
             kind="fails",
@@ -171,6 +171,7 @@ def judge(crew: Crew, *, within_s: float = CONVERGENCE_S) -> None:
         for key, job in found.items():
             judge_end(crew.wishes[key], job)
             judge_processes(job, [one for one in processes if one["job"] == job.id])
+            judge_barrier(job, [one for one in processes if one["job"] == job.id], client)
             judge_log(crew.wishes[key], job, client)
             judge_history(job, client)
             judge_checkpoints(crew.wishes[key], job, client)
@@ -226,6 +227,17 @@ def judge_processes(job: jobs.Job, processes: list[dict[str, Any]]) -> None:
         assert ran == {(str(task.role), task.index) for task in last.tasks}, f"it is said to have ended well: {said}"
 
 
+def judge_barrier(job: jobs.Job, processes: list[dict[str, Any]], client: oarlock.Client) -> None:
+    """The whole gang had registered before any of it began."""
+    records = [record for record in client.events(job.id) if record.kind == "task_registered"]
+    for attempt in job.attempts:
+        came = [record.at for record in records if record.data["attempt"] == attempt.number]
+        began = [one["at"] for one in processes if one["attempt"] == attempt.number]
+        if began:
+            assert len(came) == len(attempt.tasks), f"{job.name}: not all registered, and some began"
+            assert max(came) <= min(began), f"{job.name}: one began before all had registered"
+
+
 def judge_log(wish: Wish, job: jobs.Job, client: oarlock.Client) -> None:
     """Of every life the first so many lines, each once and in order; all of them where it came to its end."""
     lines: dict[tuple[int, str, int], list[str]] = {}
@@ -237,7 +249,8 @@ def judge_log(wish: Wish, job: jobs.Job, client: oarlock.Client) -> None:
         assert seen == every[: len(seen)], f"{job.name} {life}: {seen}"
     for attempt in job.attempts:
         for task in attempt.tasks:
-            if task.exit is not None and task.exit.signal is None and task.exit.reason == "exited":
+            ended = task.exit is not None and task.exit.signal is None and task.exit.reason == "exited"
+            if ended or wish.kind == "orphaned":
                 seen = lines.get((attempt.number, task.name, task.incarnation), [])
                 said = f"{job.name}/{attempt.number} {task} wrote {len(every)} lines"
                 assert seen == every, f"{said}: {seen}"

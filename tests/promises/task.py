@@ -103,6 +103,9 @@ def main(kind: str, argument: str = "") -> int:
     begin()
     for number in range(LINES):
         print("line", number)
+        if kind == "talks":  # for so many seconds
+            sys.stdout.flush()
+            time.sleep(float(argument) / LINES)
     sys.stdout.flush()
     match kind:
         case "fails":  # with these codes, one for each attempt

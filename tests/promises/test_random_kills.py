@@ -53,7 +53,7 @@ def random_wishes(dice: random.Random, count: int) -> list[crews.Wish]:
             case "sleeps":
                 wish = msgspec.structs.replace(wish, kind="sleeps", argument=f"{dice.uniform(0, 2):.2f}", fields=STURDY)
             case "lines":
-                wish = msgspec.structs.replace(wish, lines=1000, fields=STURDY)
+                wish = msgspec.structs.replace(wish, kind="talks", argument="1", lines=1000, fields=STURDY)
             case _:
                 wish = msgspec.structs.replace(wish, attempts=1, restarts=0)
         wishes.append(wish)
