@@ -1,0 +1,112 @@
+"""A job whose data, checkpoints and results lie in an object store: all of it comes and goes with its credentials."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.e2e import shell as shells
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+class Bucket:
+    """The bucket `bucket` of an S3 that moto pretends."""
+
+    def __init__(self, url: str) -> None:
+        import boto3
+
+        self.url = url
+        self._s3: Any = boto3.client(
+            "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+        )
+        self._s3.create_bucket(Bucket="bucket")
+
+    def put(self, key: str, text: str) -> None:
+        self._s3.put_object(Bucket="bucket", Key=key, Body=text.encode())
+
+    def text(self, key: str) -> str:
+        content: bytes = self._s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+        return content.decode()
+
+    def keys(self, prefix: str) -> list[str]:
+        found = self._s3.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+        return [each["Key"] for each in found]
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield Bucket(f"http://{host}:{port}")
+    server.stop()
+
+
+def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> None:
+    """Halted, its local checkpoints deleted, resumed: it goes on at the step at which it stopped."""
+    bucket.put("digits/rows.txt", "1 2 3")
+    shell.write(
+        "trains.py",
+        """
+        import os, time, torch
+        from oarlock import train
+        train.init()
+        rows = open("data/rows.txt").read()
+        first = None
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=300, every_steps=10) as session:
+            for step in session.steps():
+                first = step if first is None else first
+                time.sleep(0.05 if os.environ["OARLOCK_ATTEMPT"] == "1" else 0)
+        print("began at step", first, "with", rows, flush=True)
+        open(os.environ["OARLOCK_RESULTS"] + "/done.txt", "w").write(f"{first}")
+        """,
+    )
+    env = ", ".join(f"{name}: {value}" for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url}.items())
+    shell.write(
+        "job.yaml",
+        f"""
+        name: far
+        command: python trains.py
+        data: [{{source: "s3://bucket/digits", mount: data}}]
+        checkpoint: {{to: "s3://bucket/ckpt", keep: 2}}
+        results: s3://bucket/out
+        env: {{{env}}}
+        """,
+    )
+    shell.do("submit", "job.yaml")
+    job = shell.wait_phase("far", "PROCESSING")
+    place = f"s3://bucket/ckpt/{job['id']}/attempt-1-round-1-step-"
+    shell.wait_for("far", lambda job: len(_checkpoints(shell)) > 2)
+    assert all(path.startswith(place) for path in _checkpoints(shell))
+    shell.do("halt", "far")
+    shell.wait_phase("far", "HALTED")
+    stopped = int(_checkpoints(shell)[0].removeprefix(place))
+    manifests = [key for key in bucket.keys(f"ckpt/{job['id']}/") if key.endswith("/manifest.json")]
+    assert len(manifests) == 2, "the newest `keep`"
+    assert f"ckpt/{job['id']}/attempt-1-round-1-step-{stopped}/manifest.json" in manifests
+
+    shutil.rmtree(shell.home / "checkpoints" / job["id"])
+    shell.do("resume", "far")
+    done = shell.wait_phase("far", "COMPLETED", "FAILED")
+    assert done["phase"] == "COMPLETED", done
+    assert done["attempts"][-1]["restore_step"] == stopped
+    began = re.search(r"began at step (\d+) with 1 2 3", shell.do("logs", "far").stdout)
+    assert began is not None
+    assert int(began[1]) == stopped + 1, "the first step that it had not done"
+    assert bucket.text("out/done.txt") == began[1]
+    last = _checkpoints(shell)[0]
+    assert last == f"s3://bucket/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
+
+
+def _checkpoints(shell: shells.Shell) -> list[str]:
+    """Where the visible ones lie, best first."""
+    return [each["path"] for each in shell.json("show", "far")["checkpoints"]]
+
+
+def test_what_cannot_be_written_is_refused_at_once(shell: shells.Shell) -> None:
+    done = shell.do("run", "--checkpoint-to", "https://host/ckpt", "--", "true", code=2)
+    assert "--checkpoint-to: nothing can be stored at" in done.stderr
