@@ -85,7 +85,7 @@ def _raw_terminal(session: execution.Session) -> Iterator[None]:
 
     heard = signal.signal(signal.SIGWINCH, resized)
     try:
-        tty.setraw(handle)
+        tty.setraw(handle, termios.TCSADRAIN)  # what was typed ahead is not thrown away
         yield
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
