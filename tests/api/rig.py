@@ -69,9 +69,6 @@ class Secrets:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
 
-    def missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if name not in self.values]
-
     def read(self, name: str) -> str:
         if name not in self.values:
             raise errors.NotFound(f"There is no secret `{name}`.", hint="Make it.")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.api import rig as rigs
+
+from oarlock.api import exec as exec_route
+from oarlock.api import home
+from oarlock.api import jobs as handlers
+from oarlock.spec import phases
 
 
 async def test_a_job_is_stored_and_found_by_id_and_name(rig: rigs.Rig) -> None:
@@ -66,22 +73,34 @@ async def test_a_name_of_an_active_job_is_taken_and_the_way_out_is_named(rig: ri
 
 
 @pytest.mark.parametrize(
-    ("command", "stem"),
+    ("command", "name"),
     [
-        ("python -u my_train.py --lr 1", "my-train-"),
-        (["torchrun", "--nproc", "2", "/x/Fit.py"], "2-"),
-        ("true", "true-"),
-        ("LR=1 ./run.sh", "run-"),
-        ("é", "job-"),
-        ("a" * 100, "a" * 40 + "-"),
+        ("python -u my_train.py --lr 1", "my-train"),
+        (["torchrun", "--nproc", "2", "/x/Fit.py"], "fit"),
+        (["python", "-c", "import six; print(six.__version__)"], "python"),
+        (["sh", "-c", "echo x > out.txt"], "sh"),
+        ("python -m pkg.fit", "pkg-fit"),
+        ("true", "true"),
+        ("LR=1 ./run.sh", "run"),
+        ("é", "job"),
+        ("a" * 100, "a" * 40),
     ],
 )
-async def test_a_name_is_made_from_the_script(rig: rigs.Rig, command: str, stem: str) -> None:
+async def test_a_name_is_made_from_the_script(rig: rigs.Rig, command: str, name: str) -> None:
     first, second = await rig.submit(command=command), await rig.submit(command=command)
-    assert first.name.startswith(stem)
-    assert second.name.startswith(stem)
-    assert first.name != second.name
-    assert len(first.name) <= 63
+    assert first.name == name, "so that `oarlock logs train` means it"
+    assert second.name.startswith(name + "-"), "while the first is not over"
+    assert len(second.name) <= 63
+    assert (await rig.submit("bob", command=command)).name == name, "names are their owner's"
+
+
+async def test_a_halted_job_keeps_its_name_and_one_that_is_over_gives_it_away(rig: rigs.Rig) -> None:
+    job = await rig.submit(command="python train.py")
+    async with rig.as_user("ann") as http:
+        await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "halt"})
+        assert (await rig.submit(command="python train.py")).name != "train", "it could not be resumed"
+        await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "cancel"})
+    assert (await rig.submit(command="python train.py")).name == "train"
 
 
 async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -> None:
@@ -224,3 +243,40 @@ async def test_why_says_it_in_three_lines(rig: rigs.Rig) -> None:
     assert len(queued["lines"]) == 3
     assert len(failed["lines"]) == 3
     assert all(failed["lines"])
+
+
+async def test_why_a_frozen_job_still_holds_its_place(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits", freeze="30m")
+    await rig.launch(job)
+    found = await rig.store.read(lambda view: view.job(job.id))
+    assert found is not None
+    live = msgspec.structs.replace(found.attempts[-1], frozen_until=1000.0)
+    frozen = msgspec.structs.replace(found, attempts=(live,), reason="worker-0 exited with code 3")
+    assert handlers.explain(frozen, None, 880.0) == (
+        "digits has failed, and its place is kept for 2 min more.",
+        "worker-0 exited with code 3",
+        "Look inside: oarlock exec digits -- sh. Then free it: oarlock cancel digits",
+    )
+
+
+async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: rigs.Rig, tmp_path: Path) -> None:
+    place = tmp_path / "hub-token"
+    place.write_text("topsecret")
+    place.chmod(0o644)
+    rig.secrets.read = home.SecretFiles(tmp_path).read  # type: ignore[method-assign] # as the server has it
+    body = rigs.submission(secrets=[{"name": "hub-token"}])
+    async with rig.as_user("ann") as http:
+        refused = await http.post("/api/v1/jobs", json=body)
+        place.chmod(0o600)
+        taken = await http.post("/api/v1/jobs", json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["path"], error["hint"]) == (422, "secrets[0].name", f"chmod 600 {place}")
+    assert taken.status_code == 201
+
+
+async def test_exec_into_what_does_not_run_says_what_to_do_instead(rig: rigs.Rig) -> None:
+    job = await rig.submit(name="digits")
+    assert exec_route.instead(job) == "It waits; see oarlock why digits"
+    halted = msgspec.structs.replace(job, phase=phases.Phase.HALTED)
+    assert exec_route.instead(halted) == "Go on with it: oarlock resume digits"
+    assert "--freeze" in exec_route.instead(msgspec.structs.replace(job, phase=phases.Phase.FAILED))

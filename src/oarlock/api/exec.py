@@ -16,7 +16,7 @@ from starlette import types
 from oarlock.api import errors as wire
 from oarlock.api import routes
 from oarlock.backends import port as backends
-from oarlock.spec import attempts, errors, judging, roles, users
+from oarlock.spec import attempts, errors, jobs, judging, phases, roles, users
 
 MAX_ARGUMENTS = 1000
 FIRST_MESSAGE_S = 30.0
@@ -47,9 +47,7 @@ async def run(call: routes.Call) -> None:
     job = await call.access.job(call.path["job"])
     live = job.live
     if live is None:
-        raise errors.Conflict(
-            f"{job.name} does not run: {job.phase}.", hint="Use --freeze to look inside after a failure."
-        )
+        raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=instead(job))
     task = _task(live, query)
     socket = Socket(call.receive, call.send)
     await socket.accept()
@@ -68,6 +66,15 @@ async def run(call: routes.Call) -> None:
     except Gone:
         return
     await _converse(socket, process)
+
+
+def instead(job: jobs.Job) -> str:
+    """The next step where nothing of it runs."""
+    if job.terminal:
+        return "With --freeze a job that fails keeps its place for a look inside."
+    if job.phase is phases.Phase.HALTED:
+        return f"Go on with it: oarlock resume {job.name}"
+    return f"It waits; see oarlock why {job.name}"
 
 
 def _task(live: attempts.Attempt, query: ExecQuery) -> attempts.Task:

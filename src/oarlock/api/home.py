@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -117,9 +117,6 @@ class SecretFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if not self._place(name).is_file()]
 
     def read(self, name: str) -> str:
         place = self._place(name)

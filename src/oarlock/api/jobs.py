@@ -42,6 +42,7 @@ MAX_SHELL_BYTES = 128 * 1024
 NAME_TRIES = 8
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _INTERPRETERS = {"python", "python3", "torchrun", "sh", "bash", "env", "exec", "mpirun", "mpiexec", "uv", "poetry"}
+_NOT_OVER = frozenset(phase for phase in phases.Phase if phase not in phases.TERMINAL)
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -209,6 +210,11 @@ def explain(job: jobs.Job, forecast: plans.Forecast | None, now: float) -> tuple
     if job.phase is phases.Phase.FAILED and verdict is not None:
         last = verdict.last_lines[-1] if verdict.last_lines else ""
         return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
+    frozen_until = job.live.frozen_until if job.live is not None else None
+    if frozen_until is not None:
+        where = f"{job.name} has failed, and its place is kept for {_ago(max(0.0, frozen_until - now))} more."
+        change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
+        return where, job.reason or "One of its tasks failed.", change
     if job.phase is phases.Phase.HALTED:
         return where, job.reason or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
     if job.terminal:
@@ -242,14 +248,11 @@ async def _judge(
     judging.judge(spec)
     _judge_shell(submission.shell)
     capabilities.refuse(spec, services.about.capabilities, services.about.backend)
-    missing = services.secrets.missing([secret.name for secret in spec.secrets]) if spec.secrets else []
-    if missing:
-        place = next(place for place, secret in enumerate(spec.secrets) if secret.name == missing[0])
-        raise errors.InvalidInput(
-            f"There is no secret `{missing[0]}`.",
-            path=f"secrets[{place}].name",
-            hint=f"Put its value into {services.about.home}/secrets/{missing[0]} (mode 0600).",
-        )
+    for place, secret in enumerate(spec.secrets):
+        try:
+            services.secrets.read(secret.name)
+        except errors.NotFound as error:
+            raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
     if submission.snapshot is not None:
         if not _DIGEST.fullmatch(submission.snapshot):
             raise errors.InvalidInput(
@@ -303,7 +306,7 @@ def _job(services: services_module.Services, owner: str, submission: jobfile.Sub
     spec = submission.spec
     return jobs.Job(
         id=services_module.fresh_id(services, now),
-        name=spec.name or _fresh_name(spec.command, services.entropy),
+        name=spec.name or f"{_stem(spec.command)}-{_suffix(services.entropy)}",
         owner=owner,
         spec=spec,
         created_at=now,
@@ -314,16 +317,33 @@ def _job(services: services_module.Services, owner: str, submission: jobfile.Sub
     )
 
 
-def _fresh_name(command: str | tuple[str, ...], entropy: Callable[[int], bytes]) -> str:
-    """`python -u my_train.py --lr 1` becomes `my-train-x7k2`: the script's name, and a suffix."""
+def _stem(command: str | tuple[str, ...]) -> str:
+    """`python -u my_train.py --lr 1` becomes `my-train`: the script's name, else the program's."""
     words = command.split() if isinstance(command, str) else list(command)
+    words = words[: words.index("-c")] if "-c" in words else words  # what follows is a program, and no name
     named = [word for word in words if not word.startswith("-") and "=" not in word]
-    stems = [word.rstrip("/").rpartition("/")[2].removesuffix(".py").removesuffix(".sh") for word in named]
+    scripts = [word for word in named if word.endswith((".py", ".sh"))]
+    stems = [
+        word.rstrip("/").rpartition("/")[2].removesuffix(".py").removesuffix(".sh") for word in scripts[:1] or named
+    ]
     stem = next((stem for stem in stems if stem and stem not in _INTERPRETERS), next(iter(stems), "job"))
-    clean = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "job"
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "job"
+
+
+def _suffix(entropy: Callable[[int], bytes]) -> str:
     letters = "bcdfghjkmnpqrstvwxz23456789abcde"
-    suffix = "".join(letters[byte & 31] for byte in entropy(4))
-    return f"{clean}-{suffix}"
+    return "".join(letters[byte & 31] for byte in entropy(4))
+
+
+def _short(view: stores.View, job: jobs.Job) -> jobs.Job:
+    """A job that was given no name has its script's alone, where no other of its owner's that is not over has it: so
+    `oarlock logs train` means what was begun last.
+    """
+    if job.spec.name is not None:
+        return job
+    name = _stem(job.spec.command)
+    same = stores.JobFilter(owner=job.owner, name=name, phases=_NOT_OVER, limit=1)
+    return job if view.jobs(same) else msgspec.structs.replace(job, name=name)
 
 
 def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job | None:
@@ -343,7 +363,7 @@ def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tup
     earlier = _earlier(tx, job.owner, key, digest)
     if earlier is not None:
         return earlier, False
-    return tx.add_job(job, at=job.created_at, idempotency_key=key, request_sha256=digest), True
+    return tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest), True
 
 
 async def _forecast(call: routes.Call, job: jobs.Job) -> plans.Forecast:

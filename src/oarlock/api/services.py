@@ -26,14 +26,10 @@ class Exec(Protocol):
 
 
 class Secrets(Protocol):
-    """Where the values of secrets lie. Read when a task registers, kept nowhere."""
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        """Those that do not exist, or cannot be read."""
-        ...
+    """Where the values of secrets lie. Read when a task registers, and kept nowhere; tried when a job is submitted."""
 
     def read(self, name: str) -> str:
-        """Raises NotFound, with how to make it."""
+        """Raises NotFound where there is none or others could read it, with how to mend that."""
         ...
 
 
