@@ -81,7 +81,9 @@ def decided(
     One task of a role that decides is enough; else all of the roles that count together, those left out that failed
     and may. Where no role counts, all tasks do.
     """
-    policies = {task.role: of(spec, task.role) for task in tasks}
+    if not any(task.phase in good for task in tasks):  # asked after every fact of a gang of a thousand
+        return False
+    policies = {role: of(spec, role) for role in {task.role for task in tasks}}
     counted = [task for task in tasks if policies[task.role].on_success is roles.OnSuccess.ALL]
     deciding = [task for task in tasks if policies[task.role].on_success is roles.OnSuccess.JOB]
     if any(task.phase in good for task in deciding):
