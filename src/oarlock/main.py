@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import getpass
+import ipaddress
 import os
 import secrets
 import signal
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 BACKLOG = 2048
 ENGINE_GRACE_S = 10.0
 """How long control loops may take to end what they are at."""
@@ -94,7 +96,24 @@ def read_settings(
     quantities.seconds(told.keep_jobs)
     if not 0 <= told.port < 65536:
         raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
+    if told.log_level.upper() not in LOG_LEVELS:
+        raise errors.InvalidInput(
+            f"{told.log_level!r} is no level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
+        )
+    if not (_is_loopback(told.host) or told.tls_cert or (told.url or "").startswith("https://")):
+        raise errors.InvalidInput(
+            f"At {told.host} other machines would send their tokens for everybody on the way to read.",
+            path="host",
+            hint="Give --tls-cert and --tls-key, or --url https://... where something in front of it speaks TLS.",
+        )
     return told
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -122,7 +141,7 @@ def serve(settings: Settings) -> None:
     home = homes.Home(settings.home)
     home.lock()
     try:
-        serverlog.open_log(settings.home / "server.log", settings.log_level)
+        serverlog.open_log(settings.home / "server.log", settings.log_level.upper())
         arm_failpoints(os.environ)
         _allow_many_connections()
         asyncio.run(Server(settings, home).run())

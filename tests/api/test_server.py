@@ -260,6 +260,9 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
         ("", ["--tls-cert", "x.pem"], "tls_key"),
         ("", ["--database", "mysql://x"], "sqlite"),
         ("", ["--virtual-nodes", "-1"], ""),
+        ("[server]\nlog_level = 'LOUD'\n", [], "DEBUG"),
+        ("", ["--host", "0.0.0.0"], "--tls-cert"),
+        ("", ["--host", "::"], "--tls-cert"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_named(
@@ -271,6 +274,7 @@ def test_settings_that_cannot_be_meant_are_named(
     assert server.process.wait(timeout=60) in (1, 2)
     said = server.output()
     assert "Traceback" not in said
+    assert "itself failed" not in said
     assert word in said
 
 
