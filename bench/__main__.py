@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import time
 
@@ -38,10 +39,15 @@ def main() -> int:
     options = parser.parse_args()
     console = consoles.Console(stderr=True)
     rows: list[table.Row] = []
+    failed: list[str] = []
     for name in options.names or BENCHES:
         began = time.perf_counter()
-        with console.status(f"{name} ..."):
-            rows += BENCHES[name]()
+        try:
+            with console.status(f"{name} ..."):
+                rows += BENCHES[name]()
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # the others are still worth having
+            failed.append(name)
+            console.print(f"{name} failed: {error}", markup=False)
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")
     system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"
@@ -51,7 +57,7 @@ def main() -> int:
     consoles.Console().print(shown)
     if options.save:
         table.save(rows, f"Measured on {machine}, {time.strftime('%Y-%m-%d')}.")
-    return 0 if all(row.reached is not False for row in rows) else 1
+    return 0 if not failed and all(row.reached is not False for row in rows) else 1
 
 
 if __name__ == "__main__":

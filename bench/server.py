@@ -36,16 +36,19 @@ class Server:
         self.token = (self.home / "token").read_text().strip()
 
     def run(self, *arguments: str, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [OARLOCK, *arguments],
             env=self.env,
             cwd=cwd or self.home,
-            check=check,
+            check=False,
             capture_output=True,
             text=True,
             timeout=900,
             stdin=subprocess.DEVNULL,
         )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"oarlock {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+        return done
 
     def client(self) -> httpx.Client:
         return httpx.Client(
