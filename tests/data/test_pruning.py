@@ -110,15 +110,15 @@ def test_the_verb_in_an_object_store(monkeypatch: pytest.MonkeyPatch, capsys: py
         monkeypatch.setenv(f"AWS_{name}", value)
     try:
         system = fsspec.filesystem("s3", skip_instance_cache=True)
-        system.mkdir("bucket")
-        place = Place(system, "bucket/ckpt/j")
+        system.mkdir("pruned")
+        place = Place(system, "pruned/ckpt/j")
         for step in (2, 20, 3):
             place.put(step)
-        assert errands.main(["prune", "s3://bucket/ckpt/j", "--keep", "2"]) == 0
+        assert errands.main(["prune", "s3://pruned/ckpt/j", "--keep", "2"]) == 0
         assert capsys.readouterr().out == "1\n"
         system.invalidate_cache()
         assert place.names() == {"attempt-1-round-1-step-3", "attempt-1-round-1-step-20"}
-        assert errands.main(["prune", "s3://bucket/nothing", "--keep", "2"]) == 0
+        assert errands.main(["prune", "s3://pruned/nothing", "--keep", "2"]) == 0
     finally:
         server.stop()
 
