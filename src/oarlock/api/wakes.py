@@ -15,17 +15,20 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import msgspec
+import structlog
 
 from oarlock.spec import errors, events, jobs
 from oarlock.store import port as stores
 
 KEPT_S = 2.0
 MAX_KEPT = 4096
-_PAUSE_AFTER_FAILURE_S = 1.0
+PAUSE_AFTER_FAILURE_S = 1.0
 _WAIT_S = 30.0
 _PAGE = 1000
 _EVERYTHING = ""
 _ADMITTED = "admitted"  # the tag of `events.Admitted`
+
+_log = structlog.get_logger(__name__)
 
 
 class Kept(msgspec.Struct):
@@ -49,17 +52,22 @@ class Wakes:
         self._closed = False
 
     async def follow(self) -> None:
-        """Until cancelled: wake those whose job is named in the log."""
-        seq = await self._store.read(lambda view: view.last_seq())
+        """Until cancelled: wake those whose job is named in the log. What fails is tried again after a while."""
+        seq: int | None = None
         while True:
             try:
+                if seq is None:  # what happened until now was not heard: everybody looks again
+                    seq = await self._store.read(lambda view: view.last_seq())
+                    self._wake_all()
                 await self._store.wait(seq, _WAIT_S)
                 seq = await self._spread(seq)
-            except errors.Gone:  # compacted while we were away: everybody looks again
-                seq = await self._store.read(lambda view: view.last_seq())
-                self._wake_all()
+            except errors.Gone:  # compacted while we were away
+                seq = None
             except errors.Unavailable:
-                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+            except Exception as error:  # noqa: BLE001 - without this task every order waits for its poll's time-out
+                _log.warning("wakes.not_followed", error=str(error), kind=type(error).__name__)
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
 
     async def _spread(self, seq: int) -> int:
         records, waits = await self._store.read(lambda view: _news(view, seq))
