@@ -120,7 +120,7 @@ class Guard:
             return errors.Forbidden(
                 "This server is not known by that name.", hint=f"Call it {self._services.about.url}."
             )
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and netloc(origin.decode("latin-1")) != host:
             return errors.Forbidden("Requests from other web sites are not taken.", hint="Call from the same origin.")
         return None
 
@@ -214,6 +214,13 @@ def from_loopback(scope: types.Scope) -> bool:
         return client is not None and ipaddress.ip_address(client[0]).is_loopback
     except ValueError:
         return False
+
+
+def netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # a bracket that nothing closes
+        return None
 
 
 def hostname(host: str) -> str:
