@@ -213,6 +213,35 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
     assert rig.checkpoints.forgotten == [job.id]
 
 
+async def test_what_could_not_be_forgotten_can_be_asked_for_again(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.submit(name="digits")
+    async with rig.as_user("ann") as http:
+        await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "cancel"})
+        with monkeypatch.context() as patched:
+
+            async def broken(_: str) -> None:
+                raise OSError("the disk has gone")
+
+            patched.setattr(rig.results, "forget", broken)
+            assert (await http.delete("/api/v1/jobs/digits")).status_code == 500
+        assert (await http.get(f"/api/v1/jobs/{job.id}")).status_code == 200, "its record stays while its files do"
+        assert (await http.delete("/api/v1/jobs/digits")).status_code == 204
+        assert (await http.get(f"/api/v1/jobs/{job.id}")).status_code == 404
+
+
+async def test_the_end_of_a_job_s_record_is_told_to_its_owner_alone(rig: rigs.Rig) -> None:
+    job = await rig.submit("ann", name="digits")
+    for name, told in (("ann", ["removed"]), ("bob", [])):
+        async with rig.as_user(name) as http:
+            if name == "ann":
+                await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "cancel"})
+                assert (await http.delete(f"/api/v1/jobs/{job.id}")).status_code == 204
+            items = (await http.get("/api/v1/events")).json()["items"]
+            assert [item["kind"] for item in items if item["job"] == job.id] == told, name
+
+
 async def test_pages_go_through_all_jobs_newest_first(rig: rigs.Rig) -> None:
     made = []
     for _ in range(5):

@@ -143,20 +143,17 @@ async def show(call: routes.Call) -> jobs.Job:
 
 
 async def forget(call: routes.Call) -> None:
+    """Its files before its record: what a failure has left can be asked for again."""
     services = call.services
-
-    def remove(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
-        if not job.terminal:
-            raise errors.Conflict(f"{job.name} is {job.phase}.", hint=f"End it first: oarlock cancel {job.name}")
-        tx.remove_jobs([job.id], at=services.clock())
-        return job
-
-    job = await call.access.change(call.path["job"], remove)
-    services.wakes.touched(job.id)
+    job = await call.access.job(call.path["job"])
+    if not job.terminal:
+        raise errors.Conflict(f"{job.name} is {job.phase}.", hint=f"End it first: oarlock cancel {job.name}")
     await services.logs.forget(job.id)
     await services.metrics.forget(job.id)
     await services.checkpoints.forget(job.id)
     await services.results.forget(job.id)
+    await call.access.change(job.id, lambda tx, ended: tx.remove_jobs([ended.id], at=services.clock()))
+    services.wakes.touched(job.id)
 
 
 async def want(call: routes.Call) -> jobs.Job:
