@@ -43,7 +43,12 @@ class CheckpointDirectories:
 
 def _holds(path: str, manifest_sha256: str) -> bool | None:
     place = Path(path)
-    if "\0" in path or not place.is_absolute() or not place.parent.is_dir():
+    if "\0" in path or not place.is_absolute():
+        return None
+    try:
+        if not place.parent.is_dir():
+            return None
+    except OSError:  # a name that is too long, a directory that may not be entered
         return None
     try:
         checkpoints.look(place, manifest_sha256=manifest_sha256.rpartition(":")[2] or None)
