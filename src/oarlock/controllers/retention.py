@@ -112,7 +112,7 @@ class Retention:
             self._report(part.__name__.lstrip("_"), error)
 
     async def _remove_old_jobs(self, epoch: int, now: float) -> None:
-        old = [job for job in await self._ended() if (job.ended_at or now) < now - self._policy.keep_jobs_s]
+        old = await self._ended_before(now - self._policy.keep_jobs_s)
         for start in range(0, len(old), _PAGE):
             part = old[start : start + _PAGE]
             await self._archive([msgspec.json.encode(job) for job in part])
@@ -126,12 +126,13 @@ class Retention:
             await self._store.write(lambda tx, ids=ids: tx.remove_jobs(ids, at=now), epoch=epoch)  # type: ignore[misc]
             failpoints.hit("retention.after_removal")
 
-    async def _ended(self) -> list[jobs.Job]:
+    async def _ended_before(self, then: float) -> list[jobs.Job]:
+        """Page by page: of all that have ended only these are held in memory."""
         found: list[jobs.Job] = []
         which = stores.JobFilter(phases=phases.TERMINAL, limit=_PAGE)
         while True:
             page = await self._store.read(lambda view, which=which: view.jobs(which))  # type: ignore[misc]
-            found += page
+            found += [job for job in page if job.ended_at is not None and job.ended_at < then]
             if len(page) < _PAGE:
                 return found
             which = msgspec.structs.replace(which, after=page[-1].id)
