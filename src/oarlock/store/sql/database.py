@@ -129,7 +129,7 @@ class SqlStore:
             self._waiters.wanted.wait()
             if self._closed.is_set():
                 return
-            with contextlib.suppress(errors.OarlockError):
+            with contextlib.suppress(Exception):
                 self._waiters.publish(self._read(lambda view: view.last_seq()))
             self._engine.nap(self._engine.poll_s)
 
