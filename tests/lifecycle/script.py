@@ -301,7 +301,15 @@ def understood(words: list[str], named: dict[str, str], now: float) -> attempts.
     cause = attempts.Cause.STOPPED if "stopped" in words else cause
     says = tuple(named["says"].split(";")) if "says" in named else ()
     at = now + float(named.get("late", 0))
-    return attempts.Exit(code=code, cause=cause, at=at, signal=signal, reason=named.get("reason", ""), last_lines=says)
+    return attempts.Exit(
+        code=code,
+        cause=cause,
+        at=at,
+        signal=signal,
+        reason=named.get("reason", ""),
+        last_lines=says,
+        process=int(named.get("process", 0)),
+    )
 
 
 def mark(task: attempts.Task) -> str:

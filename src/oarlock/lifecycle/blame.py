@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.spec import attempts, phases
+from oarlock.spec import attempts, jobfile, phases
 
 SETTLE_S = 1.0
 """How long after the first failure the others' are waited for."""
@@ -71,20 +71,30 @@ def lost_a_peer(lines: Iterable[str]) -> bool:
 
 
 def refined(how: attempts.Exit) -> attempts.Exit:
-    """An error, or an abort by a communication library's watchdog, that a lost peer has caused, is called so."""
+    """An error, or an abort by a communication library's watchdog, that a lost peer has caused, is called so. What
+    became of a download or an upload is no peer's doing, whatever the network says.
+    """
+    if how.reason in _REASONS:
+        return how
     aborted = how.cause is attempts.Cause.SIGNAL and how.signal == signal.SIGABRT
     if (how.cause is attempts.Cause.ERROR or aborted) and lost_a_peer(how.last_lines):
         return msgspec.structs.replace(how, cause=attempts.Cause.PEER)
     return how
 
 
-def settle(tasks: Iterable[attempts.Task]) -> Blame | None:
-    """The task to blame among those that failed; None where none did."""
+def settle(tasks: Iterable[attempts.Task], spec: jobfile.JobSpec) -> Blame | None:
+    """The task to blame among those that failed; None where none did. Of its processes, where it has several, one is
+    named.
+    """
     failed = [task for task in tasks if task.phase is phases.TaskPhase.FAILED and task.exit is not None]
     if not failed:
         return None
     guilty = min(failed, key=_gravity)
-    return Blame(task=guilty.name, cause=_cause(guilty), message=sentence(guilty))
+    return Blame(task=guilty.name, cause=_cause(guilty), message=sentence(guilty, _several(spec, guilty)))
+
+
+def _several(spec: jobfile.JobSpec, task: attempts.Task) -> bool:
+    return task.role in spec.roles and spec.roles[task.role].nproc > 1
 
 
 def _gravity(task: attempts.Task) -> tuple[int, float, str]:
@@ -97,24 +107,27 @@ def _cause(task: attempts.Task) -> attempts.Cause:
     return cause if cause in GRAVITY else attempts.Cause.ERROR
 
 
-def sentence(task: attempts.Task) -> str:
-    """How the task failed, for people: `worker-1 was killed by SIGKILL`."""
+def sentence(task: attempts.Task, several: bool = False) -> str:
+    """How the task failed, for people: `worker-1 was killed by SIGKILL`, or with several processes in it
+    `worker-1, process 0, was killed by SIGKILL`.
+    """
     how = task.exit
     if how is None:
         return f"{task.name} was lost"
+    who = f"{task.name}, process {how.process}," if several else task.name
     if how.cause is attempts.Cause.PLATFORM:
         return f"{task.name} was lost: {_REASONS.get(how.reason, how.reason) or 'exit unknown'}"
     if how.cause is attempts.Cause.OOM:
         return f"{task.name} ran out of memory"
     if how.cause is attempts.Cause.SIGNAL:
-        return f"{task.name} was killed by {signal_name(how.signal)}"
+        return f"{who} was killed by {signal_name(how.signal)}"
     if how.cause is attempts.Cause.LEFT_EARLY:
-        return f"{task.name} ended while it was still needed"
+        return f"{who} ended while it was still needed"
     if how.cause is attempts.Cause.PEER:
-        return f"{task.name} exited with code {how.code}: a connection to a peer broke"
+        return f"{who} exited with code {how.code}: a connection to a peer broke"
     if how.reason in _REASONS:
         return f"{task.name}: {_REASONS[how.reason]}"
-    return f"{task.name} exited with code {how.code}"
+    return f"{who} exited with code {how.code}"
 
 
 def signal_name(number: int | None) -> str:

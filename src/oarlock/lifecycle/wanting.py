@@ -76,7 +76,7 @@ def _notes(
     now: float,
 ) -> Iterator[actions.Action]:
     """At most one decision: the first ends the attempt."""
-    if _due(deadlines.settled(live), now) and (found := _blamed(live)) is not None:
+    if _due(deadlines.settled(live), now) and (found := _blamed(job, live)) is not None:
         yield actions.Note(event=_stop(live, found.cause, found.message, found.task))
     elif _due(deadlines.timeout(job, live), now):
         limit = quantities.duration_text(quantities.seconds(job.spec.timeout or 0))
@@ -94,9 +94,9 @@ def _notes(
         yield actions.Note(event=events.StacksAsked(attempt=live.number, task=hanging.name, message=message))
 
 
-def _blamed(live: attempts.Attempt) -> blame.Blame | None:
+def _blamed(job: jobs.Job, live: attempts.Attempt) -> blame.Blame | None:
     """Where nobody failed and nobody decided, the attempt itself is at fault."""
-    found = blame.settle(live.tasks)
+    found = blame.settle(live.tasks, job.spec)
     if found is None:
         message = "every task ended, and none that decides ended well"
         return blame.Blame(task="", cause=attempts.Cause.ERROR, message=message)
