@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ import oarlock
 from oarlock.client import verbs
 from oarlock.data import checkpoints
 from oarlock.spec import jobs, phases
+from oarlock.store.sql import database
 
 CONVERGENCE_S = 60.0
 PYTHON = "python3"
@@ -51,7 +53,7 @@ def a_few(folder: str) -> list[Wish]:
             attempts=2,
             restarts=1,
         ),
-        Wish(key="halted", kind="waits", argument="1", then="halt", attempts=2),
+        Wish(key="halted", kind="stubborn", argument="1", then="halt", attempts=2),
         Wish(key="canceled", kind="waits", argument="9", then="cancel", ends=Phase.CANCELED, code=130),
         Wish(key="orphaned", kind="orphaned", attempts=2),
         Wish(key="saves", kind="saves", argument="3", fields={"checkpoint": {"keep": 1}}),
@@ -139,6 +141,8 @@ class Crew:
             return
         self.house.persist(lambda client: client.halt(name))
         self._until(name, Phase.HALTED)
+        running = self.house.alive(name)
+        assert not running, f"{wish.key} is said to be halted, and {running} are alive"
         self.house.persist(lambda client: client.resume(name))
 
     def _until(self, name: str, phase: Phase) -> None:
@@ -175,6 +179,21 @@ def judge(crew: Crew, *, within_s: float = CONVERGENCE_S) -> None:
             judge_log(crew.wishes[key], job, client)
             judge_history(job, client)
             judge_checkpoints(crew.wishes[key], job, client)
+
+
+def judge_holdings(house: houses.House) -> None:
+    """While no server is there to change it: whatever is alive is held. So nothing was freed before it was gone."""
+    alive = house.attempts_alive()
+    claims = asyncio.run(read_holdings(f"sqlite:///{house.home / 'oarlock.db'}"))
+    assert alive <= claims, f"alive, and not held: {alive - claims}"
+
+
+async def read_holdings(url: str) -> set[tuple[str, int]]:
+    store = await asyncio.to_thread(database.open_store, url)
+    try:
+        return {(claim.job, claim.attempt) for claim in await store.read(lambda view: view.holdings())}
+    finally:
+        await store.close()
 
 
 def at_rest(client: oarlock.Client, crew: Crew, deadline: float) -> dict[str, jobs.Job]:

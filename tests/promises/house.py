@@ -112,10 +112,20 @@ class House:
 
     # Its tasks
 
-    def alive(self) -> list[int]:
-        """Agents and user processes, those included that left their session: whatever names a task directory."""
-        mark = f"{self.home}/tasks/".encode()
+    def alive(self, job: str = "") -> list[int]:
+        """Agents and user processes, of one job or of all, those included that left their session: whatever names a
+        task directory.
+        """
+        mark = f"{self.home}/tasks/{job}".encode()
         return [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit() and _names(place, mark)]
+
+    def attempts_alive(self) -> set[tuple[str, int]]:
+        """Of which attempts of which jobs something is alive."""
+        found = set()
+        for path in self.home.glob("tasks/*/*"):
+            if path.name.isdigit() and self.alive(f"{path.parent.name}/{path.name}/"):
+                found.add((path.parent.name, int(path.name)))
+        return found
 
     def agents(self) -> dict[str, tuple[int, list[int]]]:
         """Of each task directory the agent that started in it, and its user processes."""

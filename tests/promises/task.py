@@ -100,6 +100,8 @@ def save(step: int) -> None:
 
 
 def main(kind: str, argument: str = "") -> int:
+    if kind == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     begin()
     for number in range(LINES):
         print("line", number)
@@ -111,7 +113,7 @@ def main(kind: str, argument: str = "") -> int:
         case "fails":  # with these codes, one for each attempt
             codes = [int(code) for code in argument.split(",")]
             return codes[min(ATTEMPT, len(codes)) - 1]
-        case "waits":  # in its first so many attempts, until it is ended
+        case "waits" | "stubborn":  # in its first so many attempts, until it is ended
             if int(argument) >= ATTEMPT:
                 time.sleep(1000)
         case "sleeps":

@@ -4,6 +4,7 @@ end, and nobody could tell from them that anything had happened.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,8 +13,9 @@ import pytest
 from tests.promises import crews
 from tests.promises import house as houses
 
+import oarlock
 from oarlock.data import checkpoints
-from oarlock.spec import failpoints, phases
+from oarlock.spec import errors, failpoints, phases
 
 HITS = dict.fromkeys(failpoints.NAMES, 2) | {
     "store.before_commit": 15,
@@ -39,6 +41,7 @@ def killed_at(house: houses.House, failpoint: str) -> None:
     crew = whole_crew(house)
     reached = house.until_killed(REACHED_S)
     assert reached, f"{failpoint} was never reached"
+    crews.judge_holdings(house)
     house.start()
     house.until_ready()
     crew.join(crews.CONVERGENCE_S)
@@ -50,6 +53,33 @@ def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> 
     crew = crews.Crew(house, crews.a_few(str(house.work.parent)), patience_s=patience_s)
     crew.start()
     return crew
+
+
+@pytest.mark.parametrize("name", ["store.before_commit", "store.after_commit"])
+def test_what_was_answered_is_there(house: houses.House, name: str) -> None:
+    """Nothing but submissions, one after another, so that it is one that the server dies at: each job takes the whole
+    machine, and the first of them stays.
+    """
+    spec = {
+        "framework": "plain",
+        "command": ["sleep", "1000"],
+        "roles": {"worker": {"cpus": len(os.sched_getaffinity(0))}},
+    }
+    house.start(f"{name}:60")
+    answered: dict[str, str] = {}
+    while not house.until_killed(0):
+        house.persist(lambda client: [submit(client, spec, answered) for _ in range(10)])
+        assert len(answered) < 500, f"{name} was never reached"
+    house.start()
+    house.until_ready()
+    with house.client() as client:
+        assert {job.name: job.id for job in client.jobs(limit=1000)}.items() >= answered.items()
+
+
+def submit(client: oarlock.Client, spec: dict[str, object], answered: dict[str, str]) -> None:
+    name = f"job-{len(answered)}"
+    with contextlib.suppress(errors.Unavailable, errors.ServerNotFound):
+        answered[name] = client.submit({**spec, "name": name}, directory=None).id
 
 
 @pytest.mark.parametrize("name", OF_OLD_JOBS)
@@ -130,6 +160,7 @@ def test_killed_at_one_point_after_another(house: houses.House) -> None:
             reached.append(failpoint)
         else:
             house.kill()
+        crews.judge_holdings(house)
     assert reached, "no point was reached"
     house.start()
     house.until_ready()

@@ -92,6 +92,7 @@ def live_through(house: houses.House, seed: int, scale: Scale) -> None:
                 wounds += wound(house, crew, dice)
             time.sleep(0.1)
         house.kill()
+        crews.judge_holdings(house)
         time.sleep(dice.choice((0.0, 0.0, 1.0)))
         house.start()
     house.until_ready()
