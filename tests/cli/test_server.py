@@ -154,7 +154,29 @@ def test_a_command_inside_a_task(work: Path, home: Path) -> None:
         assert shown.ended() == 4
     assert "24 80" in shown.text
     assert "/dev/" in shown.text
+    with typed.terminal("exec", "box", "stty", "size", size=(0, 0)) as shown:  # as under `script`
+        assert shown.ended() == 0, shown.text
+    assert "24 80" in shown.text
     assert typed.run("cancel", "box", "--wait").returncode == 0
     followed = typed.run("logs", "-f", "box")
     assert followed.returncode == 130
     assert "CANCELED" in followed.stderr
+
+
+def test_whoever_follows_a_job_that_froze_is_told_what_to_do(work: Path, home: Path) -> None:
+    words = ["run", "--freeze", "5m", "--max-restarts", "0", "--name", "kept", "--", "sh", "-c", "exit 3"]
+    process = subprocess.Popen(
+        [*typed.COMMAND, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stderr is not None
+        said = ""
+        while "oarlock cancel kept" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        assert "kept has failed: worker-0 exited with code 3. Its place is kept until" in said
+        assert "oarlock exec kept -- sh" in said
+        assert "and its place is kept for" in typed.run("why", "kept").stdout
+        assert typed.run("cancel", "kept").returncode == 0
+        assert process.wait(typed.TIMEOUT_S) == 3

@@ -45,16 +45,18 @@ def until(true: Callable[[], Any], what: str = "it did not come about") -> Any:
 
 
 class Terminal:
-    """A command on a pseudo-terminal of 80 columns: what it shows, and keys to press."""
+    """A command on a pseudo-terminal of 24 rows and 80 columns: what it shows, and keys to press."""
 
-    def __init__(self, *words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *words: str, cwd: Path | None = None, env: dict[str, str] | None = None, size: tuple[int, int] = (24, 80)
+    ) -> None:
         self.raw = b""
         self._master, slave = pty.openpty()
         import fcntl
         import struct
         import termios
 
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         self.process = subprocess.Popen(
             [*COMMAND, *words],
             stdin=slave,
@@ -100,8 +102,8 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Iterator[Terminal]:
-    shown = Terminal(*words, cwd=cwd, env=env)
+def terminal(*words: str, **more: Any) -> Iterator[Terminal]:
+    shown = Terminal(*words, **more)
     try:
         yield shown
     finally:

@@ -38,13 +38,19 @@ def execute(
     """
     wants_tty = (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)) if tty is None else tty
     command_words = words[1:] if words[0] == "--" else words
-    size = os.get_terminal_size(sys.stdout.fileno()) if terminal.is_terminal(sys.stdout) else os.terminal_size((80, 24))
+    rows, columns = _size(sys.stdout.fileno()) if terminal.is_terminal(sys.stdout) else (24, 80)
     with client.exec_session(
-        job, command_words, role=role, index=index, tty=wants_tty, rows=size.lines, columns=size.columns
+        job, command_words, role=role, index=index, tty=wants_tty, rows=rows, columns=columns
     ) as session:
         threading.Thread(target=_send_input, args=(session,), daemon=True).start()
         with _raw_terminal(session) if wants_tty and terminal.is_terminal(sys.stdin) else contextlib.nullcontext():
             return _show_output(session)
+
+
+def _size(handle: int) -> tuple[int, int]:
+    """Rows and columns. A terminal that nobody has told its size (`script`, some CI) says 0 by 0."""
+    size = os.get_terminal_size(handle)
+    return size.lines or 24, size.columns or 80
 
 
 def _show_output(session: execution.Session) -> int:
@@ -80,8 +86,7 @@ def _raw_terminal(session: execution.Session) -> Iterator[None]:
     before = termios.tcgetattr(handle)
 
     def resized(*_: object) -> None:
-        size = os.get_terminal_size(handle)
-        threading.Thread(target=session.resize, args=(size.lines, size.columns), daemon=True).start()
+        threading.Thread(target=session.resize, args=_size(handle), daemon=True).start()
 
     heard = signal.signal(signal.SIGWINCH, resized)
     try:

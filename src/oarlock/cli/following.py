@@ -75,6 +75,7 @@ class Follower:
         self._phase: phases.Phase | None = None
         self._attempt = 0
         self._refusal = ""
+        self._frozen = False
 
     def run(self) -> int:
         """Until the job has ended, or whoever follows it leaves. The exit code."""
@@ -167,6 +168,7 @@ class Follower:
             why = f": {before.message}" if before is not None else ""
             self._screen.note(terminal.clean(f"Attempt {attempt.number} begins{why}"))
         self._attempt = attempt.number if attempt is not None else self._attempt
+        self._tell_frozen(job)
         if self._screen.live:
             return
         refusal = job.refusal.message if job.refusal is not None and job.phase is phases.Phase.QUEUED else ""
@@ -174,6 +176,16 @@ class Follower:
             self._phase, self._refusal = job.phase, refusal
             if not job.terminal:
                 self._screen.note(terminal.clean(f"{job.name} {job.phase}" + (f": {refusal}" if refusal else "")))
+
+    def _tell_frozen(self, job: jobs.Job) -> None:
+        """Once: nothing is printed any more while its place is kept, and whoever follows would wait for that."""
+        until = job.live.frozen_until if job.live is not None else None
+        if until is None or self._frozen or until <= time.time():
+            return
+        self._frozen = True
+        name, clock = terminal.clean(job.name), time.strftime("%H:%M:%S", time.localtime(until))
+        self._screen.note(f"{name} has failed: {terminal.clean(job.reason)}. Its place is kept until {clock}:")
+        self._screen.note(f"  oarlock exec {name} -- sh\n  oarlock cancel {name}   # frees it")
 
     def _tell_contact(self, contact: Contact) -> None:
         if contact.failure is None:

@@ -98,11 +98,13 @@ def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, pai
     paint = paint or (lambda text, colour: text)
     name = terminal.cut(terminal.clean(job.name), 20)
     reading = read(job) if job.phase in (phases.Phase.PROCESSING, phases.Phase.STORING) else None
-    if reading is not None and reading.fraction is not None and job.intent is intents.Intent.RUN:
+    frozen = job.live is not None and job.live.frozen_until is not None
+    if reading is not None and reading.fraction is not None and job.intent is intents.Intent.RUN and not frozen:
         drawn = _with_bar(name, reading, columns, unicode, lambda text: paint(text, PHASE_COLOURS[job.phase]))
         if drawn:
             return drawn
     phase = str(job.phase) if job.intent is intents.Intent.RUN or job.terminal else f"{job.phase} ({job.intent})"
+    phase = f"{job.phase} (frozen)" if frozen else phase
     if reading is not None:
         parts = facts(reading)
     else:
