@@ -73,7 +73,7 @@ def test_the_environment_is_what_the_protocol_says(rig):
     job, attempt, role, index, incarnation = rig.key.split("/")
     expected = {
         "RANK": "0", "LR": "1", "HOSTS": f"{rig.directory}/cluster/hosts", "HUB_TOKEN": "s3cret-hub",
-        "NETRC_FILE": f"{rig.directory}/secrets/NETRC", "CUDA_VISIBLE_DEVICES": "2,3", "PYTHONUNBUFFERED": "1",
+        "NETRC_FILE": f"{rig.directory}/secrets/NETRC", "CUDA_VISIBLE_DEVICES": "2,3", "PYTHONUNBUFFERED": "lines",
         "OARLOCK_JOB": job, "OARLOCK_ATTEMPT": attempt, "OARLOCK_ROLE": role, "OARLOCK_INDEX": index,
         "OARLOCK_INCARNATION": incarnation, "OARLOCK_ROUND": "4", "OARLOCK_PROCESS": "0",
         "OARLOCK_TASK_KEY": rig.key, "OARLOCK_TASK_DIR": str(rig.directory),

@@ -111,6 +111,21 @@ def test_a_million_lines_arrive(rig):
     assert rig.server.logs["stdout.0"] == b"".join(b"step %d loss 0.5\n" % n for n in range(1000000))
 
 
+def test_a_line_is_one_write_and_outlives_its_process(rig):
+    """Not one for each argument of `print`; and not left in a buffer by a process that is killed right after."""
+    script = (
+        "import os, sys\n"
+        "def writes(): return int(open('/proc/self/io').read().partition('syscw: ')[2].split()[0])\n"
+        "before = writes()\n"
+        "for n in range(100): print('line', n, 'of', 100)\n"
+        "os.write(2, b'%d' % (writes() - before))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    rig.run([sys.executable, "-c", script])
+    assert rig.server.logs["stdout.0"] == b"".join(b"line %d of 100\n" % n for n in range(100))
+    assert rig.server.logs["stderr.0"] == b"100"
+
+
 def test_a_server_that_refuses_the_bytes_does_not_keep_the_agent_for_ever(rig):
     rig.server.refuse_logs = True
     record = rig.run("echo hello; exit 3")

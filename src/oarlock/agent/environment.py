@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from oarlock.agent.assignment import Assignment
     from oarlock.agent.rendezvous import Rendezvous
 
+LINES = "lines"
+"""To Python any text here means unbuffered: a system call for each argument of `print`. The hook reads the word and
+makes it one for each line.
+"""
+
 MARK = "OARLOCK_TASK_KEY"
 # A process needs these from the machine it runs on where the submitting shell did not say them.
 OF_THE_MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -37,7 +42,7 @@ def build(
         env["VIRTUAL_ENV"] = virtual_env
         env["PATH"] = os.path.join(virtual_env, "bin") + os.pathsep + env.get("PATH", os.defpath)
         env.pop("PYTHONHOME", None)
-    env["PYTHONUNBUFFERED"] = "1"
+    env["PYTHONUNBUFFERED"] = LINES
     env.update(task.env)
     env.update(secrets)
     env.update(rendezvous.environment(process, task.directory))

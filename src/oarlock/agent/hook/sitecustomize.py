@@ -4,6 +4,8 @@ Acts only where OARLOCK_REPORT is set. SIGUSR2 then makes the interpreter write 
 and without the program's help, so it works in a hung collective and in an endless loop. The ready file says that this
 process can answer. A program that wants SIGUSR2 for itself gets it, and the ready file goes.
 
+Where the agent asked for it, standard output is flushed at the end of each line.
+
 Then the sitecustomize that this one hides, if there is one, runs as if this one were not here. Nothing is printed, and
 nothing that goes wrong here reaches the program. Python 3.6 and newer.
 """
@@ -69,6 +71,16 @@ def _answer_with_stacks() -> None:
         os.register_at_fork(after_in_child=register)
 
 
+def _flush_by_line() -> None:
+    """Output arrives line by line, in one write each, and nothing of it is lost with a process that dies."""
+    import os
+    import sys
+
+    if os.environ.get("PYTHONUNBUFFERED") == "lines":
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
 def _run_hidden() -> None:
     import os
     import sys
@@ -86,8 +98,9 @@ def _run_hidden() -> None:
     spec.loader.exec_module(module)  # its errors are its own: site reports them as it would without us
 
 
-try:
-    _answer_with_stacks()
-except Exception:
-    pass
+for step in (_answer_with_stacks, _flush_by_line):
+    try:
+        step()
+    except Exception:
+        pass
 _run_hidden()
