@@ -169,6 +169,15 @@ def test_small_shared_memory(tmp_path: Path, home: Path) -> None:
 def test_control_groups_are_told_and_are_no_problem(tmp_path: Path, home: Path) -> None:
     found = list(checks.cgroups(around(home, cgroups=tmp_path / "none")))
     assert [one.state for one in found] == [checks.State.INFO]
+    (tmp_path / "own").write_text("4:memory:/a\n1:cpu,cpuacct:/\n0::/\n")
+    for place in ("memory/a", "cpu"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "cgroup.procs").write_text("")
+    v1 = around(home, cgroups=tmp_path, own_cgroup=tmp_path / "own")
+    assert [one.state for one in checks.cgroups(v1)] == [checks.State.GOOD]
+    (tmp_path / "cpu" / "cgroup.procs").unlink()
+    (partly,) = checks.cgroups(v1)
+    assert (partly.state, "only memory" in partly.message) == (checks.State.INFO, True)
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
     (tmp_path / "cgroup.procs").write_text("")
     (tmp_path / "own").write_text("0::/\n")

@@ -329,16 +329,24 @@ def python(around: Surroundings) -> Iterator[Finding]:
 
 
 def cgroups(around: Surroundings) -> Iterator[Finding]:
-    """Only told: without them limits are not enforced, and what calls setsid may outlive its job."""
+    """Only told: without them limits are not enforced, and what calls setsid may outlive its job. What the server
+    found when it tried stands at the nodes (`oarlock nodes --json`, the labels `limit.*`).
+    """
     without = "CPU and memory limits are not enforced, and what escapes its session may outlive its job"
-    if not (around.cgroups / "cgroup.controllers").exists():
-        yield _info("cgroups", f"no cgroup v2 here: {without}")
-        return
     try:
-        own = around.own_cgroup.read_text().splitlines()
+        own = [line.split(":", 2) for line in around.own_cgroup.read_text().splitlines()]
     except OSError:
         own = []
-    relative = next((line.partition("::")[2] for line in own if line.startswith("0::")), "/")
+    if not (around.cgroups / "cgroup.controllers").exists():
+        kept = [name for name in ("cpu", "memory") if _has_v1(around.cgroups / name, name, own)]
+        if len(kept) == 2:
+            yield _good("cgroups", "cgroup v1 keeps CPU and memory limits")
+        elif kept:
+            yield _info("cgroups", f"no cgroup v2 here, and of v1 only {kept[0]}: the other limit is not enforced")
+        else:
+            yield _info("cgroups", f"no cgroup v2 here: {without}")
+        return
+    relative = next((path for number, _, path in own if number == "0"), "/")
     place = around.cgroups / relative.strip("/")
     if os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
         yield _good("cgroups", f"{place} is ours")
@@ -346,6 +354,15 @@ def cgroups(around: Surroundings) -> Iterator[Finding]:
         yield _info(
             "cgroups", f"{place} is not delegated: {without}. systemd-run --user --scope -p Delegate=yes oarlock up"
         )
+
+
+def _has_v1(mount: Path, controller: str, own: list[list[str]]) -> bool:
+    """Whether we may make groups below our own in this v1 hierarchy; a container may show its own as the root."""
+    relative = next((path for _, names, path in own if controller in names.split(",")), None)
+    if relative is None:
+        return False
+    places = [mount / relative.strip("/"), mount]
+    return any(os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK) for place in places)
 
 
 def gpus(around: Surroundings) -> Iterator[Finding]:
