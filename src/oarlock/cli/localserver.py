@@ -25,6 +25,7 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOG_FILE = "server.log"
 LOCK_FILE = "start.lock"
+SERVER_LOCK_FILE = "server.lock"
 _LOOK_S = 0.02
 
 
@@ -106,6 +107,18 @@ def make_home(home: Path) -> None:
         ) from error
 
 
+def holds(home: Path) -> bool:
+    """Whether a server lives that has this home. After a crash the number in `server.json` may be a stranger's."""
+    try:
+        with (home / SERVER_LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def stop(home: Path, left: places.ServerFile) -> None:
     """Wait until the process has ended; a SIGTERM says it again. Raises Unavailable when it does not."""
     until = time.monotonic() + STOP_TIMEOUT_S
@@ -117,7 +130,8 @@ def stop(home: Path, left: places.ServerFile) -> None:
                 f"the server (process {left.pid}) does not end", hint=f"Its log is {home / LOG_FILE}."
             )
         if not asked and remaining < STOP_TIMEOUT_S - 3:
-            os.kill(left.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGTERM)
             asked = True
         time.sleep(_LOOK_S)
 

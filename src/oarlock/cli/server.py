@@ -94,6 +94,9 @@ def down() -> None:
         with clients.Client(told=told) as client:
             client.shutdown()
     except errors.Unavailable:
+        if not localserver.holds(home):
+            terminal.say(f"No server runs for {home}: process {there.pid}, which its file names, is something else.")
+            return
         terminal.say("It does not answer; it is told by a signal.")
     localserver.stop(home, there)
     terminal.say("The server has ended. What runs goes on.")
