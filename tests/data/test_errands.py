@@ -89,6 +89,17 @@ class TestFetchingFiles:
             "x/train.csv", "y/a.csv", "c d.csv",
         }  # fmt: skip
 
+    def test_names_as_long_as_they_may_be_and_alike_in_all_but_their_end(self, tmp_path: Path, work: Path) -> None:
+        source = tmp_path / "long"
+        source.mkdir()
+        names = ["字" * 85, *(f"{'x' * 250}{number}" for number in range(4))]
+        for name in names:
+            (source / name).write_text(name[-1] * 1_000_000)
+        fetch.run(f"file://{source}", f"{work}/here")
+        assert {path.name: path.read_text() for path in (work / "here").iterdir()} == {
+            name: name[-1] * 1_000_000 for name in names
+        }
+
     def test_again_is_nothing_to_do(self, source: Path, work: Path) -> None:
         fetch.run(str(source), str(work / "data"))
         inode = (work / "data" / "a.csv").stat().st_ino

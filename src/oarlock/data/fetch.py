@@ -124,7 +124,7 @@ def download(source: str, listing: places.Listing, files: Path, *, web: bool) ->
         path = files / item.name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f"{path.name[:200]}.oarlock-part")
+            draft = path.with_name(draft_name(item.name))
             if system is None:
                 weblinks.fetch(item, draft, meter.moved)
             else:
@@ -142,6 +142,11 @@ def download(source: str, listing: places.Listing, files: Path, *, web: bool) ->
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     meter.done()
+
+
+def draft_name(name: str) -> str:
+    """The same at the next start, no other file's, and no longer than a file system allows, whatever `name` is."""
+    return f".{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.oarlock-part"
 
 
 def copied(system: Any, source: str, item: places.Item, draft: Path, meter: reporting.Meter) -> None:
