@@ -77,14 +77,18 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any) -> errors.Inv
     unknown = re.search(r"unknown field `(.*)`", message, re.DOTALL)
     if unknown is not None:
         name = _short(unknown[1])
-        return errors.UnknownField(
-            f"unknown field {name!r}", path=f"{path}.{name}".lstrip("."), hint=_nearest(name, _field_names(kind))
-        )
+        known = _field_names(kind)
+        moved = _of_a_role(name) if "roles" in known else None
+        hint = f"It is said for each role: `{moved}`." if moved else _nearest(name, known)
+        return errors.UnknownField(f"unknown field {name!r}", path=f"{path}.{name}".lstrip("."), hint=hint)
     invalid = re.search(r"Invalid enum value '?(.*?)'?$", message, re.DOTALL)
     if invalid is not None:
         name = _short(invalid[1])
         return errors.InvalidInput(f"{name!r} is not known here", path=path, hint=_nearest(name, _enum_values(kind)))
-    return errors.InvalidInput(_plain_words(message), path=path, hint="See docs/job-file.md for what is accepted.")
+    said = _plain_words(message)
+    quoted = said.startswith("expected text, got")
+    hint = "Put it in quotes." if quoted else "See docs/job-file.md for what is accepted."
+    return errors.InvalidInput(said, path=path, hint=hint)
 
 
 def judge(spec: jobfile.JobSpec) -> None:
@@ -341,6 +345,13 @@ def _enum_values(info: Any) -> list[str]:
     if isinstance(info, msgspec.inspect.UnionType):
         info = next((member for member in info.types if isinstance(member, msgspec.inspect.EnumType)), info)
     return [str(member.value) for member in info.cls] if isinstance(info, msgspec.inspect.EnumType) else []
+
+
+def _of_a_role(name: str) -> str | None:
+    """Where a field belongs that was written beside `roles`, as other tools have it: `gpus: 2`, `workers: 4`."""
+    if name in {"workers", "num_workers"}:
+        return "roles.worker.count"
+    return f"roles.worker.{name}" if name in jobfile.Role.__struct_encode_fields__ else None
 
 
 def _nearest(name: str, known: list[str]) -> str:
