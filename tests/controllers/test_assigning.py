@@ -8,7 +8,7 @@ from tests.controllers.plant import machine
 from tests.lifecycle import script
 
 from oarlock.controllers import assigning
-from oarlock.spec import assignments, attempts, holdings, jobfile, jobs, roles, tasktokens
+from oarlock.spec import assignments, attempts, holdings, jobs, roles, tasktokens
 
 SETTINGS = assigning.Settings(
     server="http://127.0.0.1:7317",
@@ -107,6 +107,19 @@ def test_no_secret_is_in_it_but_the_token() -> None:
 
 
 def test_only_what_the_job_file_says_is_a_limit() -> None:
-    assert assigning.limit(jobfile.Role()) == holdings.Resources()
-    asked = assigning.limit(jobfile.Role(cpus="500m", memory="1Gi", gpus=2))
+    spec = job("{roles: {worker: {}, ps: {cpus: 500m, memory: 1Gi, gpus: 2}}}").spec
+    assert assigning.limit(spec, roles.RoleName.WORKER) == holdings.Resources()
+    asked = assigning.limit(spec, roles.RoleName.PS)
     assert asked == holdings.Resources(cpus_milli=500, memory_bytes=1 << 30)
+
+
+def test_mpi_workers_hold_slots_and_the_launcher_runs_what_they_hold() -> None:
+    """Were the command run by workers too, each of them would start all the ranks once more."""
+    one = job("{framework: mpi, command: mpirun x, roles: {launcher: {cpus: 100m}, worker: {count: 2, nproc: 4}}}")
+    assert told(one, "launcher").command == "mpirun x"
+    assert (told(one).command[0], told(one).nproc) == ("sleep", 1)
+    assert assigning.limit(one.spec, roles.RoleName.LAUNCHER) == holdings.Resources(), "its workers have no limit"
+    said = job("{framework: mpi, roles: {launcher: {cpus: 100m}, worker: {count: 2, cpus: 2, memory: 1Gi}}}").spec
+    assert assigning.limit(said, roles.RoleName.LAUNCHER) == holdings.Resources(cpus_milli=4100)
+    alone = job("{framework: mpi, command: x, roles: {worker: {nproc: 4}}}")
+    assert (told(alone).command, told(alone).nproc) == ("x", 4)

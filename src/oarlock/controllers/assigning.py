@@ -10,6 +10,8 @@ import msgspec
 
 from oarlock.spec import assignments, attempts, holdings, jobfile, jobs, nodes, quantities, roles, tasktokens
 
+_WORKER = roles.RoleName.WORKER
+_HOLD = ("sleep", "2147483647")
 _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
 
@@ -53,8 +55,8 @@ def assignment(
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,
-        command=spec.command,
-        nproc=spec.roles[task.role].nproc,
+        command=_HOLD if _holds_slots(spec, task.role) else spec.command,
+        nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
         env=_environment(job, settings),
         path_env=job.shell,
         grace_s=quantities.seconds(spec.grace),
@@ -67,12 +69,21 @@ def assignment(
     )
 
 
-def limit(role: jobfile.Role) -> holdings.Resources:
-    """What a task of this role may use at most: what its job file says. What it does not say is not limited."""
-    return holdings.Resources(
-        cpus_milli=quantities.cpus_milli(role.cpus) if role.cpus is not None else 0,
-        memory_bytes=quantities.memory_bytes(role.memory) if role.memory is not None else 0,
-    )
+def limit(spec: jobfile.JobSpec, role: roles.RoleName) -> holdings.Resources:
+    """What a task of this role may use at most: what its job file says. What it does not say is not limited.
+
+    MPI's launcher starts the processes of the workers that share its machine itself, so what they hold is its own too.
+    """
+    shared = [_WORKER] if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER) else []
+    counted = [(spec.roles[role], 1), *((spec.roles[other], spec.roles[other].count) for other in shared)]
+    cpus = [quantities.cpus_milli(said.cpus) * count if said.cpus is not None else 0 for said, count in counted]
+    memory = [quantities.memory_bytes(said.memory) * count if said.memory is not None else 0 for said, count in counted]
+    return holdings.Resources(cpus_milli=sum(cpus) if all(cpus) else 0, memory_bytes=sum(memory) if all(memory) else 0)
+
+
+def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
+    """Under MPI the launcher runs the command; a worker is a place for what `mpirun` starts, and waits for its end."""
+    return spec.framework is roles.Framework.MPI and role is _WORKER and roles.RoleName.LAUNCHER in spec.roles
 
 
 def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignments.Upload | None:
