@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +203,9 @@ class Server:
                 await _succeed(store)
             kept = Kept.opened(settings.home, stack)
             measured = meters.Meters()
+            loop = asyncio.get_running_loop()
             engine = Engine(settings, self._home, store, kept, measured, url)
+            engine.on_end = lambda: loop.call_soon_threadsafe(self.end)
             await stack.enter_async_context(engine.living())
             made = self._services(store, kept, engine, measured, url)
             http = _http(application.make(made), settings)
@@ -212,6 +214,12 @@ class Server:
             serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
             with self._signals():
                 await self._until_ended(http, sock, made)
+            if engine.failure is not None:
+                serverlog.report("control_loops_failed", {"error": engine.failure})
+                raise errors.Unavailable(
+                    f"the control loops ended: {engine.failure!r}",
+                    hint=f"Start it again; {settings.home / 'server.log'} says more, please report it.",
+                )
             serverlog.report("ended", {"url": url})
 
     async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: services.Services) -> None:
@@ -369,6 +377,8 @@ class Engine:
         self._url = url
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
+        self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
+        self.failure: BaseException | None = None  # what ended it by itself: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: local.LocalBackend
 
@@ -388,11 +398,13 @@ class Engine:
     def _thread(self) -> None:
         try:
             asyncio.run(self._live())
-        except BaseException as error:
-            if not self._ready.done():
-                self._ready.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the engine, or needs it
+            if self._ready.done():
+                self.failure = error
             else:
-                raise
+                self._ready.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            self.on_end()
 
     async def _live(self) -> None:
         from oarlock.agent import zipapp

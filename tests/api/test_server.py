@@ -312,3 +312,29 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_an_armed_failpoint_kills_the_server_there(start: Callable[..., Server]) -> None:
     server = start(env={"OARLOCK_FAILPOINT": "store.before_commit:1"})
     assert server.process.wait(timeout=60) == -9
+
+
+def test_a_server_without_its_control_loops_ends_and_says_why(tmp_path: Path) -> None:
+    program = """
+import sys
+from oarlock import main
+from oarlock.controllers import inventory
+
+def broken(self):
+    raise RuntimeError("a defect of ours")
+
+inventory.Inventory.wake_at = broken
+sys.exit(main.main([]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OARLOCK_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == errors.Unavailable.exit_code
+    assert "a defect of ours" in done.stderr
+    assert "a defect of ours" in (tmp_path / "server.log").read_text()
+    assert not (tmp_path / "server.json").exists()
