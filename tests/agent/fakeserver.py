@@ -163,6 +163,9 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
             meeting = fake.rendezvous if fake.inline_rendezvous else None
             return 200, {"secrets": fake.secrets, "rendezvous": meeting, "orders": fake.orders}
 
+        def get_secrets(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+            return 200, {"secrets": fake.secrets}
+
         def get_rendezvous(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
             number = int(query["round"])
             self.hold(query, lambda: fake.rendezvous is not None and fake.rendezvous["round"] >= number)

@@ -118,6 +118,7 @@ log = open(os.environ['TMP_LOG'], 'a')
 print(verb, *args, file=log)
 if verb == 'fetch':
     os.makedirs(args[1]); open(args[1] + '/rows', 'w').write('1 2 3')
+    print('with', os.environ.get('BUCKET_KEY'), file=log)
 elif verb == 'environment':
     venv = args[3] + '/e1'; os.makedirs(venv + '/bin'); print('building'); print(venv)
     print(os.environ['OF_THE_SHELL'], file=log)
@@ -144,6 +145,7 @@ elif verb == 'store':
     task, envs = rig.directory, rig.outside / "envs"
     assert log.read_text().splitlines() == [
         f"fetch s3://bucket/rows {task}/code/data",
+        "with hush-hush",
         f"environment --requirements {task}/code/requirements.txt --cache {envs}",
         "yes",
         f"store {task}/results s3://bucket/out",

@@ -297,3 +297,14 @@ async def test_stacks_are_kept_within_bounds(rig: rigs.Rig) -> None:
     assert answer.status_code == 200
     job = await rig.store.read(lambda view: view.job(key.job))
     assert [len(text) for taken in job.live.stacks for text in taken.stacks.values()] == [64 * 1024]
+
+
+async def test_secrets_are_told_before_data_is_fetched_to_the_present_incarnation_only(rig: rigs.Rig) -> None:
+    rig.secrets.values["bucket-key"] = "hush"
+    job = await gang(rig, 1, secrets=[{"name": "bucket-key", "as": "env"}])
+    key = rigs.key_of(job)
+    async with rig.as_task(key) as http:
+        told = await http.get("/agent/v1/secrets")
+        assert told.json() == {"secrets": {"bucket-key": {"as": "env", "value": "hush"}}}
+        await rig.end(job.id, code=3)
+        assert (await http.get("/agent/v1/secrets")).status_code == 410

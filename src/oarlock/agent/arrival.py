@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from oarlock.agent import client, errand, ports, rendezvous
+from oarlock.agent import client, errand, jobsecrets, ports, rendezvous
 from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
@@ -54,7 +54,18 @@ class Arrival:
             return
         from oarlock.agent import fetch  # many tasks have nothing to fetch
 
-        fetch.everything(self._task, self._server, self._errands, self._board)
+        env = self._ask_secrets() if self._task.downloads else {}
+        fetch.everything(self._task, self._server, self._errands, self._board, env)
+
+    def _ask_secrets(self) -> dict[str, str]:
+        """Data may need them. A server that has not got them all yet says 409."""
+        while True:
+            answer = self._server.ask("GET", "/secrets", abandon=self._closing)
+            if answer.ok:
+                break
+            time.sleep(NOT_YET_S if answer.status == 409 else UNEXPECTED_S)
+        self._board.secrets = answer.json().get("secrets") or {}
+        return jobsecrets.place(self._task, self._board)
 
     def _register(self) -> dict[str, object]:
         """The fence. Returns the rendezvous if it is there already."""

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 DIGEST_TRIES = 3
 
 
-def everything(task: Assignment, server: client.Client, errands: errand.Errands, board: Board) -> None:
+def everything(
+    task: Assignment, server: client.Client, errands: errand.Errands, board: Board, secret_env: dict[str, str]
+) -> None:
     """Code, then data, then the environment; `board.detail` says which, `board.virtual_env` gets the last."""
     if task.snapshot:
         board.detail = "code"
         snapshot(task, server, board)
     os.makedirs(task.code, mode=0o700, exist_ok=True)
-    env = errand.helper_environment(task.env, {})
+    env = errand.helper_environment(task.env, secret_env)
     for number, download in enumerate(task.downloads, 1):
         what = f"data {number}/{len(task.downloads)}"
         destination = _mount(task, download["mount"])

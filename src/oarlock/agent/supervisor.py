@@ -14,12 +14,12 @@ import time
 
 from oarlock.agent import (
     arrival,
-    blanking,
     cgroups,
     client,
     environment,
     errand,
     files,
+    jobsecrets,
     journal,
     killing,
     orders,
@@ -134,7 +134,7 @@ class Supervisor:
         meeting = self._board.rendezvous
         assert meeting is not None
         try:
-            self._place_secrets()
+            self._secret_env = jobsecrets.place(self._task, self._board)
             meeting.write_files(self._task)
         except (OSError, ValueError) as error:
             return _outcome("download_failed", f"the task's files could not be written: {error}")
@@ -203,21 +203,6 @@ class Supervisor:
         if self._cgroup.usable and not self._cgroup.holds(started.pid):
             self._journal.say(f"process {started.pid} did not enter the cgroup: kill goes by session and mark")
             self._reach.way = "session"
-
-    def _place_secrets(self) -> None:
-        """Secrets become variables or files that only this task can read; their values are blanked from here on."""
-        values = []
-        for name, secret in sorted(self._board.secrets.items()):
-            value, variable = str(secret.get("value", "")), environment.secret_variable(name)
-            values.append(value)
-            if secret.get("as") == "file":
-                os.makedirs(self._task.path("secrets"), mode=0o700, exist_ok=True)
-                path = files.inside(self._task.path("secrets"), name.replace("/", "_"))
-                files.write_atomically(path, value)
-                self._secret_env[variable + "_FILE"] = path
-            else:
-                self._secret_env[variable] = value
-        self._board.blanker = blanking.Blanker(values)
 
     # While it runs
 

@@ -117,6 +117,10 @@ class Visible(msgspec.Struct, frozen=True):
     visible: bool = True
 
 
+class Confided(msgspec.Struct, frozen=True):
+    secrets: dict[str, SecretValue]
+
+
 class Heard(msgspec.Struct, frozen=True):
     heard: bool = True
 
@@ -139,7 +143,7 @@ async def register(call: routes.Call) -> Registered:
     told = call.body(Registration)
     key = call.task
     job = await present(call)
-    secrets = _secrets(call, job)
+    confided = _secrets(call, job)
     event = events.TaskRegistered(
         attempt=key.attempt,
         role=key.role,
@@ -149,7 +153,12 @@ async def register(call: routes.Call) -> Registered:
         ports=told.ports,
     )
     job = await call.services.inbox.tell(key, event)
-    return Registered(secrets, await _rendezvous(call, job, 1), _orders(call, job))
+    return Registered(confided, await _rendezvous(call, job, 1), _orders(call, job))
+
+
+async def secrets(call: routes.Call) -> Confided:
+    """Before it registers, a task may need them to fetch its data."""
+    return Confided(_secrets(call, await present(call)))
 
 
 async def rendezvous(call: routes.Call) -> assignments.Rendezvous | routes.Answer:
@@ -392,6 +401,7 @@ _ELSEWHERE = {409: "the stored length is not `offset`: go on from `length`"}
 
 ROUTES: tuple[routes.Route, ...] = (
     _route("POST", "/register", register, "stand at the barrier", body=Registration, answer=Registered),
+    _route("GET", "/secrets", secrets, "the job's secrets, before data is fetched", answer=Confided),
     _route(
         "GET",
         "/rendezvous",
