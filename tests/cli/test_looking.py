@@ -242,11 +242,17 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
     assert json.loads(type_("why", "story", "--json"))["phase"] == "FAILED"
 
 
-def test_several_jobs_at_once_and_one_that_fails(type_: Typed, server: live.LiveServer, capsys: object) -> None:
+def test_several_jobs_at_once_and_one_that_fails(
+    type_: Typed, server: live.LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, other = server.submit(name="one"), server.submit(name="two")
     type_("halt", "one", "nobody", "two", "--reason", "lunch", code=1)
     assert {server.job(each.id).phase for each in (one, other)} == {phases.Phase.HALTED}
-    type_("resume", "one")
+    shown = type_("show", "one")
+    assert ", halted " in shown
+    assert "running" not in shown
+    assert main.main(["resume", "one"]) == 0
+    assert capsys.readouterr().err == "one goes on: QUEUED.\n"
     type_("cancel", "one", "two", "--wait")
     type_("rm", "one", "two")
     type_("show", "one", code=1)

@@ -285,6 +285,20 @@ def test_help_of_every_verb_fits_80_columns(type_: Typed) -> None:
         assert max(map(len, out.splitlines())) <= 80, verb
 
 
+def test_every_verb_can_answer_a_program() -> None:
+    """But for exec, whose output is its command's."""
+    import click
+
+    context, without = click.Context(main.root), set()
+    for verb in main.VERBS:
+        command = main.root.get_command(context, verb)
+        assert command is not None
+        for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+            if not any("--json" in option.opts for option in one.params):
+                without.add(one.name)
+    assert without == {"exec"}
+
+
 def test_each_verb_s_line_in_help_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     import click
 

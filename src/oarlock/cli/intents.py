@@ -83,10 +83,15 @@ def _each(names: Sequence[str], act: Callable[[str], Any], what: str, as_json: b
         else:
             done.append(job)
             if not as_json:
-                settled = job.terminal or job.phase == "HALTED"
-                terminal.say(
-                    f"{terminal.clean(job.name)} {f'is {job.phase}' if settled and what != 'is forgotten' else what}."
-                )
+                terminal.say(f"{terminal.clean(job.name)} {_said(job, what)}.")
     if as_json:
         terminal.json_out({"items": done})
     return code
+
+
+def _said(job: Any, what: str) -> str:
+    """What became of it. One that was not halted goes on as well: its phase says that nothing had to be done."""
+    if what == "goes on":
+        return f"{what}: {job.phase}"
+    settled = job.terminal or job.phase == "HALTED"
+    return f"is {job.phase}" if settled and what != "is forgotten" else what

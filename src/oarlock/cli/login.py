@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @command.option("--token", metavar="TOKEN", help="Else it is asked for, or read from stdin.")
 @command.option("--ca-file", metavar="FILE", help="PEM of the authority that signed the server's certificate.")
 @command.option("--forget", is_flag=True, help="Go back to the local server.")
-def login(url: str | None, token: str | None, ca_file: str | None, forget: bool) -> None:
+@command.json_option
+def login(url: str | None, token: str | None, ca_file: str | None, forget: bool, as_json: bool) -> None:
     """Use the server at URL from now on. The token is kept in $OARLOCK_HOME/login.json, readable by you alone."""
     from oarlock.client import client as clients
     from oarlock.client import settings
@@ -30,6 +31,8 @@ def login(url: str | None, token: str | None, ca_file: str | None, forget: bool)
     if forget:
         path.unlink(missing_ok=True)
         terminal.say(f"Forgotten. From now on the local server of {home} is meant.")
+        if as_json:
+            terminal.json_out({"server": None})
         return
     if url is None:
         raise errors.InvalidInput("there is no URL", hint="Say which server: oarlock login https://HOST")
@@ -40,6 +43,8 @@ def login(url: str | None, token: str | None, ca_file: str | None, forget: bool)
     settings.write_login(path, settings.Login(told.server, token, ca_file))
     terminal.say(f"Logged in to {told.server} as {terminal.clean(server.user)} ({server.right}).")
     _warn(told)
+    if as_json:
+        terminal.json_out({"server": told.server, "user": server.user, "right": server.right})
 
 
 def _asked() -> str:

@@ -79,7 +79,8 @@ def _announce(home: Path) -> None:
 
 
 @command.verb("down", short_help="End the local server; what runs goes on")
-def down() -> None:
+@command.json_option
+def down(as_json: bool) -> None:
     """End the server of this OARLOCK_HOME. Tasks go on running; the next server takes them over."""
     from oarlock.client import client as clients
     from oarlock.client import settings
@@ -88,15 +89,14 @@ def down() -> None:
     there = localserver.running(home)
     if there is None:
         terminal.say(f"No server runs for {home}.")
-        return
-    told = settings.Settings(home=home)
-    try:
-        with clients.Client(told=told) as client:
-            client.shutdown()
-    except errors.Unavailable:
-        if not localserver.holds(home):
-            terminal.say(f"No server runs for {home}: process {there.pid}, which its file names, is something else.")
-            return
-        terminal.say("It does not answer; it is told by a signal.")
-    localserver.stop(home, there)
-    terminal.say("The server has ended. What runs goes on.")
+    else:
+        told = settings.Settings(home=home)
+        try:
+            with clients.Client(told=told) as client:
+                client.shutdown()
+        except errors.Unavailable:
+            terminal.say("It does not answer; it is told by a signal.")
+        localserver.stop(home, there)
+        terminal.say("The server has ended. What runs goes on.")
+    if as_json:
+        terminal.json_out({"home": str(home), "ended": there is not None})

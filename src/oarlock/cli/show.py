@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oarlock.cli import command, terminal
+from oarlock.spec import phases
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -63,6 +64,10 @@ def _head(job: jobs.Job, now: float) -> None:
     if job.ended_at is not None:
         times.append(
             f"ended {moment(job.ended_at)} after {_duration(job.ended_at - (job.started_at or job.created_at))}"
+        )
+    elif job.phase is phases.Phase.HALTED:
+        times.append(
+            f"halted {moment(job.phase_at)}" + (f", ran {_duration(job.processed_s)}" if job.started_at else "")
         )
     elif job.started_at is not None:
         times.append(f"running for {_duration(now - job.started_at)}")

@@ -24,8 +24,11 @@ POINTS = 10_000
 @command.option("--dir", "directory", metavar="DIR", help="Write event files there; into the home's cache, else.")
 @command.option("--write-only", is_flag=True, help="Write event files, print where, and do not start TensorBoard.")
 @command.option("--port", type=int, metavar="N", help="TensorBoard's port; 6006, else.")
+@command.json_option
 @command.connected
-def tensorboard(client: clients.Client, job: str, directory: str | None, write_only: bool, port: int | None) -> int:
+def tensorboard(
+    client: clients.Client, job: str, directory: str | None, write_only: bool, port: int | None, as_json: bool
+) -> int:
     """Show JOB's metrics in TensorBoard: its results' event files where it has any, else made from metrics."""
     found = client.job(job)
     logdir = own_files(client, found) if directory is None else None
@@ -33,8 +36,11 @@ def tensorboard(client: clients.Client, job: str, directory: str | None, write_o
         logdir = Path(directory) if directory is not None else client.settings.home / "cache" / "tensorboard" / found.id
         count = write(client, found, logdir)
         terminal.say(f"Wrote {count} series of {terminal.clean(found.name)}.")
-    if write_only:
+    if as_json:
+        terminal.json_out({"logdir": str(logdir)})
+    elif write_only:
         terminal.out(str(logdir))
+    if write_only:
         return 0
     words = [*starter(), "--logdir", str(logdir), *(["--port", str(port)] if port is not None else [])]
     try:

@@ -65,11 +65,14 @@ def token(client: clients.Client, name: str, note: str, as_json: bool) -> None:
 @command.verb("revoke", short_help="A token holds no longer")
 @click.argument("name")
 @click.argument("sha256")
+@command.json_option
 @command.connected
-def revoke(client: clients.Client, name: str, sha256: str) -> None:
+def revoke(client: clients.Client, name: str, sha256: str, as_json: bool) -> None:
     """Take away the token of NAME whose SHA-256 was told when it was made."""
     client.remove_token(name, sha256)
     terminal.say("It holds no longer.")
+    if as_json:
+        terminal.json_out({"user": name, "sha256": sha256})
 
 
 def _print_token(made: Any, as_json: bool) -> None:
