@@ -53,7 +53,10 @@ def plan(client: clients.Client, file: str, as_json: bool) -> int:
 
     The exit code is 0 for now and later, 1 for never.
     """
+    from oarlock.cli import submitting
+
     spec = _load(file, None)
+    submitting.check_named(spec, Path(file).parent)
     localserver.ensure(client.settings)
     forecast = client.plan(spec)
     if as_json:

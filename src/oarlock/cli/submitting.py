@@ -64,13 +64,7 @@ def pack(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> snaps
                 hint="Leave out --no-snapshot.",
             )
         return None
-    check_script(spec, choice.directory)
-    if spec.dependencies is not None and not (choice.directory / spec.dependencies).is_file():
-        raise errors.InvalidInput(
-            f"there is no file {spec.dependencies!r} in {choice.directory}",
-            path="dependencies",
-            hint="Give its path within the directory.",
-        )
+    check_named(spec, choice.directory)
     snapshot = packing.pack(choice.directory, client.settings)
     if snapshot.left_out:
         check_kept(spec, choice.directory, client.settings.home)
@@ -100,6 +94,17 @@ def script_of(command: str | Sequence[str]) -> str | None:
     if not words[1].startswith("-") and words[1].endswith(".py"):
         return words[1]
     return words[2] if words[1] == "-u" and len(words) > 2 and words[2].endswith(".py") else None
+
+
+def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
+    """Raises InvalidInput where a file that the job names is certain to be missing in the directory."""
+    check_script(spec, directory)
+    if spec.dependencies is not None and not (directory / spec.dependencies).is_file():
+        raise errors.InvalidInput(
+            f"there is no file {spec.dependencies!r} in {directory.absolute()}",
+            path="dependencies",
+            hint="Give its path within the directory.",
+        )
 
 
 def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
