@@ -73,6 +73,36 @@ async def test_streams_are_merged_by_arrival(store: port.Logs) -> None:
     ]
 
 
+async def test_of_many_streams_a_little_is_read_of_each_at_a_time(
+    store: port.Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang of a thousand is read line by line, not a block of each task's text at once; long lines come whole."""
+    monkeypatch.setattr(loglines, "GATHERED_BYTES", 100_000)
+    monkeypatch.setattr(logs, "BATCH_LINES", 100)
+    expected = []
+    for index in range(20):
+        key = attempts.TaskKey("j-1", 1, "worker", index, 1)
+        long = "x" * (20_000 + index)
+        own = [f"{index} {number}" for number in range(5000)]
+        text = [*own[:2500], long, *own[2500:]]
+        await add(store, key, "\n".join(text) + "\n", index)
+        expected += text
+    counted = 0
+    plain = loglines.read
+
+    def read(path: Path, offset: int, size: int) -> bytes:
+        nonlocal counted
+        found = plain(path, offset, size)
+        counted += len(found)
+        return found
+
+    monkeypatch.setattr(loglines, "read", read)
+    lines = store.read(ALL)
+    assert (await anext(lines)).text == expected[0]
+    assert counted <= 20 * loglines.LEAST_BLOCK_BYTES, "of each stream the first block"
+    assert await texts(lines) == expected[1:]
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -18,6 +18,9 @@ from oarlock.spec import attempts
 PIECE_BYTES = 64 << 10
 """The longest line: longer ones come in pieces."""
 BLOCK_BYTES = 256 << 10
+LEAST_BLOCK_BYTES = 8 << 10
+GATHERED_BYTES = 8 << 20
+"""About so much text is in memory at a time, however many streams are read side by side."""
 RECORD = struct.Struct("<Qd")
 
 
@@ -81,6 +84,11 @@ class Records:
             first += 512
 
 
+def block_for(streams: int) -> int:
+    """How much to read of each of so many streams at once."""
+    return max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, GATHERED_BYTES // max(1, streams)))
+
+
 class Cursor:
     """A reader's place in one stream: `offset` is of the first byte that it was not given yet."""
 
@@ -92,15 +100,19 @@ class Cursor:
         self._index = index
         self._task = f"{key.role}-{key.index}"
 
-    def take(self, end: int, *, flush: bool) -> list[port.Line]:
+    def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[port.Line]:
         """The next lines of the first `end` bytes: a block of them, or none.
 
-        With `flush` also an end that has no newline.
+        With `flush` also an end that has no newline. A line that is longer than `block` is read all the same.
         """
         if self.offset >= end:
             return []
-        data = read(self._path, self.offset, min(end - self.offset, BLOCK_BYTES))
-        spans = list(spans_of(data, flush=flush and self.offset + len(data) >= end))
+        data, spans = b"", list[tuple[int, int, bool]]()
+        for size in (block, BLOCK_BYTES):
+            data = read(self._path, self.offset, min(end - self.offset, size))
+            spans = list(spans_of(data, flush=flush and self.offset + len(data) >= end))
+            if spans or len(data) < size:
+                break
         if not spans:
             return []
         offsets, times = self._index.between(self.offset, self.offset + len(data))
@@ -123,8 +135,8 @@ class Cursor:
         self.offset += stop if partial else stop + 1
         return lines
 
-    def all(self, end: int, *, flush: bool) -> Iterator[port.Line]:
-        while lines := self.take(end, flush=flush):
+    def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[port.Line]:
+        while lines := self.take(end, flush=flush, block=block):
             yield from lines
 
 

@@ -344,10 +344,12 @@ def reading(
 ) -> Iterator[port.Line]:
     """What is stored now. Leaves in `cursors` where each stream was left."""
     parts = []
-    for one in job.matching(query):
+    streams = list(job.matching(query))
+    block = loglines.block_for(len(streams))
+    for one in streams:
         end = one.length()
         cursors[one] = cursor = loglines.Cursor(one.key, one.name, one.path, one.index(), start_of(one, query, end))
-        parts.append(cursor.all(end, flush=flush))
+        parts.append(cursor.all(end, flush=flush, block=block))
     if query.tail is None:
         return heapq.merge(*parts, key=arrival)
     # A tail is short, and each part of it begins near its end.
@@ -376,12 +378,14 @@ def news(
     """A block of new lines of each stream, merged; and where the streams that have an open end stand."""
     found: list[port.Line] = []
     waiting: dict[Stream, int] = {}
-    for one in job.matching(query):
+    streams = list(job.matching(query))
+    block = loglines.block_for(len(streams))
+    for one in streams:
         end = one.length()
         cursor = cursors.get(one)
         if cursor is None:
             cursor = cursors[one] = loglines.Cursor(one.key, one.name, one.path, one.index(), 0)
-        found += cursor.take(end, flush=flush or one in ripe)
+        found += cursor.take(end, flush=flush or one in ripe, block=block)
         if cursor.offset < end:
             waiting[one] = cursor.offset
     return sorted(found, key=arrival), waiting
