@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,6 +245,26 @@ def test_without_an_orphan_timeout_the_end_waits_for_the_server(rig):
     record = rig.finish()
     assert rig.server.exits() == [record]
     assert rig.server.logs["stdout.0"] == b"bye\n"
+
+
+def test_a_task_ends_with_its_directory(rig):
+    """Whoever deletes a home has no server that could ever end what runs below it."""
+    rig.begin("echo $$ > $OUTSIDE/draft; mv $OUTSIDE/draft $OUTSIDE/ready; sleep 1000")
+    rig.wait_for_file("ready")
+    user = int((rig.outside / "ready").read_text())
+    rig.server.stop()
+    shutil.rmtree(rig.directory)
+    rig.process.wait(30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(user, 0)
+
+
+def test_what_nobody_can_be_told_any_more_is_not_waited_for(rig):
+    rig.begin("exit 4")
+    rigs.until((rig.directory / "exit.json").exists, "the exit record")
+    rig.server.stop()
+    shutil.rmtree(rig.directory)
+    rig.process.wait(30)
 
 
 def test_a_failure_freezes_the_task_until_it_is_released(rig):

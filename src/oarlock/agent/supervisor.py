@@ -247,6 +247,15 @@ class Supervisor:
         return None
 
     def _orphaned(self) -> bool:
+        """Out of contact for too long; or somebody has deleted the task's directory, and with it all that a server
+        could ever learn of it.
+        """
+        try:
+            os.stat(self._task.directory)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass  # a disk that does not answer now
         limit_s = self._task.orphan_timeout_s
         return limit_s is not None and time.monotonic() - self._board.last_contact > limit_s
 
