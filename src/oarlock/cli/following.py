@@ -62,9 +62,13 @@ class Follower:
         self._job = job
         self._choice = choice or building.LogChoice()
         self._screen = screen.Screen()
-        several = sum(role.max or role.count for role in job.spec.roles.values()) > 1
         self._writer = loglines.Writer(
-            loglines.Style(prefix=several, colour=self._screen.colour_out, clean=self._screen.out_is_terminal)
+            loglines.style(
+                job.spec,
+                alone=self._choice.index is not None,
+                colour=self._screen.colour_out,
+                clean=self._screen.out_is_terminal,
+            )
         )
         self._news: queue.Queue[News] = queue.Queue(_QUEUE)
         self._over = threading.Event()

@@ -1,6 +1,7 @@
 """Log lines as they are shown: with the task's name in front where there are several, in a colour of its own.
 
-On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole.
+On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole. Where
+tasks have several processes, the process is named too: `worker-1.0`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,27 @@ import msgspec
 
 from oarlock.cli import terminal
 from oarlock.data import port as data
+from oarlock.spec import jobfile
 
 _PALETTE = ("cyan", "green", "magenta", "blue", "yellow")
-MAX_PENDING_CHARACTERS = 65_536
+MAX_SHOWN_CHARACTERS = 65_536
+"""A longer line is broken on a terminal."""
+MAX_WHOLE_CHARACTERS = 16 << 20
+"""And elsewhere, where a program may have to read it: so much is held in memory of each stream."""
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
     prefix: bool  # name the task
+    process: bool = False  # and its process
     colour: bool
     clean: bool  # a terminal will show it
+
+
+def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> Style:
+    """How a job's lines are shown. `alone`: only the tasks of one index are asked for."""
+    process = any(role.nproc > 1 for role in spec.roles.values())
+    several = not alone and sum(role.max or role.count for role in spec.roles.values()) > 1
+    return Style(prefix=several or process, process=process, colour=colour, clean=clean)
 
 
 class Writer:
@@ -31,12 +44,13 @@ class Writer:
 
     def text(self, line: data.Line) -> str:
         """What is to be printed now: nothing yet for a line without an end."""
-        stream = (line.task, line.attempt, line.incarnation, line.stream)
+        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style.process else line.task
+        stream = (task, line.attempt, line.incarnation, line.stream)
         whole = self._pending.pop(stream, "") + line.text
-        if line.partial and len(whole) < MAX_PENDING_CHARACTERS:
+        if line.partial and len(whole) < (MAX_SHOWN_CHARACTERS if self._style.clean else MAX_WHOLE_CHARACTERS):
             self._pending[stream] = whole
             return ""
-        return self._shown(line.task, whole)
+        return self._shown(task, whole)
 
     @property
     def pending(self) -> str:

@@ -55,9 +55,11 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
     from oarlock.data import port as data
 
     found = client.job(job)
-    several = choice.index is None and sum(role.max or role.count for role in found.spec.roles.values()) > 1
-    style = loglines.Style(
-        prefix=several, colour=terminal.wants_colour(sys.stdout), clean=terminal.is_terminal(sys.stdout)
+    style = loglines.style(
+        found.spec,
+        alone=choice.index is not None,
+        colour=terminal.wants_colour(sys.stdout),
+        clean=terminal.is_terminal(sys.stdout),
     )
     writer = loglines.Writer(style)
     for item in client.log_items(found.id, choice):
