@@ -22,7 +22,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
 
-from oarlock.data import appending, durable, keys, loglines, port
+from oarlock.data import appending, durable, keys, loglines, port, recent
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -44,31 +44,34 @@ class DirectoryLogs:
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
-        self._lock = threading.Lock()
-        self._jobs: dict[str, JobLogs] = {}
+        self._jobs = recent.Recent(lambda job: JobLogs(root, job))
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
         """See the port. Unavailable when the disk refuses: nothing of `data` is stored then."""
         return await self._on(self._writers, lambda: self._append(key, stream, offset, data, at))
 
     async def length(self, key: attempts.TaskKey, stream: str) -> int:
-        return await self._on(self._readers, lambda: self._job(key.job).stream(key, stream).length())
+        def measure() -> int:
+            job = self._jobs.get(key.job)
+            return job.stream(key, stream).length()
+
+        return await self._on(self._readers, measure)
 
     async def streams(self, job: str) -> list[port.StreamInfo]:
         def list_them() -> list[port.StreamInfo]:
-            found = self._job(job).streams()
-            return [port.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found]
+            found = self._jobs.get(job)
+            return [port.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.streams()]
 
         return await self._on(self._readers, list_them)
 
     async def read(self, query: port.LogQuery) -> AsyncIterator[port.Line]:
-        lines = await self._on(self._readers, lambda: reading(self._job(query.job), query, {}, flush=True))
+        lines = await self._on(self._readers, lambda: reading(self._jobs.get(query.job), query, {}, flush=True))
         while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, BATCH_LINES))):
             for line in batch:
                 yield line
 
     async def follow(self, query: port.LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[port.Line]:
-        job = await self._on(self._readers, lambda: self._job(query.job))
+        job = await self._on(self._readers, lambda: self._jobs.get(query.job))
         cursors: dict[Stream, loglines.Cursor] = {}
         with job.bell.heard() as rung:
             stopper = asyncio.create_task(ring_when(until, rung)) if until is not None else None
@@ -99,8 +102,7 @@ class DirectoryLogs:
     async def forget(self, job: str) -> None:
         def delete() -> None:
             shutil.rmtree(keys.job_folder(self._root, job), ignore_errors=True)
-            with self._lock:
-                self._jobs.pop(job, None)
+            self._jobs.drop(job)
 
         await self._on(self._writers, delete)
 
@@ -112,15 +114,8 @@ class DirectoryLogs:
     async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    def _job(self, job: str) -> JobLogs:
-        with self._lock:
-            found = self._jobs.get(job)
-            if found is None:
-                found = self._jobs[job] = JobLogs(self._root, job)
-        return found
-
     def _append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, at: float) -> int:
-        job = self._job(key.job)
+        job = self._jobs.get(key.job)
         one = job.stream(key, stream)
         try:
             with one.lock:

@@ -21,7 +21,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
 
-from oarlock.data import appending, chunks, durable, frames, keys, lives, port
+from oarlock.data import appending, chunks, durable, frames, keys, lives, port, recent
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -39,15 +39,14 @@ class DirectoryMetrics:
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "metric-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "metric-reader")
-        self._lock = threading.Lock()
-        self._jobs: dict[str, JobMetrics] = {}
+        self._jobs = recent.Recent(lambda job: JobMetrics(root, job))
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
         """See the port. A bad frame: InvalidInput, whose `detail` has the `length` up to which the stream is stored."""
         return await self._on(self._writers, lambda: self._append(key, process, offset, data))
 
     async def names(self, job: str) -> list[str]:
-        return await self._on(self._readers, lambda: sorted(self._job(job).names()))
+        return await self._on(self._readers, lambda: sorted(self._jobs.get(job).names()))
 
     async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[port.Series]:
         """Ordered by task, process and name."""
@@ -56,8 +55,7 @@ class DirectoryMetrics:
     async def forget(self, job: str) -> None:
         def delete() -> None:
             shutil.rmtree(keys.job_folder(self._root, job), ignore_errors=True)
-            with self._lock:
-                self._jobs.pop(job, None)
+            self._jobs.drop(job)
 
         await self._on(self._writers, delete)
 
@@ -69,17 +67,10 @@ class DirectoryMetrics:
     async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    def _job(self, job: str) -> JobMetrics:
-        with self._lock:
-            found = self._jobs.get(job)
-            if found is None:
-                found = self._jobs[job] = JobMetrics(self._root, job)
-        return found
-
     def _append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
         if not 0 <= process < keys.MOST:
             raise errors.InvalidInput("not a process's number", hint="processes count from 0", path="process")
-        job = self._job(key.job)
+        job = self._jobs.get(key.job)
         stream = job.stream(key, process)
         try:
             with stream.lock:
@@ -108,7 +99,8 @@ class DirectoryMetrics:
         if points < 1:
             raise errors.InvalidInput("no points at all", hint="ask for at least one", path="points")
         wanted = None if names is None else frozenset(names)
-        streams = [(one.key, one.process, one.view) for one in self._job(job).streams()]
+        held = self._jobs.get(job)
+        streams = [(one.key, one.process, one.view) for one in held.streams()]
         try:
             return lives.series(streams, wanted, points)
         except FileNotFoundError as error:
