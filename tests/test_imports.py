@@ -36,7 +36,6 @@ def test_the_public_root_imports_nothing() -> None:
 
 
 def test_the_command_line_starts_without_the_server() -> None:
-    pytest.importorskip("oarlock.cli.main", reason="there is no command line yet")
     heavy = {"oarlock.main", "oarlock.simulator", "sqlalchemy", "starlette", "uvicorn", "torch", "numpy", "fsspec"}
     assert not loaded_by("import oarlock.cli.main") & heavy
 
