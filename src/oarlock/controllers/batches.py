@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from oarlock.spec import errors
+from oarlock.lifecycle import stepping
+from oarlock.spec import errors, events, jobs
 from oarlock.store import port as stores
 
 Item = TypeVar("Item")
@@ -45,6 +46,24 @@ async def each(
             for item in part:
                 results.append(await _alone(store, item, change, epoch=epoch, report=report, named=named))
     return results
+
+
+async def tell(
+    store: stores.Store,
+    told: Sequence[tuple[str, events.AnyEvent]],
+    *,
+    epoch: int,
+    at: float,
+    report: Report,
+) -> list[jobs.Job | None]:
+    """Record each of these facts about the job of that id; the jobs after it, None where it changed nothing."""
+
+    def record(tx: stores.Transaction, item: tuple[str, events.AnyEvent]) -> jobs.Job | None:
+        job = tx.job(item[0])
+        after = stepping.step(job, item[1], at) if job is not None else None
+        return None if after is None or after is job else tx.put_job(after, [item[1]], at=at)
+
+    return await each(store, told, record, epoch=epoch, report=report, named=lambda item: item[0])
 
 
 async def _alone(

@@ -184,7 +184,7 @@ class Guardian:
             known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
             for job, action in launches:
                 launched.append((job.id, await self._launch(job, action, known)))
-        await self._tell(launched, epoch, now)
+        self._roster.adopt(await batches.tell(self._store, launched, epoch=epoch, at=now, report=self._report))
 
     async def _kill(self, job: jobs.Job, action: actions.Kill, now: float) -> None:
         keys = [task.key(job.id, action.attempt) for task in action.tasks]
@@ -253,16 +253,6 @@ class Guardian:
         except Exception as error:  # noqa: BLE001 - the platform's; asked again after a while
             self._failed(job_id, error, now)
         failpoints.hit("guardian.after_discard")
-
-    async def _tell(self, told: list[tuple[str, events.AnyEvent]], epoch: int, now: float) -> None:
-        def record(tx: stores.Transaction, item: tuple[str, events.AnyEvent]) -> jobs.Job | None:
-            job = tx.job(item[0])
-            after = stepping.step(job, item[1], now) if job is not None else None
-            return None if after is None or after is job else tx.put_job(after, [item[1]], at=now)
-
-        self._roster.adopt(
-            await batches.each(self._store, told, record, epoch=epoch, report=self._report, named=lambda item: item[0])
-        )
 
     # What fails, and when to look again
 

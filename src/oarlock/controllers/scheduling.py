@@ -187,14 +187,7 @@ class Scheduling:
         return not 0 <= now - self._refused_at.get(job_id, job.phase_at) < REFUSAL_AGE_S
 
     async def _tell(self, told: list[tuple[str, events.AnyEvent]], epoch: int, now: float) -> None:
-        def record(tx: stores.Transaction, item: tuple[str, events.AnyEvent]) -> jobs.Job | None:
-            job = tx.job(item[0])
-            after = stepping.step(job, item[1], now) if job is not None else None
-            return None if after is None or after is job else tx.put_job(after, [item[1]], at=now)
-
-        written = await batches.each(
-            self._store, told, record, epoch=epoch, report=self._report, named=lambda item: item[0]
-        )
+        written = await batches.tell(self._store, told, epoch=epoch, at=now, report=self._report)
         self._roster.adopt(written)
         self._notice([job.id for job in written if job is not None])
 
