@@ -91,9 +91,8 @@ def _launch(live: attempts.Attempt, now: float) -> attempts.Attempt:
 
 def _meet(live: attempts.Attempt, now: float) -> attempts.Attempt:
     """The barrier: when everybody who has not ended stands there, they are let through, in the next round."""
-    waiting = [task for task in live.tasks if task.phase is TaskPhase.REGISTERED and not task.round]
-    missing = [task for task in live.tasks if not task.round and task.phase is not TaskPhase.REGISTERED]
-    if live.stop is not None or not waiting or missing:
+    absent = [task for task in live.tasks if not task.round]
+    if live.stop is not None or not absent or any(task.phase is not TaskPhase.REGISTERED for task in absent):
         return live
     number = live.round + 1
     tasks = tuple(task if task.round else replace(task, round=number) for task in live.tasks)
@@ -112,7 +111,7 @@ def _fail(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt
     """
     if live.stop is not None or live.failing_since is not None:
         return live
-    failed = any(ends.fails_attempt(job, live, task) for task in live.tasks)
+    failed = any(task.phase is TaskPhase.FAILED and ends.fails_attempt(job, live, task) for task in live.tasks)
     idle = all(task.phase in phases.ENDED for task in live.tasks) and not any(
         ends.restarts_in_place(job, live, task) for task in live.tasks
     )
