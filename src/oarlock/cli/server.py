@@ -82,21 +82,32 @@ def _announce(home: Path) -> None:
 @command.json_option
 def down(as_json: bool) -> None:
     """End the server of this OARLOCK_HOME. Tasks go on running; the next server takes them over."""
-    from oarlock.client import client as clients
     from oarlock.client import settings
 
     home = settings.home_directory(os.environ)
+    ended = _ended(home)
+    if as_json:
+        terminal.json_out({"home": str(home), "ended": ended})
+
+
+def _ended(home: Path) -> bool:
+    """End the server of this home and say so; False where there is none."""
+    from oarlock.client import client as clients
+    from oarlock.client import settings
+
     there = localserver.running(home)
     if there is None:
         terminal.say(f"No server runs for {home}.")
-    else:
-        told = settings.Settings(home=home)
-        try:
-            with clients.Client(told=told) as client:
-                client.shutdown()
-        except errors.Unavailable:
-            terminal.say("It does not answer; it is told by a signal.")
-        localserver.stop(home, there)
-        terminal.say("The server has ended. What runs goes on.")
-    if as_json:
-        terminal.json_out({"home": str(home), "ended": there is not None})
+        return False
+    told = settings.Settings(home=home)
+    try:
+        with clients.Client(told=told) as client:
+            client.shutdown()
+    except errors.Unavailable:
+        if not localserver.holds(home):
+            terminal.say(f"No server runs for {home}: process {there.pid}, which its file names, is something else.")
+            return False
+        terminal.say("It does not answer; it is told by a signal.")
+    localserver.stop(home, there)
+    terminal.say("The server has ended. What runs goes on.")
+    return True
