@@ -28,6 +28,7 @@ BUSY_POLL_S = 0.05
 BUSY_FOR_S = 2.0
 REFUSALS_UNTIL_GIVEN_UP = 3
 REFUSED_PAUSE_S = 2.0
+STUMBLED_PAUSE_S = 1.0
 # A failure must be known within seconds even where a backlog of logs or a slow checkpoint would delay it; a good end or
 # a stop is told after them, because what follows it (a resume) wants them.
 FAILURE_AFTER_S = 2.0
@@ -67,19 +68,20 @@ class Shipper:
         self._wake.set()
 
     def _run(self) -> None:
-        server = self._connect()
-        try:
-            while not self._board.delivered:
-                began = time.monotonic()
-                requests = self._turn(server)
-                self._rest(requests, time.monotonic() - began)
-        except client.Stale:
-            self._board.mark_stale()
-        except Exception as error:  # noqa: BLE001 - said in the journal, then the thread begins anew
-            self._journal.say(f"shipping stumbled: {type(error).__name__}: {error}")
-            time.sleep(1.0)
-            self._started = False
-            self.start()
+        while not (self._board.delivered or self._board.stale):
+            try:
+                self._deliver(self._connect())
+            except client.Stale:
+                self._board.mark_stale()
+            except Exception as error:  # noqa: BLE001 - said in the journal, then it begins anew
+                self._journal.say(f"shipping stumbled: {type(error).__name__}: {error}")
+                time.sleep(STUMBLED_PAUSE_S)
+
+    def _deliver(self, server: client.Client) -> None:
+        while not self._board.delivered:
+            began = time.monotonic()
+            requests = self._turn(server)
+            self._rest(requests, time.monotonic() - began)
 
     def _rest(self, requests: int, took_s: float) -> None:
         """The pause that keeps us at the request rate when there is work, and cheap when there is none."""

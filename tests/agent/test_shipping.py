@@ -1,0 +1,42 @@
+"""The thread that sends goes on after whatever made it stumble, and there is never a second one."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from oarlock.agent import assignment, board, client, journal, shipping
+
+
+def test_what_stumbles_goes_on_and_a_start_meanwhile_makes_no_second_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "STUMBLED_PAUSE_S", 0.0)
+    task = assignment.Assignment(str(tmp_path), {"key": "j-1/1/worker/0/1", "command": "true"})
+    told = board.Board()
+    threads: set[threading.Thread] = set()
+    begun = threading.Event()
+    turns = 0
+
+    class Stumbling(shipping.Shipper):
+        def _turn(self, server: client.Client) -> int:
+            nonlocal turns
+            turns += 1
+            threads.add(threading.current_thread())
+            begun.set()
+            self.start()
+            if turns < 4:
+                raise ZeroDivisionError
+            told.delivered = True
+            return 0
+
+    shipper = Stumbling(task, lambda: client.Client(task, told.contact), told, journal.Journal(str(tmp_path / "log")))
+    shipper.start()
+    assert begun.wait(20)
+    for thread in tuple(threads):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert (turns, len(threads), told.delivered) == (4, 1, True)
+    assert (tmp_path / "log").read_text().count("stumbled: ZeroDivisionError") == 3
