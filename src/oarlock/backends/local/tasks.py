@@ -143,7 +143,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Tasks:
-    """All tasks of a home. Its methods block, and are called by one thread at a time."""
+    """All tasks of a home. Its methods block; `kill` may run beside the others, of which one runs at a time."""
 
     def __init__(
         self, where: tree.Tree, *, clock: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
