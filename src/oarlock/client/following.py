@@ -2,9 +2,8 @@
 twice.
 
 Within a stream the offsets of lines grow; what is not beyond the last offset seen was seen, but for the end of a line
-that had none yet. After a loss the lines are
-asked for again from `SLACK_S` before the newest arrival, because streams are merged by time of arrival, and a server
-that comes back may have another idea of the time by a little.
+that had none yet. After a loss the lines are asked for again from `SLACK_S` before the newest arrival, because streams
+are merged by time of arrival, and a server that comes back may have another idea of the time by a little.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The store in memory: the fake behind every other room's tests, the simulator's record, and the oracle of the
-databases' tests.
+"""The store in memory: the fake behind every other room's tests, and the oracle of the databases' tests.
 
 A change writes into the dictionaries in place and leaves behind how to undo each write; when it fails, that is played
-backwards.
-One lock for readers and writers makes every view consistent. Nothing is kept when the process ends.
+backwards. One lock for readers and writers makes every view consistent. Nothing is kept when the process ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What every implementation of the store agrees on before it writes: pure checks, and the records that a change leaves.
 
 Here is what does not depend on how rows are kept. What does (one holder for each device, one job for each key) is a
-constraint of
-the tables, and these checks only give it words.
+constraint of the tables, and these checks only give it words.
 """
 
 from __future__ import annotations
@@ -138,8 +137,7 @@ def check_claims(
     """Whether all claims fit beside what is held.
 
     `known` has the nodes by name, `used` the sums of what is held on each, `taken` who has (node, `device` or `port`,
-    number).
-    Raises AlreadyHeld with the holder or the numbers, and Conflict when the node has no such thing (any more).
+    number). Raises AlreadyHeld with the holder or the numbers, and Conflict when the node has no such thing (any more).
     """
     wanted: dict[str, holdings.Resources] = {}
     mine: dict[tuple[str, str, int], str] = {}

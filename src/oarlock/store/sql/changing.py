@@ -1,8 +1,7 @@
 """A change of the database: `port.Transaction` on the connection of the one writer.
 
-The writer holds the lock that orders all commits, so what was read in a transaction is still so when it is written.
-The tables'
-constraints and the versions in each UPDATE say it once more, for whoever comes by another way.
+The writer holds the lock that orders all commits, so what was read in a transaction is still so when it is written. The
+tables' constraints and the versions in each UPDATE say it once more, for whoever comes by another way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The store in a database: SQLite or PostgreSQL, behind one port.
 
-Writes go to the one writer thread; reads to a few reader threads, each in a transaction that sees one state; a
-watcher thread looks
-for what other processes wrote while somebody waits for it.
+Writes go to the one writer thread; reads to a few reader threads, each in a transaction that sees one state; a watcher
+thread looks for what other processes wrote while somebody waits for it.
 """
 
 from __future__ import annotations

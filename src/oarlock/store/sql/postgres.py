@@ -1,14 +1,12 @@
 """PostgreSQL, through psycopg 3.
 
-Every writing transaction locks the one row of `log` first. So transactions of all processes follow one another as
-they do in SQLite,
-and READ COMMITTED is enough: each statement sees all that was committed before the lock was had. A sequence could not
-number the
-records, since a number may be taken before a later one commits, and a reader that has seen the later one never looks
-back.
+Every writing transaction locks the one row of `log` first. So transactions of all processes follow one another as they
+do in SQLite, and READ COMMITTED is enough: each statement sees all that was committed before the lock was had. A
+sequence could not number the records, since a number may be taken before a later one commits, and a reader that has
+seen the later one never looks back.
 
-A process that stops with the lock in its hands loses its session after `IDLE_LIMIT_S`, its transaction undone, and
-the others go on.
+A process that stops with the lock in its hands loses its session after `IDLE_LIMIT_S`, its transaction undone, and the
+others go on.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The tables, for SQLite and PostgreSQL alike.
 
 What is asked for by its value has a column; the whole noun lies beside it as JSON. Text is compared byte by byte in
-both databases, so
-that they order as Python does. What must never be twice is a key: a device or port of a node, a job's name among its
-owner's active
-ones, an idempotency key, a `seq`.
+both databases, so that they order as Python does. What must never be twice is a key: a device or port of a node, a
+job's name among its owner's active ones, an idempotency key, a `seq`.
 
 `migrations/` makes them; a test compares the two.
 """

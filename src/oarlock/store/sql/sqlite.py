@@ -1,10 +1,8 @@
 """SQLite: a file, beside it its write-ahead log.
 
-One connection writes, in transactions that take the write lock at their beginning (BEGIN IMMEDIATE): a transaction
-that reads first and
-then wants to write would fail at once when somebody wrote in between, whatever the time-out. Readers never wait.
-`synchronous=FULL`
-makes a commit durable before it is told.
+One connection writes, in transactions that take the write lock at their beginning (BEGIN IMMEDIATE): a transaction that
+reads first and then wants to write would fail at once when somebody wrote in between, whatever the time-out. Readers
+never wait. `synchronous=FULL` makes a commit durable before it is told.
 """
 
 from __future__ import annotations

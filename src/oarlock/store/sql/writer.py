@@ -1,10 +1,8 @@
 """The one thread that writes: changes queue up, and those that wait when it turns to them share one commit.
 
 A commit costs a flush of the disk, which is most of the price of a small change. Each change of a group stands in a
-SAVEPOINT, so that
-one that fails undoes itself alone; nobody hears of his change before the commit of the group. When the database
-fails, the whole group
-is undone and everybody in it is told.
+SAVEPOINT, so that one that fails undoes itself alone; nobody hears of his change before the commit of the group. When
+the database fails, the whole group is undone and everybody in it is told.
 """
 
 from __future__ import annotations
