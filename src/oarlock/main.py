@@ -15,7 +15,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import getpass
-import ipaddress
 import os
 import secrets
 import signal
@@ -64,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     host: str = "127.0.0.1"
     port: int = 0  # 0: the one it had before, else a free one
     database: str | None = None  # postgresql://...; else SQLite in the home
+    standby: bool = False  # may lead a database after a server of another home, nothing of which runs any more
     virtual_nodes: int = 0
     virtual_gpus: int = 0
     tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
@@ -100,20 +100,13 @@ def read_settings(
         raise errors.InvalidInput(
             f"{told.log_level!r} is no level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
         )
-    if not (_is_loopback(told.host) or told.tls_cert or (told.url or "").startswith("https://")):
+    if not (told.host in _LOOPBACK or told.tls_cert or (told.url or "").startswith("https://")):
         raise errors.InvalidInput(
             f"At {told.host} other machines would send their tokens for everybody on the way to read.",
             path="host",
             hint="Give --tls-cert and --tls-key, or --url https://... where something in front of it speaks TLS.",
         )
     return told
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -189,6 +182,7 @@ class Server:
 
     async def run(self) -> None:
         from oarlock.api import application, meters, serverlog
+        from oarlock.controllers import succession
 
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
@@ -199,8 +193,8 @@ class Server:
             store = await asyncio.to_thread(open_store, settings)
             stack.push_async_callback(store.close)
             await self._admit_owner(store)
-            if settings.database is None:
-                await _succeed(store)
+            shared = settings.database is not None
+            await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=settings.standby)
             kept = Kept.opened(settings.home, stack)
             measured = meters.Meters()
             loop = asyncio.get_running_loop()
@@ -429,12 +423,23 @@ class Engine:
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""
         from oarlock.agent import blanking
-        from oarlock.controllers import guardian, inventory, leading, leftovers, retention, running, scheduling
+        from oarlock.controllers import (
+            guardian,
+            inventory,
+            leading,
+            leftovers,
+            retention,
+            running,
+            scheduling,
+            succession,
+        )
         from oarlock.data import archive
         from oarlock.scheduler import planning
 
         store, kept, root, settings = self._store, self._kept, self._settings.home, self._settings
-        holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        holder = succession.holder(
+            succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        )
         leader = leading.Leading(store, holder=holder, clock=time.time)
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
@@ -499,13 +504,6 @@ class Engine:
             train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),
             hook_path=str(hook),
         )
-
-
-async def _succeed(store: stores.Store) -> None:
-    """The store is the home's own, and the home's lock is ours: whoever led it is gone; its term need not run out."""
-    leader = await store.read(lambda view: view.leader())
-    if leader is not None:
-        await store.resign(leader.holder, leader.epoch)
 
 
 def open_store(settings: Settings) -> stores.Store:
