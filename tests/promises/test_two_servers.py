@@ -4,6 +4,7 @@ as if nothing had been. Nothing that it then writes is accepted.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -56,7 +57,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_more(
     leader = lambda: store.read(lambda view: view.leader())  # noqa: E731
     try:
         crew = crews.Crew(second, [crews.Wish(key="wanted", kind="lines")])
-        second.start(database=url)
+        second.start(database=url, standby="true")
         second.until_ready()
         before = await leader()
         assert before is not None
@@ -87,3 +88,29 @@ async def test_a_leader_that_was_stopped_writes_nothing_more(
         assert job.phase is phases.Phase.COMPLETED
     finally:
         await store.close()
+
+
+def test_another_homes_database_is_not_taken_over_by_accident(
+    house: houses.House, second: houses.House, postgres: postgresql.Server
+) -> None:
+    """Its tasks cannot be seen from here: they would be taken for lost, and started twice."""
+    url = postgres.url(postgres.make())
+    house.start(database=url)
+    house.until_ready()
+    houses.until(lambda: _led(url), PASSED_OVER_S, "nobody led")
+    second.start(database=url)
+    assert second.server is not None
+    assert second.server.wait(PASSED_OVER_S) != 0
+    assert "another home" in (second.home / "said").read_text()
+
+
+def _led(url: str) -> bool:
+    store = database.open_store(url)
+
+    async def look() -> bool:
+        try:
+            return await store.read(lambda view: view.leader()) is not None
+        finally:
+            await store.close()
+
+    return asyncio.run(look())
