@@ -34,6 +34,14 @@ def test_a_stored_token_goes_to_the_server_it_was_given_for_and_to_no_other(home
     settings.write_login(home / "login.json", settings.Login("http://login", "login-token"))
     assert told(home, OARLOCK_SERVER="http://elsewhere").token is None
     assert told(home, OARLOCK_SERVER="http://elsewhere", OARLOCK_TOKEN="t").token == "t"
+    write(home, "config.toml", '[client]\nserver = "http://config/"\ntoken = "config-token"\nca_file = "ca.pem"\n')
+    found = told(home, {"server": "http://elsewhere"})
+    assert (found.token, found.ca_file) == (None, None)
+    found = told(home, {"server": "http://config"})
+    assert (found.token, found.ca_file) == ("config-token", "ca.pem")
+    assert told(home, {"server": "http://elsewhere"}, OARLOCK_SERVER="http://variable", OARLOCK_TOKEN="t").token is None
+    assert told(home, {"server": "http://elsewhere"}, OARLOCK_TOKEN="t").token == "t", "it names no server of its own"
+    assert told(home, {"server": "http://elsewhere", "token": "u"}, OARLOCK_TOKEN="t").token == "u"
 
 
 def test_a_login_is_readable_by_its_owner_only(home: Path) -> None:

@@ -20,6 +20,7 @@ DEFAULT_HOME = "~/.oarlock"
 DEFAULT_SNAPSHOT_LIMIT = "100M"
 CONFIG_FILE = "config.toml"
 LOGIN_FILE = "login.json"
+_OF_A_SERVER = ("token", "ca_file")
 
 
 class ClientTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -69,11 +70,7 @@ def resolve(environ: Mapping[str, str], flags: Mapping[str, str | int | None]) -
             value = values.get(field)
             if value is None or field in found:
                 continue
-            if (
-                place == str(home / LOGIN_FILE)
-                and field != "server"
-                and found.get("server", login.server) != login.server
-            ):
+            if field in _OF_A_SERVER and not _same(values.get("server"), found.get("server")):
                 continue  # a token goes to the server that it was given for, and to no other
             found[field] = value
             named = place if field == "server" else named
@@ -86,6 +83,11 @@ def resolve(environ: Mapping[str, str], flags: Mapping[str, str | int | None]) -
         snapshot_limit_bytes=_limit(limit),
         named=named,
     )
+
+
+def _same(own: str | int | None, meant: str | int | None) -> bool:
+    """Whether what a place says beside `own` is for the server that is meant: it is, where it names none of its own."""
+    return own is None or str(own).strip().rstrip("/") == str(meant).strip().rstrip("/")
 
 
 class Login(msgspec.Struct, frozen=True):
