@@ -18,7 +18,15 @@ def run(pairs: int = 3) -> list[table.Row]:
     ratios, seconds = [], []
     with servers.server() as server:
         (server.work / "train60.py").write_text(SCRIPT.read_text())
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT), STEPS]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            str(SCRIPT),
+            STEPS,
+        ]
         for _ in range(pairs):
             ours = _timed(
                 lambda: server.run("run", "--workers", "2", "--", "python", "train60.py", STEPS, cwd=server.work)
