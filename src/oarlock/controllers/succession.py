@@ -37,5 +37,5 @@ async def succeed(store: stores.Store, home: str, *, shared: bool, standby: bool
     elif leader.holder.partition(":")[0] != home and not standby:
         raise errors.Conflict(
             "This database was led from another home, whose tasks a server here cannot see.",
-            hint="Use a database of its own; or, once nothing of that home runs any more, start with OARLOCK_STANDBY=true.",
+            hint="Use another database; or, once nothing of that home runs, start with OARLOCK_STANDBY=true.",
         )
