@@ -37,7 +37,7 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
     _loss(client, found)
     _spec(found)
     for attempt in found.attempts:
-        _attempt(found, attempt, stacks)
+        _attempt(attempt, stacks)
     _results(client, found)
     _checkpoints(client.checkpoints(found.id))
     _events(client.events(found.id), all_events)
@@ -130,7 +130,7 @@ def _loss(client: clients.Client, job: jobs.Job) -> None:
         terminal.out(f"  loss {line} {progress.number(values[0])} to {progress.number(values[-1])}")
 
 
-def _attempt(job: jobs.Job, attempt: attempts.Attempt, all_stacks: bool) -> None:
+def _attempt(attempt: attempts.Attempt, all_stacks: bool) -> None:
     from oarlock.cli import tables
 
     _title(f"Attempt {attempt.number}")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,7 +185,3 @@ def _follow_as_json(client: clients.Client, job: jobs.Job) -> int:
     ended = client.wait(job.id)
     terminal.json_out(ended)
     return verbs.exit_code(ended.phase, ended.exit_code)
-
-
-def shown_command(command: str | Sequence[str]) -> str:
-    return command if isinstance(command, str) else shlex.join(command)

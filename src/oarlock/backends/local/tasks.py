@@ -22,7 +22,7 @@ import msgspec
 from oarlock.backends.local import cgroups, launching, processes, tree
 from oarlock.spec import attempts, exitrecords, observations
 
-LAUNCH, EXIT, KILLED, GONE, LOCK, AGENT = "launch.json", "exit.json", "killed.json", "gone.json", "lock", "agent.json"
+LAUNCH, EXIT, KILLED, GONE, LOCK = "launch.json", "exit.json", "killed.json", "gone.json", "lock"
 START_GRACE_S = 5.0
 """How long a directory may lie there before its agent has said who it is. The shell needs some milliseconds."""
 
@@ -56,12 +56,6 @@ class Ending(msgspec.Struct, frozen=True):
 
     at: float
     oom_kills: int = 0
-
-
-class Agent(msgspec.Struct, frozen=True):
-    """What is used of `agent.json`."""
-
-    pid: int
 
 
 class Task:
