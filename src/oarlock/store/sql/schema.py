@@ -36,6 +36,7 @@ jobs = sa.Table(
     sa.Index("jobs_by_age", "created_at", "id"),
     sa.Index("jobs_by_name", "name", "created_at", "id"),
     sa.Index("jobs_by_owner", "owner", "created_at", "id"),
+    sa.Index("jobs_by_owner_and_name", "owner", "name", "created_at", "id"),
     sa.Index("jobs_by_phase", "phase", "created_at", "id"),
     sa.Index("jobs_by_pool", "pool", "created_at", "id"),
     sa.Index("jobs_active", "created_at", "id", sqlite_where=sa.text("active"), postgresql_where=sa.text("active")),

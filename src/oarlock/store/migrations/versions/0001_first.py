@@ -31,6 +31,7 @@ def upgrade() -> None:
     op.create_index("jobs_by_age", "jobs", ["created_at", "id"])
     op.create_index("jobs_by_name", "jobs", ["name", "created_at", "id"])
     op.create_index("jobs_by_owner", "jobs", ["owner", "created_at", "id"])
+    op.create_index("jobs_by_owner_and_name", "jobs", ["owner", "name", "created_at", "id"])
     op.create_index("jobs_by_phase", "jobs", ["phase", "created_at", "id"])
     op.create_index("jobs_by_pool", "jobs", ["pool", "created_at", "id"])
     op.create_index(
