@@ -284,4 +284,4 @@ def test_a_task_whose_directory_is_taken_away_is_still_ended_and_told(rig):
     rig.server.order(stop={"grace_s": 5})
     rig.process.wait(rigs.CEILING_S)
     assert not rig.user_processes()
-    assert rig.server.exits()[0]["reason"] == "stopped"
+    assert rig.server.exits()[0]["reason"] in {"stopped", "orphaned"}, "whichever was noticed first"

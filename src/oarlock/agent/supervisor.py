@@ -390,12 +390,13 @@ class Supervisor:
 
     def _linger(self, outcome: record.Outcome) -> None:
         """Stay until everything is acknowledged, then for the freeze after a failure."""
-        if outcome.reason in ("stale", "orphaned"):
+        taken_away = not os.path.isdir(self._task.directory)  # a server may still be told, but is not waited for
+        if outcome.reason == "stale" or (outcome.reason == "orphaned" and not taken_away):
             return
         self._shipper.start()
         self._shipper.nudge()
-        leave_at: float | None = None
-        while not (self._board.delivered or self._board.stale or self._orphaned()):
+        leave_at: float | None = time.monotonic() + LEAVE_WITHIN_S if taken_away else None
+        while not (self._board.delivered or self._board.stale or (leave_at is None and self._orphaned())):
             if self._signalled and leave_at is None:
                 leave_at = time.monotonic() + min(LEAVE_WITHIN_S, self._task.grace_s)
             if leave_at is not None and time.monotonic() >= leave_at:
