@@ -119,3 +119,21 @@ def test_secrets_reach_the_process_and_nothing_else(shell: shells.Shell) -> None
     for path in shell.home.rglob("*"):
         if path.is_file() and path != folder / "hub-token":
             assert b"s3cret-value-of-the-hub" not in path.read_bytes(), path
+
+
+def test_tensorboard_files_where_the_job_asks_for_them(shell: shells.Shell) -> None:
+    shell.write(
+        "logs.py",
+        """
+        from oarlock import train
+        train.init()
+        with train.Session(total_steps=3) as session:
+            for step in session.steps():
+                session.log(loss=1.0)
+        """,
+    )
+    shell.do("run", "--name", "written", "--tensorboard", "--", "python", "logs.py")
+    shell.do("run", "--name", "unwritten", "--", "python", "logs.py")
+    results = {name: shell.home / "results" / shell.job(name)["id"] for name in ("written", "unwritten")}
+    assert list((results["written"] / "tensorboard").glob("events.out.tfevents.*"))
+    assert not results["unwritten"].exists()

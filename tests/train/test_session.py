@@ -60,6 +60,7 @@ def test_under_oarlock_the_job_decides_and_the_agent_is_told(tmp_path: Path, mon
         "OARLOCK_ATTEMPT": 4,
         "OARLOCK_ROUND": 2,
         "OARLOCK_RESTORE": "",
+        "OARLOCK_TENSORBOARD": tmp_path / "results" / "tensorboard",
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, str(value))

@@ -74,6 +74,7 @@ def _of_oarlock(task: Assignment, rendezvous: Rendezvous, process: int, env: Map
         "OARLOCK_TASK_DIR": task.directory,
         "OARLOCK_REPORT": task.report,
         "OARLOCK_RESULTS": task.results,
+        **({"OARLOCK_TENSORBOARD": os.path.join(task.results, "tensorboard")} if task.tensorboard else {}),
     }
     if rendezvous.restore:
         found["OARLOCK_RESTORE"] = os.pathsep.join(rendezvous.restore)

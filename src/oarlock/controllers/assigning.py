@@ -52,6 +52,7 @@ def assignment(
         downloads=spec.data,
         uploads=_uploads(job, task, settings),
         checkpoint_copies=_copies(job),
+        tensorboard=spec.tensorboard,
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,

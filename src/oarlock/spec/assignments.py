@@ -36,6 +36,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     downloads: tuple[jobfile.DataSource, ...] = ()
     uploads: Upload | None = None
+    tensorboard: bool = False
     checkpoint_copies: Copies | None = None
     requirements: str | None = None
     environments: str | None = None

@@ -58,7 +58,7 @@ class Session:
     is made there and the newest `keep` (3) are kept. Where the job says otherwise (OARLOCK_CHECKPOINTS,
     OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) the job decides. Without a directory nothing is saved.
     `total_steps` ends the steps. `per_rank` is state that differs between ranks; it is dropped when their number
-    changes. `logdir` is where TensorBoard's event files go (OARLOCK_RESULTS/tensorboard). `resume=False` begins at the
+    changes. `logdir` is where TensorBoard's event files go (else OARLOCK_TENSORBOARD). `resume=False` begins at the
     first step.
     """
 
@@ -239,10 +239,9 @@ class Session:
         if report:
             report.mkdir(parents=True, exist_ok=True)
             sinks.append(MetricFrames(report / f"metrics-{process}.bin"))
-        results = environ.get("OARLOCK_RESULTS")
-        logdir = Path(self._logdir) if self._logdir else Path(results) / "tensorboard" if results else None
-        if logdir and self.world.is_chief:
-            sinks.append(EventFile(logdir))
+        wanted = self._logdir or environ.get("OARLOCK_TENSORBOARD")
+        if wanted and self.world.is_chief:
+            sinks.append(EventFile(Path(wanted)))
         line = Line(sys.stderr) if report is None and self.world.is_chief else None
         reports = Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)
         stacks = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
