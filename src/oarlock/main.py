@@ -484,6 +484,7 @@ class Engine:
             self.backend,
             clock=time.time,
             monotonic=time.monotonic,
+            cpu=time.thread_time,
             observer=self._meters,
         )
 

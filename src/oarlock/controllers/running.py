@@ -22,6 +22,9 @@ RESYNC_S = 2.0
 HINT_WAIT_S = 30.0
 HINT_SPACING_S = 0.02
 """The first hint wakes at once; those that follow closely are one."""
+PAUSE_PER_CPU_S = 3.0
+PAUSE_MOST_S = 0.5
+"""After a tick that took a second of this thread's CPU a controller rests for so many, but no longer than that."""
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 3.0
 
@@ -52,7 +55,9 @@ def report(what: str, error: Exception) -> None:
 
 
 class Runner:
-    """`clock` is the one by which the controllers reckon; `monotonic` measures how long ticks take."""
+    """`clock` is the one by which the controllers reckon; `monotonic` measures how long ticks take, `cpu` what they
+    cost (seconds of this thread's CPU; by default nothing).
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Runner:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         observer: Observer,
+        cpu: Callable[[], float] = lambda: 0.0,
         resync_s: float = RESYNC_S,
     ) -> None:
         self._controllers = [leading, *controllers]
@@ -73,6 +79,7 @@ class Runner:
         self._clock = clock
         self._monotonic = monotonic
         self._observer = observer
+        self._cpu = cpu
         self._resync_s = resync_s
         self._bells = {controller.name: asyncio.Event() for controller in self._controllers}
         self._stopping = asyncio.Event()
@@ -103,7 +110,10 @@ class Runner:
         bell = self._bells[controller.name]
         while not self._stopping.is_set():
             bell.clear()
+            before = self._cpu()
             failures = failures + 1 if not await self._tick(controller) else 0
+            # Who has much to look at looks less often, and the requests that share the interpreter get their turn.
+            await self._sleep(self._stopping, min(PAUSE_MOST_S, PAUSE_PER_CPU_S * (self._cpu() - before)))
             await self._rest(controller, bell, failures)
 
     async def _tick(self, controller: Controller) -> bool:
