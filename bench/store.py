@@ -44,7 +44,7 @@ def run(url: str | None = None) -> list[table.Row]:
 
 def _job(job_id: str, at: float, phase: phases.Phase = phases.Phase.QUEUED) -> jobs.Job:
     spec = jobfile.JobSpec(command="python train.py --epochs 5", env={f"NAME_{n}": "value" * 4 for n in range(8)})
-    shell = {"PATH": "/usr/local/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/home/ann/work/.venv"}
+    shell = {"PATH": "/usr/local/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/home/user/work/.venv"}
     return jobs.Job(id=job_id, name=job_id, owner="ann", spec=spec, created_at=at, shell=shell, phase=phase)
 
 
