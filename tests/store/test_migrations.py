@@ -71,7 +71,7 @@ async def test_from_each_revision_to_the_present_tables(empty_url: str, start: s
 
 
 async def test_many_that_open_an_empty_database_at_once_make_it_once(empty_url: str) -> None:
-    stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(4)))
+    stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(8)))
     for number, store in enumerate(stores):
         await store.write(lambda t, number=number: t.add_job(nouns.job(f"j-{number}"), at=1.0))
     assert await stores[0].read(lambda v: v.last_seq()) == 4

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from oarlock.store.sql import filesystems
 
 BUSY_TIMEOUT_S = 10.0
 """How long to wait for another process that writes."""
+
+BUSY_LOOK_S = 0.01
+"""How often to look again, where SQLite does not wait itself."""
 
 READERS = 4
 
@@ -77,14 +81,30 @@ def _engine(path: Path, mode: str, *, pool: int, begin: str) -> sa.Engine:
 
 
 def _prepare_writer(connection: sqlite3.Connection, _record: Any) -> None:
-    for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "journal_size_limit=67108864"):
+    mode = _write_ahead(connection)
+    for setting in ("synchronous=FULL", "foreign_keys=ON", "journal_size_limit=67108864"):
         connection.execute(f"PRAGMA {setting}")
-    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "wal":
         raise errors.Unavailable(
             f"SQLite cannot keep a write-ahead log on this file system (it says {mode})",
             hint="Put OARLOCK_HOME on a local disk, or use PostgreSQL.",
         )
+
+
+def _write_ahead(connection: sqlite3.Connection) -> str:
+    """Ask for the write-ahead log, and return the journal mode there is then.
+
+    The first to ask rewrites the file's header, with a lock that was a reader's: SQLite does not let others wait for
+    it (two that wait so would wait for each other), so that `timeout` has no say and the patience is ours.
+    """
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        except sqlite3.OperationalError as failure:
+            if failure.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(BUSY_LOOK_S)
 
 
 def _prepare_reader(connection: sqlite3.Connection, _record: Any) -> None:
