@@ -74,7 +74,7 @@ async def test_many_that_open_an_empty_database_at_once_make_it_once(empty_url: 
     stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(8)))
     for number, store in enumerate(stores):
         await store.write(lambda t, number=number: t.add_job(nouns.job(f"j-{number}"), at=1.0))
-    assert await stores[0].read(lambda v: v.last_seq()) == 4
+    assert await stores[0].read(lambda v: v.last_seq()) == 8
     for store in stores:
         await store.close()
 
