@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from oarlock.scheduler import planning
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
 
@@ -65,9 +63,12 @@ class Cluster:
         self.pools[name] = pools.Pool(name=name, parent=options.get("parent"), limit=limit)
 
     def _job(self, name: str, options: dict[str, str]) -> None:
-        task = plans.GangTask(
+        count = int(options.get("tasks", "1"))
+        ask = plans.Ask(
             role="worker",
-            index=0,
+            count=count,
+            min=int(options.get("min", count)),
+            max=int(options.get("max", count)),
             amount=_amount(options),
             ports=int(options.get("ports", "0")),
             gpu_types=tuple(options["type"].split(",")) if "type" in options else (),
@@ -78,7 +79,7 @@ class Cluster:
             job=name,
             name=name,
             pool=options.get("pool", "default"),
-            tasks=tuple(msgspec.structs.replace(task, index=i) for i in range(int(options.get("tasks", "1")))),
+            asks=(ask,),
             submitted_at=float(options.get("at", len(self.waiting))),
             priority=int(options.get("priority", "50")),
             placement=jobfile.Placement.SPREAD if "spread" in options else jobfile.Placement.PACK,
@@ -103,10 +104,10 @@ class Cluster:
             for i in range(tasks)
         )
         end = options.get("end")
+        ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=amount)
+        gang = plans.Gang(job=name, name=name, pool=options.get("pool", "default"), asks=(ask,), submitted_at=-1.0)
         self.running[name] = plans.Running(
-            job=name,
-            name=name,
-            pool=options.get("pool", "default"),
+            gang=gang,
             holdings=held,
             started_at=0.0,
             expected_end=float(end) if end else None,
@@ -122,9 +123,7 @@ class Cluster:
         gang = self.waiting.pop(name)
         end = options.get("end")
         self.running[name] = plans.Running(
-            job=name,
-            name=name,
-            pool=gang.pool,
+            gang=gang,
             holdings=launch.holdings,
             started_at=0.0,
             expected_end=float(end) if end else None,

@@ -34,9 +34,12 @@ def snapshots(draw: st.DrawFn) -> plans.Snapshot:
 
 @st.composite
 def gangs(draw: st.DrawFn) -> plans.Gang:
-    task = plans.GangTask(
+    count = draw(st.integers(1, 5))
+    ask = plans.Ask(
         role="worker",
-        index=0,
+        count=count,
+        min=count,
+        max=count,
         amount=holdings.Resources(
             draw(st.integers(0, 4)) * 1000, draw(st.integers(0, 3)) << 30, draw(st.sampled_from([0, 0, 1, 2]))
         ),
@@ -49,7 +52,7 @@ def gangs(draw: st.DrawFn) -> plans.Gang:
         job=name,
         name=name,
         pool="default",
-        tasks=tuple(msgspec.structs.replace(task, index=i) for i in range(draw(st.integers(1, 5)))),
+        asks=(ask,),
         submitted_at=float(draw(st.integers(0, 3))),
         priority=draw(st.sampled_from([50, 60])),
         placement=draw(st.sampled_from(list(jobfile.Placement))),

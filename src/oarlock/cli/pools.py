@@ -39,7 +39,7 @@ def pools(client: clients.Client, as_json: bool) -> None:
             view.pool.parent or "",
             amounts(view.pool.reserve),
             amounts(view.pool.limit),
-            f"{view.pool.share:g}",
+            amounts(view.pool.share) or "1",
             held(view.held),
             str(view.running),
             str(view.waiting),

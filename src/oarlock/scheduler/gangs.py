@@ -4,68 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import holdings, jobfile, jobs, plans, quantities, roles
+from oarlock.spec import holdings, intents, jobfile, jobs, plans, quantities, roles
 
 PORTS_PER_TASK = 4
 """Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
 
 
 def gang(job: jobs.Job) -> plans.Gang:
-    """The tasks of `job` that are admitted as one: every role's `min`. (Extras are placed by elastic policies.)"""
+    """What `job` asks for, and what is known of it."""
     return plans.Gang(
         job=job.id,
         name=job.name,
         pool=job.pool,
-        tasks=tuple(tasks(job.spec)),
+        owner=job.owner,
+        asks=tuple(asks(job.spec)),
         submitted_at=job.created_at,
         priority=job.spec.priority,
+        preemptible=job.spec.preemptible,
         placement=job.spec.placement,
         topology=job.spec.topology,
+        mixed=any(role.mixed for role in job.spec.roles.values()),
+        beside=None if job.spec.servers is None else job.spec.servers is jobfile.Beside.BESIDE,
         not_before=job.not_before,
         refusal=job.refusal,
+        served_s=job.served_s,
+        starts=len(job.attempts) if job.attempt is None else job.attempt.number,
+        stopped_at=job.stopped_at,
+        lasts_s=job.lasts_s,
+        curve=job.curve,
+        batch=job.spec.batch,
     )
 
 
-def tasks(spec: jobfile.JobSpec) -> Iterable[plans.GangTask]:
-    """One line for each task, chief first, so that the deciding tasks get the best places."""
+def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
+    """One for each role, chief first, so that the deciding tasks get the best places."""
     for name in sorted(spec.roles, key=_RANK.__getitem__):
         role = spec.roles[name]
-        types = (role.gpu_type,) if isinstance(role.gpu_type, str) else role.gpu_type
-        line = plans.GangTask(
+        yield plans.Ask(
             role=name,
-            index=0,
+            count=role.count,
+            min=role.count if role.min is None else role.min,
+            max=role.count if role.max is None else role.max,
             amount=holdings.Resources(
                 cpus_milli=quantities.cpus_milli(role.held_cpus),
                 memory_bytes=quantities.memory_bytes(role.memory) if role.memory is not None else 0,
                 gpus=int(role.gpus),
+                gpu_milli=round(role.gpus % 1 * 1000),
             ),
             ports=PORTS_PER_TASK + role.nproc - 1,
-            gpu_types=types,
+            gpu_types=(role.gpu_type,) if isinstance(role.gpu_type, str) else role.gpu_type,
             gpu_memory_bytes=quantities.memory_bytes(role.gpu_memory) if role.gpu_memory is not None else 0,
         )
-        for index in range(role.count):
-            yield plans.GangTask(
-                role=line.role,
-                index=index,
-                amount=line.amount,
-                ports=line.ports,
-                gpu_types=line.gpu_types,
-                gpu_memory_bytes=line.gpu_memory_bytes,
-            )
 
 
 def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
-    """A job with an attempt, and when it may end: by its progress where it reports steps, else by its time-out."""
+    """A job with an attempt: what it holds, and when it may end."""
+    live = job.live
     return plans.Running(
-        job=job.id,
-        name=job.name,
-        pool=job.pool,
+        gang=gang(job),
         holdings=tuple(held),
-        started_at=job.live.started_at if job.live else job.created_at,
+        started_at=live.started_at if live else job.created_at,
         expected_end=expected_end(job),
-        priority=job.spec.priority,
-        preemptible=job.spec.preemptible,
+        latest_end=latest_end(job),
+        checkpoint_at=live.checkpoint_at if live else None,
+        stopping=live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN),
+        batch=live.batch if live else None,
     )
+
+
+def latest_end(job: jobs.Job) -> float | None:
+    """Unix seconds by which its time-out and its grace have ended it; None where it has no time-out."""
+    if job.spec.timeout is None or job.live is None or job.live.processing_at is None:
+        return None
+    left_s = quantities.seconds(job.spec.timeout) - job.processed_s
+    return job.live.processing_at + left_s + quantities.seconds(job.spec.grace)
 
 
 def expected_end(job: jobs.Job) -> float | None:

@@ -104,7 +104,7 @@ def _start(snapshot: plans.Snapshot, gang: plans.Gang, now: float, answer: plans
 def _launched(snapshot: plans.Snapshot, answer: plans.Plan, now: float) -> plans.Snapshot:
     started = {launch.job: launch for launch in answer.launches}
     running = tuple(
-        plans.Running(job=gang.job, name=gang.name, pool=gang.pool, holdings=started[gang.job].holdings, started_at=now)
+        plans.Running(gang=gang, holdings=started[gang.job].holdings, started_at=now)
         for gang in snapshot.waiting
         if gang.job in started
     )

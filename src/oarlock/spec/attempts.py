@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from oarlock.spec import phases, roles
+from oarlock.spec import curves, phases, roles
 
 
 class Cause(StrEnum):
@@ -48,6 +48,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_s: float | None = None
     loss: float | None = None
     epoch: float | None = None
+    step_s: float | None = None  # mean seconds of a step since the last report
+    sync_s: float | None = None  # of that, waiting for the exchange of gradients
+    local: int | None = None  # examples that each process takes at once
+    accumulate: int | None = None
+    noise: float | None = None  # gradient noise scale, in examples
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +154,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     restore_step: int | None = None  # of the best checkpoint that was visible when it began
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
+    checkpoint_at: float | None = None  # when that became visible
+    batch: curves.Batch | None = None  # its batch size, where that was decided with its place
 
     def task(self, role: str, index: int) -> Task | None:
         return next((task for task in self.tasks if task.role == role and task.index == index), None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import attempts, holdings, intents, refusals
+from oarlock.spec import attempts, curves, holdings, intents, refusals
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -36,6 +36,21 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
 
     attempt: int
     holdings: tuple[holdings.Holding, ...]
+    reason: str = ""  # why now and why there, one line
+    batch: curves.Batch | None = None
+
+
+class BatchDecided(Event, frozen=True, kw_only=True, tag="batch_decided"):
+    """The scheduler gives the running attempt another batch size; its processes hear of it and take it up."""
+
+    attempt: int
+    batch: curves.Batch
+
+
+class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+    """Its speed was measured at a shape that was not known, or anew: the curve as fitted to all of it. Not logged."""
+
+    curve: curves.Curve
 
 
 class Launched(Event, frozen=True, kw_only=True, tag="launched"):
@@ -128,6 +143,8 @@ AnyEvent = (
     Intended
     | Refused
     | Admitted
+    | BatchDecided
+    | Measured
     | Launched
     | LaunchFailed
     | TaskRegistered

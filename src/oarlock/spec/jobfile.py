@@ -74,6 +74,7 @@ class Role(Part, frozen=True):
     gpus: float = 0
     gpu_type: tuple[str, ...] | str = ()  # in order of preference
     gpu_memory: str | int | None = None
+    mixed: bool = False  # GPUs of several of these types at once will do
     on_success: roles.OnSuccess | None = None  # else by framework and role
     on_failure: roles.OnFailure | None = None
 
@@ -85,6 +86,26 @@ class Role(Part, frozen=True):
 class Strategy(Part, frozen=True):
     kind: StrategyKind = StrategyKind.ALLREDUCE
     compression: Compression = Compression.NONE
+
+
+class Batch(Part, frozen=True):
+    """The batch size of the whole gang, in examples, where the job allows it to be chosen.
+
+    `size` is what the learning rate was set for, and the least; `max` the most with which it still learns;
+    `local_min` to `local_max` what one process may take at once (its memory), more is accumulated.
+    """
+
+    size: int
+    max: int | None = None  # else `size`: fixed
+    local_min: int = 1
+    local_max: int | None = None
+
+
+class Beside(StrEnum):
+    """Where parameter servers go."""
+
+    BESIDE = "beside"  # on the nodes of the workers
+    APART = "apart"  # on nodes without a worker of this job
 
 
 class DataSource(Part, frozen=True):
@@ -141,6 +162,8 @@ class JobSpec(Part, frozen=True):
     freeze: str | float | None = None
     placement: Placement = Placement.PACK
     topology: Topology | None = None
+    servers: Beside | None = None  # where parameter servers go, in relation to workers
+    batch: Batch | None = None
     env: dict[str, str] = {}
     tensorboard: bool = False
 

@@ -21,7 +21,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `ports` is the range [first, last] out of which blocks are held, None where every task has its own
     address.
 
-    `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`.
+    `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`, and
+    `nvlink` too where nothing else is said. `price_per_h` is of the whole machine, in whatever currency all prices are.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     labels: dict[str, str] = {}
     domains: dict[str, str] = {}
+    node_class: str = ""
+    price_per_h: float = 0.0
     ports: tuple[int, int] | None = None
     ready: bool = True
     reason: str = ""

@@ -6,7 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from oarlock.spec import holdings, jobfile, nodes, pools, refusals
+from oarlock.spec import curves, holdings, jobfile, nodes, pools, refusals
+
+Size = tuple[int, ...]
+"""How many tasks of each ask of a gang, in the gang's order; all zero: nothing."""
 
 
 class GangTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,32 +23,126 @@ class GangTask(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_bytes: int = 0
 
 
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gang asks for one role: `min` tasks of one shape or none at all, `max` at most.
+
+    `count` is what its owner would have, where nobody knows better.
+    """
+
+    role: str
+    count: int
+    min: int
+    max: int
+    amount: holdings.Resources  # of one task
+    ports: int = 0  # size of a task's port block, where the node has a port range
+    gpu_types: tuple[str, ...] = ()  # acceptable, in order; empty: any
+    gpu_memory_bytes: int = 0  # of each device
+
+    def task(self, index: int) -> GangTask:
+        return GangTask(
+            role=self.role,
+            index=index,
+            amount=self.amount,
+            ports=self.ports,
+            gpu_types=self.gpu_types,
+            gpu_memory_bytes=self.gpu_memory_bytes,
+        )
+
+
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits for a place: admitted as one, or not at all."""
+    """What a job asks for, and what is known of it: admitted as one, or not at all."""
 
     job: str
     name: str
     pool: str
-    tasks: tuple[GangTask, ...]
+    asks: tuple[Ask, ...]
     submitted_at: float
+    owner: str = ""
     priority: int = 50
+    preemptible: bool = True
     placement: jobfile.Placement = jobfile.Placement.PACK
     topology: jobfile.Topology | None = None
+    mixed: bool = False  # GPUs of several types within the gang will do
+    beside: bool | None = None  # parameter servers on the workers' nodes, away from them, or wherever
     not_before: float | None = None
     refusal: refusals.Refusal | None = None  # the last one written
+    served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended
+    starts: int = 0  # attempts so far
+    stopped_at: float | None = None  # when the scheduler last stopped it
+    lasts_s: float | None = None  # seconds that it still needs, were it to run as its owner asked; None: not known
+    curve: curves.Curve | None = None  # how its speed grows with what it is given, where that is known
+    batch: jobfile.Batch | None = None  # within which its batch size may be chosen
+
+    @property
+    def smallest(self) -> Size:
+        return tuple(ask.min for ask in self.asks)
+
+    @property
+    def wanted(self) -> Size:
+        return tuple(ask.count for ask in self.asks)
+
+    @property
+    def largest(self) -> Size:
+        return tuple(ask.max for ask in self.asks)
+
+    @property
+    def elastic(self) -> bool:
+        return any(ask.min < ask.max for ask in self.asks)
+
+    @property
+    def tasks(self) -> tuple[GangTask, ...]:
+        """Its tasks at the size that was asked for."""
+        return self.at(self.wanted)
+
+    def at(self, size: Size) -> tuple[GangTask, ...]:
+        """Its tasks at `size`."""
+        return tuple(ask.task(index) for ask, count in zip(self.asks, size, strict=True) for index in range(count))
+
+    def amount(self, size: Size) -> holdings.Resources:
+        """What it holds at `size`."""
+        return sum((ask.amount.times(count) for ask, count in zip(self.asks, size, strict=True)), holdings.Resources())
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that holds something."""
+    """A job that holds something. Times are Unix seconds."""
 
-    job: str
-    name: str
-    pool: str
+    gang: Gang
     holdings: tuple[holdings.Holding, ...]
     started_at: float
-    expected_end: float | None = None  # from its time-out or its progress, where known
-    priority: int = 50
-    preemptible: bool = True
+    expected_end: float | None = None  # from its progress, its time-out or earlier runs like it, where known
+    latest_end: float | None = None  # by which it is over whatever happens: its time-out
+    checkpoint_at: float | None = None  # what it did since then is lost when it is stopped; None: since `started_at`
+    stopping: bool = False  # its end was decided: what it holds will be free
+    speed: float | None = None  # progress per second as measured now, in the curve's unit
+    batch: curves.Batch | None = None  # as last decided
+
+    @property
+    def job(self) -> str:
+        return self.gang.job
+
+    @property
+    def name(self) -> str:
+        return self.gang.name
+
+    @property
+    def pool(self) -> str:
+        return self.gang.pool
+
+    @property
+    def size(self) -> Size:
+        """How many tasks of each ask it holds."""
+        return tuple(sum(one.role == ask.role for one in self.holdings) for ask in self.gang.asks)
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cluster wants to be scheduled: the server's settings."""
+
+    policy: str = "goodput"  # of pools that name none; see `scheduler/policies`
+    round_s: float = 60.0  # running gangs are stopped, resized and moved at most so often
+    min_runtime_s: float = 120.0  # a gang that was started is not stopped for others earlier
+    restart_s: float = 30.0  # what a restart is reckoned to cost
+    backfill: bool = True
+    policies: dict[str, dict[str, float]] = {}  # a policy's own parameters by its name, where they are not the default
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,24 +152,50 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[pools.Pool, ...] = ()
     waiting: tuple[Gang, ...] = ()
     running: tuple[Running, ...] = ()
+    rules: Rules = Rules()
+    reallocate: bool = True  # whether running gangs may be touched by this plan
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     holdings: tuple[holdings.Holding, ...]  # attempt 0: whoever commits fills in the number
+    reason: str = ""  # why now and why there, one line
+    batch: curves.Batch | None = None
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole gang is stopped and goes back to the queue."""
+
     job: str
+    reason: str
+    by: str = ""  # the job that gets its place
+
+
+class Resize(msgspec.Struct, frozen=True, kw_only=True):
+    """It is stopped at its next checkpoint, and started again with another number of tasks."""
+
+    job: str
+    size: Size
+    reason: str
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """It is stopped at its next checkpoint, and started again elsewhere: there is room for it in the same plan."""
+
+    job: str
+    to: tuple[holdings.Holding, ...]
     reason: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler decided."""
+    """What the scheduler decided. A job is in one of these at most, `batches` excepted."""
 
     launches: tuple[Launch, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
+    resizes: tuple[Resize, ...] = ()
+    moves: tuple[Move, ...] = ()
     refusals: dict[str, refusals.Refusal] = {}
+    batches: dict[str, curves.Batch] = {}  # running jobs whose batch size is to change
 
 
 class When(StrEnum):
@@ -84,11 +207,12 @@ class When(StrEnum):
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of `oarlock plan FILE`.
 
-    `start` is Unix seconds, None where no end of what holds the place is known.
+    `start` (the earliest) and `latest` are Unix seconds, None where no end of what holds the place is known.
     """
 
     when: When
     message: str
     refusal: refusals.Refusal | None = None
     start: float | None = None
+    latest: float | None = None  # of the range in which it is expected to start; None: not known
     placement: tuple[holdings.Holding, ...] = ()

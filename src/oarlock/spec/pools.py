@@ -8,13 +8,18 @@ DEFAULT = "default"
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Per resource (`cpus`, `memory`, `gpus`) a reservation, a limit (absent: none) and a share. Today's policy reads
-    the limits.
+    """A node of the tree: per resource (`cpus`, `memory`, `gpus`) a reservation (absent: none), a limit (absent: none)
+    and a share (absent: 1). Of the resources in `static` the whole reservation is kept for it, wanted or not; of the
+    others what it does not want is lent.
+
+    `policy` orders the jobs of a leaf; None: the cluster's.
     """
 
     name: str
     parent: str | None = None
     reserve: dict[str, float] = {}
     limit: dict[str, float] = {}
-    share: float = 1.0
+    share: dict[str, float] = {}
+    static: tuple[str, ...] = ()
+    policy: str | None = None
     version: int = 0

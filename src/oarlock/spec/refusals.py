@@ -9,8 +9,13 @@ import msgspec
 
 class Code(StrEnum):
     NO_CAPACITY = "no_capacity"  # it would fit an emptier cluster: who holds what it needs is named
-    BEHIND = "behind"  # it would fit now, but others came first and must not be overtaken
+    BEHIND = "behind"  # others are before it, and what is free is kept for them
+    RESERVED = "reserved"  # it would fit now, and would delay a gang that came first: that one's place is named
+    OUTRANKED = "outranked"  # the policy gives what there is to others for now
+    STOPPING = "stopping"  # its place is being cleared: those that hold it are being stopped for it
     POOL_LIMIT = "pool_limit"  # the pool's limit is used up
+    POOL_SHARE = "pool_share"  # its pool has what it is entitled to, and others want the rest
+    NOT_RESERVED = "not_reserved"  # it must not be preempted, and its pool's reservation is used up
     NEVER_FITS = "never_fits"  # no state of the declared nodes could hold it
     NEVER_IN_POOL = "never_in_pool"  # the pool's limit is below what it needs
     NO_SUCH_DEVICE = "no_such_device"  # no declared node has the GPU type or memory
@@ -44,6 +49,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int = 0  # how many wait before it; grows and shrinks without being a change
     change: str = ""
     not_before: float | None = None
+    kept: tuple[str, ...] = ()  # nodes that are being kept for it until enough of them is free
 
     def same_kind(self, other: Refusal | None) -> bool:
         """Whether nothing has materially changed since `other`: the same reason, and the same shortage."""

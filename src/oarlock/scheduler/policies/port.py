@@ -1,0 +1,68 @@
+"""What a policy is: it says who comes first, how large each may be, and for whom others may be stopped. Nothing else.
+
+A policy sees the candidates of one pool (or of the whole cluster, where all pools have the same policy) and what there
+is to divide among them. It places nothing, and it stops nobody: its wishes are granted one by one, in its order, each
+as a whole and only where there is a place for it (`scheduler/granting.py`); what cannot be granted is refused with its
+reason. So a policy may wish for more than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from oarlock.spec import holdings, plans
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that waits or runs. `served_s`: device-seconds that it has held up to now, all attempts together."""
+
+    gang: plans.Gang
+    running: plans.Running | None = None
+    served_s: float = 0.0
+
+    @property
+    def size(self) -> plans.Size:
+        """What it has: zeros where it waits, or is being stopped."""
+        if self.running is None or self.running.stopping:
+            return (0,) * len(self.gang.asks)
+        return self.running.size
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to divide: the amount within which all wishes together are to stay if they are to be granted, and
+    the devices of each node that is ready, most first (how far a gang on one node can grow).
+    """
+
+    amount: holdings.Resources
+    node_devices: tuple[int, ...] = ()
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level."""
+
+    job: str
+    size: plans.Size
+    level: float = 0.0
+    reason: str = ""  # one line: why before or after others, with the numbers
+
+
+class Policy(Protocol):
+    """Pure: the same candidates in any order give the same wishes, in the same order, one for each candidate.
+
+    A candidate's size is between its gang's `smallest` and `largest`, or zeros. `parameters` are the policy's own, by
+    name, where the rules give them; unknown ones raise InvalidInput.
+    """
+
+    name: str
+
+    def wishes(
+        self,
+        candidates: Sequence[Candidate],
+        budget: Budget,
+        now: float,
+        rules: plans.Rules,
+        parameters: Mapping[str, float],
+    ) -> list[Wish]: ...

@@ -1,0 +1,92 @@
+"""How a job's speed grows with what it is given: measured from what its processes report, fitted in `scheduler/`.
+
+The model of a synchronous step is the one of Pollux (OSDI '21, section 3.2): on `devices` devices of `nodes` nodes,
+each taking `m` examples at once and adding up `s` such (accumulation),
+
+    T_grad = compute_s + compute_per_example_s * m
+    T_sync = 0 (one device), near_s + near_per_device_s * (devices - 2) (one node), or far_... (several)
+    T_step = (s - 1) * T_grad + (T_grad ** overlap + T_sync ** overlap) ** (1 / overlap)
+
+and its statistical efficiency at batch size M against the initial one M0 is (noise + M0) / (noise + M), where `noise`
+is the gradient noise scale in examples (McCandlish et al. 2018, equation 2.8).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured at one shape: the mean of `count` reports. Seconds."""
+
+    nodes: int
+    devices: int
+    local: int  # examples that a process takes at once; 0: it did not say
+    step_s: float  # of the last micro-step with its exchange of gradients
+    sync_s: float  # of that, waiting for the exchange
+    servers: int = 0  # parameter servers
+    count: int = 1
+
+
+class Allreduce(msgspec.Struct, frozen=True, kw_only=True, tag="allreduce"):
+    """The model above. `noise` in examples; None: not known, and the batch size stays what it is.
+
+    `seen` is the largest number of devices that a sample was taken with: beyond twice that nothing is known.
+    """
+
+    compute_s: float
+    compute_per_example_s: float
+    near_s: float = 0.0
+    near_per_device_s: float = 0.0
+    far_s: float = 0.0
+    far_per_device_s: float = 0.0
+    overlap: float = 1.0
+    noise: float | None = None
+    seen: int = 1
+
+
+class Servers(msgspec.Struct, frozen=True, kw_only=True, tag="servers"):
+    """Parameter servers (Optimus, EuroSys '18, section 3.2), of w workers and p servers.
+
+    Steps per second: w / (t0 + t1 w/p + t2 w + t3 p) asynchronously, 1 / (t0 M/w + t1 + t2 w/p + t3 w + t4 p)
+    synchronously with the batch size M. `times` are those t, in seconds.
+    """
+
+    times: tuple[float, ...]
+    synchronous: bool = False
+    batch: float = 0.0
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
+    """Measured or told, not fitted: progress per second with 1, 2, 3... devices, as compactly placed as they can be."""
+
+    rates: tuple[float, ...]
+
+
+Model = Allreduce | Servers | Table
+
+
+class Convergence(msgspec.Struct, frozen=True, kw_only=True):
+    """loss(k) = 1 / (b0 k + b1) + b2 at step k (Optimus, section 3.1)."""
+
+    b0: float
+    b1: float
+    b2: float
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Examples that each process takes at once, and how many such it adds up before the gang exchanges gradients."""
+
+    local: int
+    accumulate: int = 1
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one job. `left` is the progress that it still has to make, in the model's unit: examples at the
+    initial batch size's efficiency (`Allreduce`), steps (`Servers`), whatever `Table` counts. None: not known.
+    """
+
+    model: Model
+    left: float | None = None
+    convergence: Convergence | None = None
+    samples: tuple[Sample, ...] = ()
