@@ -608,7 +608,7 @@ class StoreContract:
     async def test_nodes_pools_and_users_are_written_by_compare_and_swap(self, store: port.Store) -> None:
         for put, item, other in (
             ("put_node", nouns.node("b"), {"ready": False}),
-            ("put_pool", pools.Pool(name="b", limit={"gpus": 8.0}), {"share": 2.0}),
+            ("put_pool", pools.Pool(name="b", limit={"gpus": 8.0}), {"share": {"gpus": 2.0}}),
             ("put_user", users.User(name="b"), {"right": users.Right.ADMIN}),
         ):
             first = await store.write(lambda t, put=put, item=item: getattr(t, put)(item))
