@@ -121,7 +121,7 @@ async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -
         ({"strategy": {"kind": "ps"}}, 409, "unsupported", "strategy.kind"),
         ({"strategy": {"compression": "dgc"}}, 409, "unsupported", "strategy.compression"),
         ({"topology": {"same": "rack"}}, 409, "unsupported", "topology.same"),
-        ({"size": "1-v100"}, 409, "unsupported", "size"),
+        ({"size": "3-v100"}, 422, "invalid_input", "size"),
         ({"roles": {"worker": {"count": 2, "min": 1}}}, 409, "unsupported", "roles.worker.min"),
         ({"roles": {"worker": {"gpus": 0.5}}}, 409, "unsupported", "roles.worker.gpus"),
         ({"pool": "gold"}, 422, "invalid_input", "pool"),

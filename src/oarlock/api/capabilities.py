@@ -23,7 +23,7 @@ class Capability(StrEnum):
     COMPRESSION = "compression"  # gradients are compressed
 
 
-LOCAL: frozenset[Capability] = frozenset()
+LOCAL: frozenset[Capability] = frozenset({Capability.SIZES})
 """What the local backend can do beyond what every backend can."""
 
 

@@ -31,6 +31,7 @@ from oarlock.spec import (
     plans,
     pools,
     refusals,
+    sizes,
     users,
 )
 from oarlock.store import port as stores
@@ -300,7 +301,7 @@ def _judge_shell(shell: dict[str, str]) -> None:
 
 def _job(services: services_module.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
     now = services.clock()
-    spec = submission.spec
+    spec = sizes.filled(submission.spec)
     return jobs.Job(
         id=services_module.fresh_id(services, now),
         name=spec.name or f"{_stem(spec.command)}-{_suffix(services.entropy)}",

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Cluster": {
         "nodes": ("nodes:nodes", "List the machines and who holds what"),
         "pools": ("pools:pools", "List the resource pools"),
+        "sizes": ("sizes:sizes", "List the T-shirt sizes that `run --size` takes"),
         "usage": ("usage:usage", "Sum up device-hours and CPU-hours"),
     },
     "Server": {

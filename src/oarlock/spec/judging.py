@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from oarlock.spec import errors, jobfile, quantities, roles
+from oarlock.spec import errors, jobfile, quantities, roles, sizes
 
 T = TypeVar("T")
 
@@ -119,6 +119,7 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
     yield "secrets", lambda: _secrets(spec.secrets)
     for field in ("image", "dependencies", "size"):
         yield field, lambda field=field: _optional_text(getattr(spec, field))  # type: ignore[misc]
+    yield "size", lambda: sizes.find(spec.size) if spec.size is not None else None
     yield "dependencies", lambda: inside(spec.dependencies) if spec.dependencies is not None else None
     yield "results", lambda: _store(spec.results)
     yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
