@@ -30,6 +30,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
             return (0,) * len(self.gang.asks)
         return self.running.size
 
+    @property
+    def asked(self) -> plans.Size:
+        """What a policy that leaves sizes to the owner wishes for: what was asked for, or more where it has more."""
+        return tuple(max(had, wanted) for had, wanted in zip(self.size, self.gang.wanted, strict=True))
+
+    @property
+    def arrival(self) -> tuple[float, str]:
+        """Sorts by who came first; the id decides between equals."""
+        return self.gang.submitted_at, self.gang.job
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to divide: the amount within which all wishes together are to stay if they are to be granted, and
@@ -57,6 +67,7 @@ class Policy(Protocol):
     """
 
     name: str
+    sizing: bool  # whether the sizes of its wishes are decisions; else they are what the owners asked for
 
     def wishes(
         self,

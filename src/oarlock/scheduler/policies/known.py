@@ -1,0 +1,25 @@
+"""The policies by their names, as settings and pools name them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from oarlock.scheduler.policies import fair, fifo, las, port, priority
+from oarlock.spec import errors
+
+_ALL: tuple[port.Policy, ...] = (fifo, priority, fair, las)
+
+POLICIES: Mapping[str, port.Policy] = {policy.name: policy for policy in _ALL}
+
+
+def named(name: str) -> port.Policy:
+    """Raises InvalidInput for a name that nobody knows."""
+    if name in POLICIES:
+        return POLICIES[name]
+    near = difflib.get_close_matches(name, list(POLICIES), n=1, cutoff=0.5)
+    raise errors.InvalidInput(
+        f"there is no policy {name!r}",
+        hint=f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(POLICIES))}.",
+        path="policy",
+    )

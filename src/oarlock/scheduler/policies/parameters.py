@@ -1,0 +1,37 @@
+"""A policy's parameters: what the rules give, over its defaults. A name that it does not know is refused."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+
+from oarlock.spec import errors
+
+
+def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
+    """All parameters of `policy`. Raises UnknownField for a name that is not among `defaults`, InvalidInput for a value
+    that is no number.
+    """
+    for name, value in given.items():
+        if name not in defaults:
+            near = difflib.get_close_matches(name, list(defaults), n=1, cutoff=0.5)
+            raise errors.UnknownField(
+                f"policy {policy} has no parameter {name!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else _listed(defaults),
+                path=f"policies.{policy}.{name}",
+            )
+        if not math.isfinite(value):
+            raise refused(policy, name, value, "a finite number")
+    return {**defaults, **given}
+
+
+def refused(policy: str, name: str, value: object, wanted: str) -> errors.InvalidInput:
+    """The error for a value that makes no sense; `wanted` says what would."""
+    return errors.InvalidInput(
+        f"{name} of policy {policy} is {value!r}", hint=f"Give {wanted}.", path=f"policies.{policy}.{name}"
+    )
+
+
+def _listed(defaults: Mapping[str, float]) -> str:
+    return f"It has {', '.join(sorted(defaults))}." if defaults else "It has none."

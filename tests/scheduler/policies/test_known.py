@@ -1,0 +1,21 @@
+"""The policies by their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from oarlock.scheduler.policies import known
+from oarlock.spec import errors
+
+
+def test_every_policy_is_found_by_its_own_name() -> None:
+    assert {name: policy.name for name, policy in known.POLICIES.items()} == {name: name for name in known.POLICIES}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"), [("prioritty", "'priority'"), ("lsa", "'las'"), ("x", "There are fair, fifo")]
+)
+def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, hint: str) -> None:
+    with pytest.raises(errors.InvalidInput, match=f"there is no policy '{wrong}'") as refused:
+        known.named(wrong)
+    assert hint in refused.value.hint
