@@ -69,6 +69,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended
     starts: int = 0  # attempts so far
     stopped_at: float | None = None  # when the scheduler last stopped it
+    destined: tuple[holdings.Holding, ...] = ()  # where it was to go, when it was last stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needs, were it to run as its owner asked; None: not known
     curve: curves.Curve | None = None  # how its speed grows with what it is given, where that is known
     batch: jobfile.Batch | None = None  # within which its batch size may be chosen
@@ -113,6 +114,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     latest_end: float | None = None  # by which it is over whatever happens: its time-out
     checkpoint_at: float | None = None  # what it did since then is lost when it is stopped; None: since `started_at`
     stopping: bool = False  # its end was decided: what it holds will be free
+    returns: bool = False  # stopping, and back in the queue afterwards
     speed: float | None = None  # progress per second as measured now, in the curve's unit
     batch: curves.Batch | None = None  # as last decided
 
@@ -172,10 +174,13 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resize(msgspec.Struct, frozen=True, kw_only=True):
-    """It is stopped at its next checkpoint, and started again with another number of tasks."""
+    """It is stopped at its next checkpoint, and started again with another number of tasks: for which there is room, at
+    `to`, in the same plan.
+    """
 
     job: str
     size: Size
+    to: tuple[holdings.Holding, ...]
     reason: str
 
 
