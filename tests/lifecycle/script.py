@@ -5,12 +5,17 @@ that begin with # are for people. `REWRITE_SCENARIOS=1 pytest tests/lifecycle/te
 now.
 
     job SPEC            a new job, SPEC in YAML                 after SECONDS       the clock moves on
-    intend INTENT ...   an intent, `by=` and `reason=`          admit               the scheduler places the gang
-    launched, launch_failed REASON                              register TASK ...   agents at the barrier
-    report TASK [PHASE] [idle=] [step=] [detail=] [rejoin]      exit TASK [code=] [signal=] [oom] [stopped] [reason=]
-    [says=] gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
+    intend INTENT ...   an intent, `by=` and `reason=`
+    admit [ROLE=N] ...  the scheduler places the gang, with N tasks of that role, `reason=`, `batch=LOCALxACCUMULATE`
+    batch LOCALxACCUMULATE  the scheduler gives the attempt another batch size
+    launched, launch_failed REASON
+    register TASK ...   agents at the barrier
+    report TASK [PHASE] [idle=] [step=] [of=] [detail=] [rejoin]
+    exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=]
+    gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
     see TASK STATE      what the backend shows from now on      lose TASK           it shows nothing of it any more
+    account             what it has used, and what it still needs
     notice              observations become events              wants, wake, orders TASK, show, tasks, verdict
     do                  carry out `wants` until only time can change anything: tasks that are made run, killed ones are
     gone
@@ -29,6 +34,7 @@ from oarlock.lifecycle import noticing, orders, stepping, wanting
 from oarlock.spec import (
     actions,
     attempts,
+    curves,
     errors,
     events,
     holdings,
@@ -49,7 +55,7 @@ def new_job(text: str = "{}", *, id: str = "j", created_at: float = START) -> jo
     return jobs.Job(id=id, name="train", owner="alice", spec=spec, created_at=created_at, phase_at=created_at)
 
 
-def places(job: jobs.Job, number: int) -> tuple[holdings.Holding, ...]:
+def places(job: jobs.Job, number: int, sizes: dict[str, int] | None = None) -> tuple[holdings.Holding, ...]:
     return tuple(
         holdings.Holding(
             job=job.id,
@@ -61,8 +67,13 @@ def places(job: jobs.Job, number: int) -> tuple[holdings.Holding, ...]:
             ports=(20000 + 10 * place + index,),
         )
         for place, (role, said) in enumerate(job.spec.roles.items())
-        for index in range(said.count)
+        for index in range((sizes or {}).get(str(role), said.count))
     )
+
+
+def batch(text: str) -> curves.Batch:
+    local, _, accumulate = text.partition("x")
+    return curves.Batch(int(local), int(accumulate or 1))
 
 
 class Play:
@@ -98,8 +109,27 @@ class Play:
         return self.tell(events.Intended(intent=intents.Intent(words[0]), **named))
 
     def on_admit(self, rest: str) -> list[str]:
-        number = int(rest) if rest else (self.job.attempt.number if self.job.attempt else 0) + 1
-        return self.tell(events.Admitted(attempt=number, holdings=places(self.job, number)))
+        words, named = split(rest)
+        number = int(words[0]) if words else (self.job.attempt.number if self.job.attempt else 0) + 1
+        reason = named.pop("reason", "")
+        chosen = batch(named.pop("batch")) if "batch" in named else None
+        claims = places(self.job, number, {role: int(count) for role, count in named.items()})
+        try:
+            return self.tell(events.Admitted(attempt=number, holdings=claims, reason=reason, batch=chosen))
+        except errors.Conflict as refused:
+            return [refused.message]
+
+    def on_batch(self, rest: str) -> list[str]:
+        number = self.job.attempt.number if self.job.attempt else 1
+        said = self.tell(events.BatchDecided(attempt=number, batch=batch(rest)))
+        told = self.job.attempt.batch if self.job.attempt else None
+        return said if said == ["same"] or told is None else [f"batch {told.local}x{told.accumulate}"]
+
+    def on_account(self, rest: str) -> list[str]:
+        job = self.job
+        stopped = f"stopped {self.now - job.stopped_at:g} s ago" if job.stopped_at is not None else "never stopped"
+        left = f"{job.lasts_s:g} s" if job.lasts_s is not None else "an unknown time"
+        return [f"restarts {job.restarts}, served {job.served_s:g}, {stopped}, still needs {left}"]
 
     def on_launched(self, rest: str) -> list[str]:
         for task in self.live.tasks:
@@ -116,7 +146,10 @@ class Play:
 
     def on_report(self, rest: str) -> list[str]:
         words, named = split(rest)
-        progress = attempts.Progress(step=int(named["step"]), at=self.now) if "step" in named else None
+        total = int(named["of"]) if "of" in named else None
+        progress = (
+            attempts.Progress(step=int(named["step"]), at=self.now, total_steps=total) if "step" in named else None
+        )
         phase = next((word for word in words[1:] if word.isupper()), None)
         return self.tell(
             events.TaskReported(

@@ -13,7 +13,7 @@ from tests.lifecycle import script
 
 from oarlock.backends import fake, port
 from oarlock.lifecycle import noticing, orders, stepping, wanting
-from oarlock.spec import actions, assignments, attempts, errors, events, holdings, intents, nodes, phases
+from oarlock.spec import actions, assignments, attempts, curves, errors, events, holdings, intents, nodes, phases, roles
 
 SPECS = (
     "{max_restarts: 1, grace: 2s}",
@@ -22,7 +22,10 @@ SPECS = (
     "{framework: tensorflow, grace: 2s, max_restarts: 1, roles: {chief: {}, worker: {}, ps: {}, evaluator: {}}}",
     "{grace: 1s, max_restarts: 0, freeze: 30s, timeout: 200s, start_timeout: 40s, roles: {worker: {count: 2}}}",
     "{framework: plain, grace: 0s, max_restarts: 3, roles: {worker: {count: 2, on_failure: ignore}}}",
+    "{grace: 2s, max_restarts: 1, roles: {worker: {count: 2, min: 1, max: 3, gpus: 1}}}",
+    "{framework: plain, grace: 1s, roles: {worker: {count: 2, min: 1, on_failure: restart}, ps: {}}}",
 )
+STRONG = tuple(intent for intent in intents.Intent if intent is not intents.Intent.CANCEL)
 KEY_OF = {"attempt": "attempt", "role": "role", "index": "index", "incarnation": "incarnation"}
 
 
@@ -57,6 +60,13 @@ class Interleavings(RuleBasedStateMachine):
             else:
                 assert before.live is None, "one attempt at a time"
         assert before.restarts <= self.job.restarts <= self.job.spec.max_restarts
+        assert before.served_s <= self.job.served_s, "what was used stays used"
+        if before.live is not None and self.job.live is None and before.live.stop is attempts.Cause.STOPPED:
+            assert self.job.restarts == before.restarts, "what we stop is nobody's failure"
+            assert self.job.intent not in {intents.Intent.PREEMPT, intents.Intent.RESIZE} or self.job.terminal
+            for_others = before.intent in {intents.Intent.PREEMPT, intents.Intent.RESIZE}
+            good = self.job.phase is phases.Phase.COMPLETED
+            assert (self.job.stopped_at == self.now) == (for_others and not good) or before.stopped_at == self.now
 
     def of(self, key: attempts.TaskKey) -> dict[str, object]:
         return {name: getattr(key, name) for name in KEY_OF}
@@ -69,9 +79,12 @@ class Interleavings(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(intent=st.sampled_from((intents.Intent.HALT, intents.Intent.RUN, intents.Intent.PREEMPT)))
+    @rule(intent=st.sampled_from(STRONG))
     def wish(self, intent: intents.Intent) -> None:
+        before = self.job
         self.tell(events.Intended(intent=intent, by="alice"))
+        if intents.STRENGTH[before.intent] > intents.STRENGTH[intent] and intent is not intents.Intent.RUN:
+            assert self.job is before, "a lesser wish is not heard"
 
     @rule(sure=st.sampled_from((False, False, False, True)))
     def cancel(self, sure: bool) -> None:
@@ -79,10 +92,30 @@ class Interleavings(RuleBasedStateMachine):
             self.tell(events.Intended(intent=intents.Intent.CANCEL, by="alice"))
 
     @precondition(lambda self: self.job.phase is phases.Phase.QUEUED)
-    @rule()
-    def admit(self) -> None:
+    @rule(size=st.integers(0, 3), local=st.sampled_from((None, 8)))
+    def admit(self, size: int = 0, local: int | None = None) -> None:
+        """With any number of workers that it may have."""
         number = self.job.attempt.number + 1 if self.job.attempt else 1
-        self.tell(events.Admitted(attempt=number, holdings=script.places(self.job, number)))
+        said = self.job.spec.roles.get(roles.RoleName.WORKER)
+        assert said is not None
+        most, least = said.max or said.count, said.min or said.count
+        claims = script.places(self.job, number, {"worker": max(least, min(most, size or said.count))})
+        batch = curves.Batch(local) if local is not None else None
+        self.tell(events.Admitted(attempt=number, holdings=claims, batch=batch))
+        assert self.job.live is not None
+        assert len(self.job.live.tasks) == len(claims)
+
+    @precondition(lambda self: self.job.live is not None)
+    @rule(local=st.integers(1, 3))
+    def decide_batch(self, local: int) -> None:
+        assert self.job.live is not None
+        self.tell(events.BatchDecided(attempt=self.job.live.number, batch=curves.Batch(local)))
+
+    @precondition(lambda self: self.job.live is not None)
+    @rule(step=st.integers(0, 50))
+    def checkpoint(self, step: int) -> None:
+        assert self.job.live is not None
+        self.tell(events.CheckpointVisible(checkpoint_step=step, attempt=self.job.live.number, path=f"step-{step}"))
 
     @rule(dies_after=st.integers(0, 6), recorded=st.booleans())
     def guard(self, dies_after: int, recorded: bool) -> None:

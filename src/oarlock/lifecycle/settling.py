@@ -129,7 +129,7 @@ def _decide(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attem
         return live
     if ends.decided(job.spec, live.tasks):
         return replace(live, stop=attempts.Cause.SUCCEEDED, stop_at=now, stop_message="", stop_task="")
-    if job.intent not in {Intent.PREEMPT, Intent.HALT, Intent.CANCEL}:
+    if job.intent is Intent.RUN:
         return live
     if job.intent is not Intent.CANCEL and ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
         return live

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import blame, ends, settling, verdicts
+from oarlock.lifecycle import blame, ends, settling, sizes, verdicts
 from oarlock.spec import attempts, events, intents, jobs, phases, roles
 
 Intent = intents.Intent
@@ -38,6 +38,9 @@ def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
         return job
     job = replace(job, intent=event.intent, reason=_wish(event))
     live = job.live
+    if live is not None and live.stop is attempts.Cause.STOPPED and event.intent is not Intent.RUN:
+        live = replace(live, stop_message=job.reason)  # it is being stopped for a lesser wish: this one is what counts
+        job = _with(job, live)
     if live is not None and live.frozen_until is not None and event.intent in {Intent.HALT, Intent.CANCEL}:
         job = _with(job, replace(live, frozen_until=min(live.frozen_until, now)))
     return job
@@ -62,6 +65,9 @@ _DONE = {
 
 
 def _wish(event: events.Intended) -> str:
+    """In words. Of a resize the scheduler says all itself: `resized from 4 to 8 workers: ...`, `moved to n1: ...`."""
+    if event.intent is Intent.RESIZE and event.reason:
+        return event.reason
     by = f" by {event.by}" if event.by else ""
     return f"{_DONE[event.intent]}{by}" + (f": {event.reason}" if event.reason else "")
 
@@ -77,9 +83,11 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     number = 1 if last is None else last.number + 1
     if job.phase is not phases.Phase.QUEUED or job.live is not None or event.attempt != number or not event.holdings:
         return job
+    sizes.check(job, event.holdings)
     begun = attempts.Attempt(
         number=number,
         started_at=now,
+        batch=event.batch,
         restore_step=None if last is None else _best(last.checkpoint_step, last.restore_step),
         tasks=tuple(
             attempts.Task(
@@ -95,12 +103,27 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         ),
     )
     return replace(
-        job, attempts=(*job.attempts, begun)[-jobs.KEPT_ATTEMPTS :], refusal=None, not_before=None, reason=""
+        job,
+        attempts=(*job.attempts, begun)[-jobs.KEPT_ATTEMPTS :],
+        refusal=None,
+        not_before=None,
+        reason=event.reason,
     )
 
 
 def _best(made: int | None, restored: int | None) -> int | None:
     return restored if made is None else made
+
+
+def _batch_decided(job: jobs.Job, event: events.BatchDecided, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None or live.stop is not None:
+        return job
+    return _with(job, replace(live, batch=event.batch))
+
+
+def _measured(job: jobs.Job, event: events.Measured, now: float) -> jobs.Job:
+    return replace(job, curve=event.curve)
 
 
 def _launched(job: jobs.Job, event: events.Launched, now: float) -> jobs.Job:
@@ -262,8 +285,9 @@ def _checkpoint_visible(job: jobs.Job, event: events.CheckpointVisible, now: flo
     live = _live(job, event.attempt)
     if live is None:
         return job
-    newest = max(event.checkpoint_step, live.checkpoint_step if live.checkpoint_step is not None else 0)
-    return _with(job, replace(live, checkpoint_step=newest))
+    if live.checkpoint_step is not None and event.checkpoint_step <= live.checkpoint_step:
+        return job
+    return _with(job, replace(live, checkpoint_step=event.checkpoint_step, checkpoint_at=now))
 
 
 def _stopped(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str, now: float) -> attempts.Attempt:
@@ -295,6 +319,8 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.Intended: _intended,
     events.Refused: _refused,
     events.Admitted: _admitted,
+    events.BatchDecided: _batch_decided,
+    events.Measured: _measured,
     events.Launched: _launched,
     events.LaunchFailed: _launch_failed,
     events.TaskRegistered: _registered,

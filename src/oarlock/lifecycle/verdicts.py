@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends
+from oarlock.lifecycle import ends, sizes
 from oarlock.spec import attempts, intents, jobs, phases
 
 Cause = attempts.Cause
@@ -22,6 +22,8 @@ BACKOFF_MOST_S = 30.0
 
 LONG_ENOUGH_S = 300.0
 """An attempt that has processed for so long says that the platform was well meanwhile: failures in a row start anew."""
+
+OF_THE_SCHEDULER = frozenset({intents.Intent.PREEMPT, intents.Intent.RESIZE})
 
 EXIT_TIMEOUT = 124  # as coreutils' timeout
 EXIT_CANCELED = 130  # as a shell's Ctrl-C
@@ -51,6 +53,7 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
     failures = _platform_failures(job, live, verdict)
     ended = msgspec.structs.replace(live, verdict=verdict, ended_at=now)
     intent = job.intent if phase is not phases.Phase.QUEUED else intents.Intent.RUN
+    for_others = verdict.cause is Cause.STOPPED and job.intent in OF_THE_SCHEDULER
     return msgspec.structs.replace(
         job,
         attempts=(*job.attempts[:-1], ended),
@@ -60,6 +63,9 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
         reason=_reason(job, phase, verdict, restart=job.restarts + spent),
         restarts=job.restarts + spent,
         processed_s=job.processed_s + _processed_s(live, now),
+        served_s=job.served_s + sizes.served_s(job, live, now),
+        stopped_at=now if for_others else job.stopped_at,
+        lasts_s=_lasts_s(job, live),
         platform_failures=failures,
         not_before=now + _backoff_s(failures) if failures and phase is phases.Phase.QUEUED else None,
         ended_at=now if phase in phases.TERMINAL else None,
@@ -122,3 +128,18 @@ def _processed_s(live: attempts.Attempt, now: float) -> float:
     if live.processing_at is None:
         return 0.0
     return max(0.0, (live.stop_at if live.stop_at is not None else now) - live.processing_at)
+
+
+def _lasts_s(job: jobs.Job, live: attempts.Attempt) -> float | None:
+    """Seconds that it still needs from where the next attempt takes up, at this one's pace. An attempt that had another
+    number of tasks than the owner asked for does not tell: what was known stays.
+    """
+    if not sizes.as_asked(job, live):
+        return job.lasts_s
+    kept = live.checkpoint_step if live.checkpoint_step is not None else live.restore_step or 0
+    needed = [
+        max(0, task.progress.total_steps - kept) * pace_s
+        for task in live.tasks
+        if task.progress is not None and task.progress.total_steps and (pace_s := task.pace_s) is not None
+    ]
+    return max(needed, default=job.lasts_s)

@@ -82,12 +82,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.role}-{self.index}"
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds from its last report to its last step, at the mean pace since its first report; None: not known."""
+    def pace_s(self) -> float | None:
+        """Seconds that one step takes, as the mean since its first report; None: not known."""
         first, last = self.first_progress, self.progress
-        if first is None or last is None or not last.total_steps or last.step <= first.step:
+        if first is None or last is None or last.step <= first.step:
             return None
-        return max(0, last.total_steps - last.step) * (last.at - first.at) / (last.step - first.step)
+        return (last.at - first.at) / (last.step - first.step)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds from its last report to its last step at that pace; None: not known."""
+        last, pace_s = self.progress, self.pace_s
+        if last is None or pace_s is None or not last.total_steps:
+            return None
+        return max(0, last.total_steps - last.step) * pace_s
 
     def key(self, job: str, attempt: int) -> TaskKey:
         return TaskKey(job, attempt, self.role, self.index, self.incarnation)

@@ -141,7 +141,7 @@ class Transaction(View, Protocol):
 
     def put_job(self, job: Job, happened: Iterable[AnyEvent] = (), *, at: float) -> Job:
         """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress
-        excepted) and one for a change of phase.
+        and `Measured` excepted) and one for a change of phase.
 
         Raises VersionMismatch unless `job.version` is the stored one, Conflict when the stored job is terminal or the
         name, owner or time is another, NotFound when it was removed, NameTaken when a resumed job's name has been taken

@@ -205,10 +205,12 @@ def removed(job: jobs.Job) -> Note:
 
 
 def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEvent]) -> list[Note]:
-    """A record for each event, in their order, then one for a change of phase."""
+    """A record for each event that is logged, in their order, then one for a change of phase."""
     notes: list[Note] = []
     for event in happened:
-        if isinstance(event, events.TaskReported) and not _news(event, before, after):
+        if isinstance(event, events.Measured) or (
+            isinstance(event, events.TaskReported) and not _news(event, before, after)
+        ):
             continue
         data = msgspec.to_builtins(event)
         kind = data.pop("event")

@@ -1,0 +1,39 @@
+"""How many tasks of each role an attempt has, which of an elastic job may be any number between `min` and `max`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oarlock.spec import attempts, errors, holdings, jobs, quantities
+
+
+def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
+    """Raises Conflict where the claims are no gang of this job: each role whole, numbered from 0, within its bounds."""
+    indexes: dict[str, list[int]] = {str(name): [] for name in job.spec.roles}
+    for claim in claims:
+        indexes.setdefault(claim.role, []).append(claim.index)
+    for name, role in job.spec.roles.items():
+        found = sorted(indexes.pop(str(name)))
+        least = role.count if role.min is None else role.min
+        most = role.count if role.max is None else role.max
+        if found != list(range(len(found))) or not least <= len(found) <= most:
+            raise _no_gang(job, f"{name} has the tasks {found}, and is to have {least} to {most}")
+    if indexes:
+        raise _no_gang(job, f"it has no role {next(iter(indexes))}")
+
+
+def served_s(job: jobs.Job, live: attempts.Attempt, now: float) -> float:
+    """Device-seconds that the attempt has held by `now`; CPU-seconds where it holds no device."""
+    roles = [job.spec.roles[task.role] for task in live.tasks]
+    devices = sum(float(role.gpus) for role in roles)
+    held = devices or sum(quantities.cpus_milli(role.held_cpus) for role in roles) / 1000
+    return max(0.0, now - live.started_at) * held
+
+
+def as_asked(job: jobs.Job, live: attempts.Attempt) -> bool:
+    """Whether it has as many tasks of every role as its owner would have."""
+    return all(sum(task.role is name for task in live.tasks) == role.count for name, role in job.spec.roles.items())
+
+
+def _no_gang(job: jobs.Job, what: str) -> errors.Conflict:
+    return errors.Conflict(f"that is no gang of {job.id}: {what}", hint="This is a defect: report it.")
