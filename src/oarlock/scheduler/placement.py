@@ -10,18 +10,29 @@ from oarlock.spec import holdings, jobfile, plans
 Claims = tuple[holdings.Holding, ...]
 
 
-def place(gang: plans.Gang, room: rooms.Room) -> Claims | None:
-    """The holdings of the whole gang, or None. `room` is left as it was: the caller takes them.
+def place(
+    gang: plans.Gang,
+    room: rooms.Room,
+    size: plans.Size | None = None,
+    *,
+    keep: frozenset[str] = frozenset(),
+    prefer: Sequence[str] = (),
+) -> Claims | None:
+    """The holdings of the gang at `size` (None: as it was asked for), all of them, or None. `room` is left as it was:
+    the caller takes them.
 
     A gang has one type of GPU: the first of its acceptable types with which it fits. A required domain of the topology
-    is kept; a preferred one is tried first.
+    is kept; a preferred one is tried first. Nodes named in `keep` are not used; those in `prefer`, where it stood
+    before, come first among equals.
     """
+    tasks = gang.at(gang.wanted if size is None else size)
+    mark = room.mark()
     for gpu_type in gpu_types(gang, room):
         for candidates in _candidates(gang, room):
-            claims = tuple(_fill(gang, gang.tasks, candidates, gpu_type))
-            for claim in claims:
-                room.nodes[claim.node].give_back(claim)
-            if len(claims) == len(gang.tasks):
+            free = [node for node in candidates if node.node.name not in keep]
+            claims = tuple(_fill(gang, tasks, free, gpu_type, room))
+            room.rollback(mark)
+            if len(claims) == len(tasks):
                 return claims
     return None
 
@@ -30,8 +41,9 @@ def most(gang: plans.Gang, room: rooms.Room) -> int:
     """How many of its tasks would fit now, were it not a gang."""
     counts = [0]
     for gpu_type in gpu_types(gang, room):
-        claims = _fill(gang, gang.tasks, room.ready(), gpu_type)
-        room.give_back(claims)
+        mark = room.mark()
+        claims = _fill(gang, gang.tasks, room.ready(), gpu_type, room)
+        room.rollback(mark)
         counts.append(len(claims))
     return max(counts)
 
@@ -63,7 +75,11 @@ def _candidates(gang: plans.Gang, room: rooms.Room) -> list[list[rooms.NodeRoom]
 
 
 def _fill(
-    gang: plans.Gang, tasks: Sequence[plans.GangTask], candidates: Sequence[rooms.NodeRoom], gpu_type: str | None
+    gang: plans.Gang,
+    tasks: Sequence[plans.GangTask],
+    candidates: Sequence[rooms.NodeRoom],
+    gpu_type: str | None,
+    room: rooms.Room,
 ) -> list[holdings.Holding]:
     """Take room for the tasks one by one, the largest first; stop at the first that does not fit."""
     taken: list[holdings.Holding] = []
@@ -73,7 +89,7 @@ def _fill(
         for node in sorted(candidates, key=lambda node: _preference(gang, node, here)):
             best = node.claim(gang.job, task, gpu_type if task.amount.gpus else None)
             if best is not None:
-                node.take(best)
+                room.take([best])
                 break
         if best is None:
             break

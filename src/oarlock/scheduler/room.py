@@ -74,13 +74,30 @@ def accepts(task: plans.GangTask, device: nodes.Device, gpu_type: str | None) ->
 
 
 class Room:
-    """All nodes' room. `place` changes nothing when it returns None."""
+    """All nodes' room. What is taken and given back after a `mark` is undone by `rollback`."""
 
-    def __init__(self, of: Iterable[nodes.Node], held: Iterable[holdings.Holding] = ()) -> None:
+    def __init__(self, of: Iterable[nodes.Node] = (), held: Iterable[holdings.Holding] = ()) -> None:
+        self._settle(of, held)
+
+    def _settle(self, of: Iterable[nodes.Node], held: Iterable[holdings.Holding]) -> None:
         self.nodes = {node.name: NodeRoom(node) for node in sorted(of, key=lambda node: node.name)}
+        self._done: list[tuple[bool, tuple[holdings.Holding, ...]]] = []  # since the beginning: taken, or given back
         for holding in held:
             if holding.node in self.nodes:
                 self.nodes[holding.node].take(holding)
+
+    def follow(self, of: Sequence[nodes.Node], running: Sequence[plans.Running]) -> None:
+        """Become the room of this snapshot: what a room made of it afresh would be. Earlier marks mean nothing then."""
+        self._settle(of, (holding for job in running for holding in job.holdings))
+
+    def mark(self) -> int:
+        return len(self._done)
+
+    def rollback(self, mark: int) -> None:
+        """Undo what was taken and given back since `mark`."""
+        while len(self._done) > mark:
+            taken, claims = self._done.pop()
+            self._change(claims, taken=not taken)
 
     def ready(self) -> list[NodeRoom]:
         return [room for room in self.nodes.values() if room.node.ready]
@@ -92,13 +109,27 @@ class Room:
         return sum((room.node.capacity for room in self.nodes.values()), NOTHING)
 
     def take(self, claims: Iterable[holdings.Holding]) -> None:
-        for claim in claims:
-            self.nodes[claim.node].take(claim)
+        claims = tuple(claims)
+        self._done.append((True, claims))
+        self._change(claims, taken=True)
 
     def give_back(self, claims: Iterable[holdings.Holding]) -> None:
+        claims = tuple(claims)
+        self._done.append((False, claims))
+        self._change(claims, taken=False)
+
+    def _change(self, claims: Iterable[holdings.Holding], *, taken: bool) -> None:
         for claim in claims:
-            if claim.node in self.nodes:
-                self.nodes[claim.node].give_back(claim)
+            if (node := self.nodes.get(claim.node)) is not None:
+                node.take(claim) if taken else node.give_back(claim)
+
+    def slots(self, ask: plans.Ask, *, mixed: bool = False) -> int:
+        """How many tasks of `ask` would fit now in all, on one type of GPU unless `mixed`."""
+        kinds: list[str | None] = [None]
+        if ask.amount.gpus and not mixed:
+            present = {device.type for node in self.ready() for device in node.node.devices}
+            kinds = [kind for kind in ask.gpu_types or sorted(present) if kind in present]
+        return max((sum(_count(node, ask, kind) for node in self.ready()) for kind in kinds), default=0)
 
     def domains(self, level: str) -> list[list[NodeRoom]]:
         """The ready nodes by their domain of that level, the domain with the least room first."""
@@ -108,6 +139,16 @@ class Room:
             if name is not None:
                 groups.setdefault(name, []).append(room)
         return sorted(groups.values(), key=_total_free)
+
+
+def _count(node: NodeRoom, ask: plans.Ask, gpu_type: str | None) -> int:
+    taken: list[holdings.Holding] = []
+    while len(taken) < ask.count and (claim := node.claim("", ask.task(len(taken)), gpu_type)) is not None:
+        node.take(claim)
+        taken.append(claim)
+    for claim in taken:
+        node.give_back(claim)
+    return len(taken)
 
 
 def _total_free(rooms: Sequence[NodeRoom]) -> tuple[int, int, int]:
