@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from oarlock.spec import holdings
+
 DEFAULT = "default"
+"""The pool of jobs that name none. It is there without anybody making it."""
+
+RESOURCES = ("gpus", "cpus", "memory")
+"""What pools reserve, limit and share: devices, cores, bytes."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +29,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     static: tuple[str, ...] = ()
     policy: str | None = None
     version: int = 0
+
+
+def amounts(of: holdings.Resources) -> dict[str, float]:
+    """The same amount by the names and in the units of pools: devices, cores, bytes; zeros too."""
+    return {"gpus": of.devices, "cpus": of.cpus_milli / 1000, "memory": float(of.memory_bytes)}
