@@ -623,6 +623,18 @@ class StoreContract:
             assert listed == [replace(item, name="a", version=1), second]
         assert (await store.read(lambda v: v.user("b"))).right is users.Right.ADMIN
 
+    async def test_a_pool_is_removed_once_its_jobs_are_over(self, store: port.Store) -> None:
+        await store.write(lambda t: (t.put_pool(pools.Pool(name="a")), t.put_pool(pools.Pool(name="b"))))
+        await add(store, "j-1", pool="a")
+        await add(store, "j-2", pool="b", phase=phases.Phase.HALTED)
+        for name, holder in (("a", "j-1"), ("b", "j-2")):
+            with pytest.raises(errors.Conflict, match=f"{holder} is in pool {name}"):
+                await store.write(lambda t, name=name: t.remove_pool(name))
+        await finish(store, "j-1")
+        await store.write(lambda t: (t.remove_pool("a"), t.remove_pool("a"), t.remove_pool("\ud800")))
+        assert [pool.name for pool in await store.read(lambda v: v.pools())] == ["b"]
+        assert (await store.write(lambda t: t.put_pool(pools.Pool(name="a")))).version == 1
+
     async def test_a_node_comes_back_with_all_it_has(self, store: port.Store) -> None:
         node = nodes.Node(
             name="n",

@@ -36,6 +36,8 @@ class TaskPhase(StrEnum):
 TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELED})
 """A job in one of these never changes again."""
 
+NOT_OVER = frozenset(Phase) - TERMINAL
+
 RUNNING = frozenset({Phase.DEPLOYING, Phase.DOWNLOADING, Phase.PROCESSING, Phase.STORING})
 """A job in one of these has an attempt and holdings."""
 

@@ -22,7 +22,7 @@ from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
-from oarlock.spec.phases import Phase
+from oarlock.spec.phases import NOT_OVER, Phase
 from oarlock.spec.pools import Pool
 from oarlock.spec.users import Token, User
 from oarlock.store import port, rules, waiting
@@ -340,6 +340,11 @@ class MemoryTransaction:
 
     def put_pool(self, pool: Pool) -> Pool:
         return _swap("pool", self._pools, pool)
+
+    def remove_pool(self, name: str) -> None:
+        for job in self.jobs(port.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
+            raise rules.has_jobs(name, job.id)
+        self._pools.drop(name)
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.job not in self._jobs:

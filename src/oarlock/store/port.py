@@ -183,6 +183,10 @@ class Transaction(View, Protocol):
 
     def put_pool(self, pool: Pool) -> Pool: ...
 
+    def remove_pool(self, name: str) -> None:
+        """Again: nothing. Raises Conflict while a job that is not over is in it."""
+        ...
+
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Again for the same path: nothing."""
         ...

@@ -106,6 +106,12 @@ def in_use(node: str, holder: str) -> errors.Conflict:
     )
 
 
+def has_jobs(pool: str, job: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"job {job} is in pool {pool}", hint="Wait for its end, or cancel it.", detail={"pool": pool, "job": job}
+    )
+
+
 def name_taken(job: jobs.Job, holder: str) -> errors.NameTaken:
     return errors.NameTaken(
         f"{job.owner} has an active job of the name {job.name!r} already: {holder}",

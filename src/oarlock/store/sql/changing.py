@@ -18,6 +18,7 @@ from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
+from oarlock.spec.phases import NOT_OVER
 from oarlock.spec.pools import Pool
 from oarlock.spec.users import Token, User
 from oarlock.store import port, rules
@@ -254,6 +255,12 @@ class SqlTransaction(reading.SqlView):
 
     def put_pool(self, pool: Pool) -> Pool:
         return self._swap("pool", schema.pools, pool)
+
+    def remove_pool(self, name: str) -> None:
+        for job in self.jobs(port.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
+            raise rules.has_jobs(name, job.id)
+        if rules.storable(name):
+            self._connection.execute(sa.delete(schema.pools).where(schema.pools.c.name == name))
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         if self.job(checkpoint.job) is None:
