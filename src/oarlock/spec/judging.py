@@ -102,9 +102,9 @@ def judge(spec: jobfile.JobSpec) -> None:
 
 
 def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]:
-    yield "name", lambda: _name(spec.name) if spec.name is not None else None
+    yield "name", lambda: check_name(spec.name) if spec.name is not None else None
     yield "command", lambda: _command(spec.command)
-    yield "pool", lambda: _name(spec.pool)
+    yield "pool", lambda: check_name(spec.pool)
     yield "roles", lambda: _roles(spec)
     for name, role in spec.roles.items():
         yield f"roles.{name}", lambda name=name, role=role: _role(name, role)  # type: ignore[misc]
@@ -233,7 +233,7 @@ def text(value: str, most: int = jobfile.MAX_TEXT_BYTES) -> None:
 
 def _secrets(secrets: tuple[jobfile.Secret, ...]) -> None:
     for place, secret in enumerate(secrets):
-        _name(secret.name, f"secrets[{place}].name")
+        check_name(secret.name, f"secrets[{place}].name")
 
 
 def _optional_text(value: str | None) -> None:
@@ -258,7 +258,8 @@ def _store(value: str | None) -> None:
         raise errors.InvalidInput(f"{_short(value)!r} names no bucket", hint=f"Write {scheme}://BUCKET/PATH.")
 
 
-def _name(value: str, path: str = "") -> None:
+def check_name(value: str, path: str = "") -> None:
+    """Refuse what is no name of a job, a pool or a secret."""
     if len(value) > jobfile.MAX_NAME_LENGTH or not _NAME.fullmatch(value):
         raise errors.InvalidInput(
             f"{_short(value)!r} is no name",
