@@ -15,7 +15,7 @@ from oarlock.controllers import assigning, guardian, inventory, leading, leftove
 from oarlock.data import port as data
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
-from oarlock.spec import attempts, errors, events, holdings, intents, jobs, judging, nodes, observations, phases
+from oarlock.spec import attempts, errors, events, holdings, intents, jobs, judging, nodes, observations, phases, plans
 from oarlock.store import memory
 from oarlock.store import port as stores
 
@@ -24,6 +24,7 @@ STEP_S = 0.25
 SETTINGS = assigning.Settings(server="http://127.0.0.1:7317", task_secret=b"s" * 32, checkpoints="/ckpt")
 
 Phase = phases.Phase
+RULES = plans.Rules(policy="priority", round_s=10.0, min_runtime_s=20.0)
 LIVES_AND_SUCCEEDS = fake.Behaviour(runs_s=5.0, at_barrier=True, lingers=True)
 
 
@@ -84,7 +85,9 @@ class NoBlanks:
 class Server:
     """One server's controllers. Several may share a plant; one that is killed is simply never ticked again."""
 
-    def __init__(self, plant: Plant, name: str, *, plan: scheduling.Plan = planning.plan) -> None:
+    def __init__(
+        self, plant: Plant, name: str, *, plan: scheduling.Plan = planning.plan, rules: plans.Rules = RULES
+    ) -> None:
         self.name = name
         self.plant = plant
         self.reports: list[tuple[str, str]] = []
@@ -95,7 +98,9 @@ class Server:
             backend, plant.logs, plant.metrics, blanker=lambda job: NoBlanks(), clock=plant.clock
         )
         self.inventory = inventory.Inventory(plant.store, backend, self.leading, clock=plant.clock)
-        self.scheduling = scheduling.Scheduling(plant.store, self.leading, plan, clock=plant.clock, report=self.report)
+        self.scheduling = scheduling.Scheduling(
+            plant.store, self.leading, plan, clock=plant.clock, report=self.report, rules=rules
+        )
         self.guardian = guardian.Guardian(
             plant.store, backend, self.leading, left, SETTINGS, clock=plant.clock, report=self.report
         )

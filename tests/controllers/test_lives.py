@@ -9,7 +9,7 @@ import pytest
 from tests.controllers.plant import Phase, Plant, Server, machine
 
 from oarlock.backends import fake
-from oarlock.controllers import scheduling
+from oarlock.controllers import rounds
 from oarlock.scheduler import planning
 from oarlock.spec import attempts, events, holdings, phases, plans, refusals
 
@@ -168,7 +168,7 @@ async def test_what_does_not_fit_is_refused_with_numbers_once(plant: Plant) -> N
 async def test_a_refusal_that_only_counts_down_is_written_now_and_then(plant: Plant) -> None:
     calls = []
 
-    def counting(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+    def counting(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
         calls.append(now)
         refusal = refusals.Refusal(
             code=refusals.Code.NO_CAPACITY, message=f"{len(calls)}", free={"cpus": 1.0 * len(calls)}
@@ -209,7 +209,7 @@ async def test_a_kill_that_was_lost_is_asked_again(plant: Plant) -> None:
 async def test_a_long_queue_is_planned_by_its_head_and_now_and_then_as_a_whole(plant: Plant) -> None:
     sizes = []
 
-    def watching(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+    def watching(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
         sizes.append(len(snapshot.waiting))
         return planning.plan(snapshot, now)
 
@@ -219,12 +219,12 @@ async def test_a_long_queue_is_planned_by_its_head_and_now_and_then_as_a_whole(p
         plant.behaviours[job_id] = fake.Behaviour(runs_s=0.5 + index % 7 * 0.3, at_barrier=True, lingers=True)
     await plant.until_rest(within_s=600.0)
     assert set((await plant.phases()).values()) == {Phase.COMPLETED}
-    assert sizes.count(scheduling.HEAD) > sum(size > scheduling.HEAD for size in sizes) > 5
+    assert sizes.count(rounds.HEAD) > sum(size > rounds.HEAD for size in sizes) > 5
 
 
 async def test_what_a_head_overlooks_the_next_whole_plan_finds(plant: Plant) -> None:
     """Those in front wait for something that no node has; the last one fits."""
-    for _ in range(scheduling.HEAD + 10):
+    for _ in range(rounds.HEAD + 10):
         await plant.submit("{roles: {worker: {cpus: 4000}}}")
     small = await plant.submit()
     await plant.until_phase(small, Phase.COMPLETED, within_s=30.0)
@@ -294,7 +294,7 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
     await plant.until_phase(job_id, Phase.PROCESSING)
     asked = []
 
-    def preempting(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+    def preempting(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
         if snapshot.running and not asked:
             asked.append(now)
             return plans.Plan(preemptions=(plans.Preemption(job=job_id, reason="room for digits"),))
@@ -310,7 +310,7 @@ async def test_preemption_is_recorded_and_the_job_waits_again() -> None:
 
 async def test_a_claim_that_somebody_else_made_meanwhile_stops_one_launch_alone(plant: Plant) -> None:
 
-    def greedy(snapshot: plans.Snapshot, now: float) -> plans.Plan:
+    def greedy(snapshot: plans.Snapshot, now: float, memo: object) -> plans.Plan:
         """Forgets what is held: both gangs get the first place."""
         bare = [planning.plan(plans.Snapshot(nodes=snapshot.nodes, waiting=(gang,)), now) for gang in snapshot.waiting]
         return plans.Plan(launches=tuple(launch for one in bare for launch in one.launches))

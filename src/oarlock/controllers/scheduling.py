@@ -1,44 +1,40 @@
 """Gangs into places: builds the snapshot, asks the scheduler for a plan, and commits what it says.
 
 Each launch is committed whole: holdings, attempt and phase in one transaction, in which the job is looked at again, so
-that a plan that has grown old launches nothing. A refusal is written when it says something new.
+that a plan that has grown old launches nothing. Who is to make room, or to run at another size or place, is told so
+(`stops`): it ends at its next checkpoint and waits again, and a later plan, derived anew, launches both. A refusal is
+written when it says something new.
 
 A thousand waiting jobs must not make each start of one of them slow. So a plan is asked for only when something has
-changed that a scheduler can see; while the queue is long, most plans look at its head alone, and a plan of all of it
-follows at most every `FULL_ROUND_S`; and of refusals that only count down, few are written.
+changed that a scheduler can see, or time has come (`rounds`); while the queue is long, most plans look at its head
+alone; and of refusals that only count down, few are written. What a plan has worked out is kept for the next one in a
+memo that is the scheduler's own. The log does not tell progress: those that run are read again for each plan that may
+touch them.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from oarlock.controllers import batches, rosters
+from oarlock.controllers import batches, candidates, rosters, rounds, stops
 from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
-from oarlock.scheduler import gangs
-from oarlock.spec import events, failpoints, intents, jobs, nodes, phases, plans, pools, refusals
+from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, refusals
 from oarlock.store import port as stores
 
-HEAD = 64
-"""Waiting gangs that every plan looks at."""
-
-FULL_ROUND_S = 2.0
-RESYNC_S = 5.0
-"""While anything waits, a plan is made at least so often: nodes and pools change without a line in the log."""
+Named = TypeVar("Named", nodes.Node, pools.Pool)
 
 REFUSAL_AGE_S = 30.0
 """A refusal that differs from the last one in its numbers only is written when that one is so old."""
 
-RETRY_S = 0.5
-"""After a launch that somebody else's claim has prevented, and while the first node has yet to be heard of."""
-
 
 class Plan(Protocol):
-    def __call__(self, snapshot: plans.Snapshot, now: float) -> plans.Plan: ...
+    """`memo` is one object for as long as this server leads; the plan is the same without it."""
+
+    def __call__(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan: ...
 
 
 class Scheduling:
@@ -52,19 +48,22 @@ class Scheduling:
         *,
         clock: Callable[[], float],
         report: batches.Report,
+        rules: plans.Rules | None = None,
+        memo: Callable[[], Any] = dict,
     ) -> None:
         self._store = store
         self._leading = leading
         self._plan = plan
         self._clock = clock
         self._report = report
+        self._rules = rules or plans.Rules()
+        self._memo = memo()
         self._roster = rosters.Roster(store)
-        self._gangs: dict[str, tuple[int, plans.Gang]] = {}
-        self._running: dict[str, tuple[int, plans.Running]] = {}
+        self._rounds = rounds.Rounds(self._rules.round_s)
+        self._candidates = candidates.Candidates()
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}
-        self._ground: tuple[list[nodes.Node], list[pools.Pool]] = ([], [])
-        self._full_at = 0.0
+        self._ground: tuple[tuple[nodes.Node, ...], tuple[pools.Pool, ...]] = ((), ())
         self._retry = False
         self._due: float | None = 0.0
 
@@ -76,18 +75,33 @@ class Scheduling:
         if epoch is None:
             self._due = None
             return
-        changed = self._notice(await self._roster.refresh())
-        if not changed and self._due is not None and now < self._due <= now + RESYNC_S:
+        if not self._notice(await self._roster.refresh()) and not self._rounds.is_due(now):
+            self._due = self._rounds.due
             return
-        ground = await self._store.read(lambda view: (view.nodes(), view.pools()))
-        if ground != self._ground:
-            self._ground, self._full_at = ground, 0.0
-        waiting = self._waiting()
-        full = len(waiting) <= HEAD or not 0 <= now - self._full_at < FULL_ROUND_S
-        if full:
-            self._full_at = now
-        await self._round(waiting if full else self._head(waiting), epoch, now)
-        self._due = self._next_due(waiting, full=full, now=now)
+        await self._look_around()
+        touches = self._rounds.touches(now)
+        if touches:
+            await self._read_progress()
+        waiting = [job for job in self._roster.jobs.values() if rounds.waits(job)]
+        if waiting or (touches and self._roster.held):
+            whole = self._rounds.whole(len(waiting), now, touches=touches)
+            snapshot = self._snapshot(waiting if whole else self._rounds.head(waiting), touches=touches)
+            plan = self._plan(snapshot, now, self._memo)
+            self._rounds.planned(snapshot, plan, now, whole=whole)
+            await self._commit(plan, epoch, now)
+        self._rest(waiting, now)
+
+    async def _look_around(self) -> None:
+        """Nodes and pools; those that are as they were stay the same objects."""
+        seen = await self._store.read(lambda view: (tuple(view.nodes()), tuple(view.pools())))
+        if seen != self._ground:
+            self._ground = (_same(self._ground[0], seen[0]), _same(self._ground[1], seen[1]))
+            self._rounds.start_anew()
+
+    async def _read_progress(self) -> None:
+        running = [job_id for job_id in self._roster.held if _processes(self._roster.jobs.get(job_id))]
+        await self._roster.reread(running)
+        self._notice(running)
 
     def _notice(self, changed: Iterable[str]) -> bool:
         """Whether among these jobs is one that a scheduler sees differently now."""
@@ -97,56 +111,44 @@ class Scheduling:
             if shape != self._shapes.get(job_id):
                 differs = True
             if shape is None:
-                for known in (self._shapes, self._gangs, self._running, self._refused_at):
-                    known.pop(job_id, None)
+                self._shapes.pop(job_id, None)
+                self._refused_at.pop(job_id, None)
+                self._candidates.forget(job_id)
             else:
                 self._shapes[job_id] = shape
+        if differs:
+            self._rounds.changed()
         return differs
 
-    def _waiting(self) -> list[jobs.Job]:
-        return [job for job in self._roster.jobs.values() if _waits(job)]
-
-    def _head(self, waiting: list[jobs.Job]) -> list[jobs.Job]:
-        """Those that any policy looks at first. Whom this overlooks, the next plan of all of them finds."""
-        return heapq.nsmallest(HEAD, waiting, key=lambda job: (-job.spec.priority, job.created_at, job.id))
-
-    async def _round(self, waiting: list[jobs.Job], epoch: int, now: float) -> None:
-        if not waiting and not self._roster.held:
-            return
+    def _snapshot(self, waiting: list[jobs.Job], *, touches: bool) -> plans.Snapshot:
         ground_nodes, ground_pools = self._ground
-        snapshot = plans.Snapshot(
-            nodes=tuple(ground_nodes),
-            pools=tuple(ground_pools),
-            waiting=tuple(self._gang(job) for job in waiting),
-            running=tuple(self._holder(self._roster.jobs[job_id]) for job_id in self._roster.held),
+        held = ((self._roster.jobs[job_id], claims) for job_id, claims in self._roster.held.items())
+        return plans.Snapshot(
+            nodes=ground_nodes,
+            pools=ground_pools,
+            waiting=tuple(self._candidates.gang(job) for job in waiting),
+            running=tuple(self._candidates.running(job, claims) for job, claims in held),
+            rules=self._rules,
+            reallocate=touches,
         )
-        plan = self._plan(snapshot, now)
+
+    async def _commit(self, plan: plans.Plan, epoch: int, now: float) -> None:
+        """Launches first: what is free is taken before anybody is stopped for more."""
         failpoints.hit("scheduling.before_commit")
         await self._launch(plan.launches, epoch, now)
-        await self._preempt(plan.preemptions, epoch, now)
+        failpoints.hit("scheduling.after_launches")
+        await self._tell(stops.of(plan, self._roster.jobs), epoch, now)
+        failpoints.hit("scheduling.after_stops")
+        await self._tell(self._batches(plan), epoch, now)
         await self._refuse(plan.refusals, epoch, now)
         failpoints.hit("scheduling.after_commit")
-
-    def _gang(self, job: jobs.Job) -> plans.Gang:
-        version, gang = self._gangs.get(job.id, (0, None))
-        if gang is None or version != job.version:
-            gang = gangs.gang(job)
-            self._gangs[job.id] = (job.version, gang)
-        return gang
-
-    def _holder(self, job: jobs.Job) -> plans.Running:
-        version, running = self._running.get(job.id, (0, None))
-        if running is None or version != job.version:
-            running = gangs.running(job, self._roster.held[job.id])
-            self._running[job.id] = (job.version, running)
-        return running
 
     async def _launch(self, launches: tuple[plans.Launch, ...], epoch: int, now: float) -> None:
         def commit(tx: stores.Transaction, launch: plans.Launch) -> tuple[jobs.Job, events.Admitted] | None:
             job = tx.job(launch.job)
             number = 1 if job is None or job.attempt is None else job.attempt.number + 1
             claims = tuple(msgspec.structs.replace(claim, attempt=number) for claim in launch.holdings)
-            admitted = events.Admitted(attempt=number, holdings=claims)
+            admitted = events.Admitted(attempt=number, holdings=claims, reason=launch.reason, batch=launch.batch)
             after = stepping.step(job, admitted, now) if job is not None else None
             if after is None or after is job:  # it is not what it was when the plan was made
                 return None
@@ -162,15 +164,13 @@ class Scheduling:
                 self._roster.hold(launched[0], launched[1].holdings)
                 self._notice([launched[0].id])
 
-    async def _preempt(self, preemptions: tuple[plans.Preemption, ...], epoch: int, now: float) -> None:
-        await self._tell(
-            [
-                (one.job, events.Intended(intent=intents.Intent.PREEMPT, by="scheduler", reason=one.reason))
-                for one in preemptions
-            ],
-            epoch,
-            now,
-        )
+    def _batches(self, plan: plans.Plan) -> list[tuple[str, events.AnyEvent]]:
+        known = ((job_id, self._roster.jobs.get(job_id), batch) for job_id, batch in plan.batches.items())
+        return [
+            (job_id, events.BatchDecided(attempt=job.live.number, batch=batch))
+            for job_id, job, batch in known
+            if job is not None and job.live is not None
+        ]
 
     async def _refuse(self, refused: dict[str, refusals.Refusal], epoch: int, now: float) -> None:
         worth = [(job_id, refusal) for job_id, refusal in refused.items() if self._says_something(job_id, refusal, now)]
@@ -191,28 +191,26 @@ class Scheduling:
         self._roster.adopt(written)
         self._notice([job.id for job in written if job is not None])
 
-    def _next_due(self, waiting: list[jobs.Job], *, full: bool, now: float) -> float | None:
-        """When a plan may be another by time alone."""
-        still = [self._roster.jobs[job.id] for job in waiting if _waits(self._roster.jobs.get(job.id))]
-        if not still:
-            return None
-        if self._retry or not self._ground[0]:
-            return now + RETRY_S
-        times = [now + RESYNC_S] if full else [self._full_at + FULL_ROUND_S]
-        times += [job.not_before for job in still if job.not_before is not None and job.not_before > now]
-        return min(times)
+    def _rest(self, waiting: list[jobs.Job], now: float) -> None:
+        still = [job for job in (self._roster.jobs.get(one.id) for one in waiting) if rounds.waits(job)]
+        retry = self._retry or not self._ground[0]
+        self._rounds.rest(still, now, held=bool(self._roster.held), retry=retry)
+        self._due = self._rounds.due
 
 
-def _waits(job: jobs.Job | None) -> bool:
-    return (
-        job is not None and job.phase is phases.Phase.QUEUED and job.live is None and job.intent is intents.Intent.RUN
-    )
+def _processes(job: jobs.Job | None) -> bool:
+    return job is not None and job.live is not None and job.live.processing_at is not None
 
 
 def _shape(job: jobs.Job | None) -> object:
-    """What of a job a plan depends on; None where it depends on nothing of it."""
-    if _waits(job) and job is not None:
+    """What of a job a plan depends on, as far as the log tells; None where it depends on nothing of it."""
+    if rounds.waits(job):
         return ("waits", job.not_before)
     if job is not None and job.live is not None:
         return ("runs", job.live.number, job.intent)
     return None
+
+
+def _same(before: tuple[Named, ...], now: tuple[Named, ...]) -> tuple[Named, ...]:
+    known = {one.name: one for one in before}
+    return tuple(known[one.name] if known.get(one.name) == one else one for one in now)

@@ -36,7 +36,8 @@ def step(job: jobs.Job, event: events.AnyEvent, now: float) -> jobs.Job:
 def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
     if not _prevails(job, event.intent):
         return job
-    job = replace(job, intent=event.intent, reason=_wish(event))
+    destined = event.to if event.intent is Intent.RESIZE else ()
+    job = replace(job, intent=event.intent, reason=_wish(event), destined=destined)
     live = job.live
     if live is not None and live.stop is attempts.Cause.STOPPED and event.intent is not Intent.RUN:
         live = replace(live, stop_message=job.reason)  # it is being stopped for a lesser wish: this one is what counts
@@ -107,6 +108,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         attempts=(*job.attempts, begun)[-jobs.KEPT_ATTEMPTS :],
         refusal=None,
         not_before=None,
+        destined=(),
         reason=event.reason,
     )
 

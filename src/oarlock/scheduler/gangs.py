@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import holdings, intents, jobfile, jobs, plans, quantities, roles
+from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, quantities, roles
 
 PORTS_PER_TASK = 4
 """Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
@@ -30,6 +30,7 @@ def gang(job: jobs.Job) -> plans.Gang:
         served_s=job.served_s,
         starts=len(job.attempts) if job.attempt is None else job.attempt.number,
         stopped_at=job.stopped_at,
+        destined=job.destined,
         lasts_s=job.lasts_s,
         curve=job.curve,
         batch=job.spec.batch,
@@ -60,6 +61,7 @@ def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
 def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
     """A job with an attempt: what it holds, and when it may end."""
     live = job.live
+    stopping = live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN)
     return plans.Running(
         gang=gang(job),
         holdings=tuple(held),
@@ -67,9 +69,20 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         expected_end=expected_end(job),
         latest_end=latest_end(job),
         checkpoint_at=live.checkpoint_at if live else None,
-        stopping=live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN),
+        stopping=stopping,
+        returns=stopping and _returns(job),
         batch=live.batch if live else None,
     )
+
+
+def _returns(job: jobs.Job) -> bool:
+    """Whether a job that is being stopped will wait again: the scheduler's doing, or a failure that is not its last."""
+    if job.intent in {intents.Intent.HALT, intents.Intent.CANCEL} or job.live is None:
+        return False
+    if job.live.stop in {attempts.Cause.PLATFORM, attempts.Cause.STOPPED, None}:
+        return True
+    ends = job.live.stop in {attempts.Cause.SUCCEEDED, attempts.Cause.TIMEOUT}
+    return not ends and job.restarts < job.spec.max_restarts
 
 
 def latest_end(job: jobs.Job) -> float | None:

@@ -18,11 +18,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
-    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` to resume) or the scheduler."""
+    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` to resume) or the scheduler, which says
+    with a `resize` where the gang is to go.
+    """
 
     intent: intents.Intent
     by: str = ""
     reason: str = ""
+    to: tuple[holdings.Holding, ...] = ()
 
 
 class Refused(Event, frozen=True, kw_only=True, tag="refused"):

@@ -17,7 +17,9 @@ NAMES: tuple[str, ...] = (
     "store.after_commit",  # they are durable, but nobody has been told
     "leading.after_lead",  # the store has a leader who does not know it
     "scheduling.before_commit",  # there is a plan
-    "scheduling.after_commit",  # its launches are admitted, nobody has made a task
+    "scheduling.after_launches",  # its launches are admitted, who is to make room does not know
+    "scheduling.after_stops",  # they are asked to stop
+    "scheduling.after_commit",  # all of it is recorded, nobody has made or ended a task
     "guardian.before_record",  # ended tasks' leftovers are delivered, their ends are not recorded
     "guardian.after_record",  # what was seen and due is recorded, nothing is done about it
     "guardian.before_kill",

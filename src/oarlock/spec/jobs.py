@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.spec import attempts, curves, intents, jobfile, phases, refusals
+from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, refusals
 
 Attempt = attempts.Attempt  # a job has a field of that module's name
 
@@ -35,7 +35,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None  # first PROCESSING
     processed_s: float = 0.0  # PROCESSING time of the attempts that have ended: counts against `timeout`
     served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended
-    stopped_at: float | None = None  # when the scheduler last stopped it for another
+    stopped_at: float | None = None  # when it was last released because the scheduler had stopped it
+    destined: tuple[holdings.Holding, ...] = ()  # where it is to go, while it is stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needed when it was last known
     curve: curves.Curve | None = None  # its speed, as measured and fitted so far
     ended_at: float | None = None

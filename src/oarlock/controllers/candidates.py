@@ -1,0 +1,52 @@
+"""What the scheduler sees of each job: the very same object for as long as nothing of it has changed.
+
+A plan of ten thousand gangs is made again at every change of one of them. What it has worked out about a gang it keeps
+by the gang's identity; so a job that is written anew, with nothing in it that a scheduler would look at, must remain
+the object that it was.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from oarlock.scheduler import gangs
+from oarlock.spec import holdings, jobs, plans
+
+T = TypeVar("T")
+
+
+class Candidates:
+    def __init__(self) -> None:
+        self._gangs: dict[str, tuple[int, plans.Gang]] = {}
+        self._running: dict[str, tuple[int, plans.Running]] = {}
+
+    def gang(self, job: jobs.Job) -> plans.Gang:
+        """A job that waits."""
+        self._running.pop(job.id, None)
+        version, known = self._gangs.get(job.id, (0, None))
+        if known is None or version != job.version:
+            known = _kept(known, gangs.gang(job))
+            self._gangs[job.id] = (job.version, known)
+        return known
+
+    def running(self, job: jobs.Job, claims: tuple[holdings.Holding, ...]) -> plans.Running:
+        """A job that holds these."""
+        version, known = self._running.get(job.id, (0, None))
+        if known is None or version != job.version:
+            seen = gangs.running(job, claims)
+            _, gang = self._gangs.get(job.id, (0, None))
+            gang = _kept(gang, seen.gang)
+            self._gangs[job.id] = (job.version, gang)
+            known = _kept(known, msgspec.structs.replace(seen, gang=gang))
+            self._running[job.id] = (job.version, known)
+        return known
+
+    def forget(self, job_id: str) -> None:
+        self._gangs.pop(job_id, None)
+        self._running.pop(job_id, None)
+
+
+def _kept(known: T | None, seen: T) -> T:
+    return known if known is not None and known == seen else seen
