@@ -1,61 +1,45 @@
-"""`plan(snapshot, now) -> Plan`: which gangs start now, and why the others do not.
+"""`plan(snapshot, now) -> Plan`: who starts, grows, moves or stops now, and why the others wait.
 
-The simplest policy that is right: whole gangs, higher priority first, then first come first served, best fit. The first
-gang that does not fit holds back those behind it, so that nothing starves; a gang that waits for its pool's limit, for
-its back-off, or for something that no node has holds nobody back. `forecast` asks the same code about one more gang,
-and about the future.
+The answer is a function of the snapshot and of nothing else: not of the order in which its parts are listed, and not of
+the memo, which only saves work. Whoever carries it out may die half way: asked again, the scheduler goes on from what
+is. Three things are put together here: what each pool is entitled to (`usage`), who comes first (`ordering`, over
+`policies/`), and what can be granted (`granting`, over `placement`).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from oarlock.scheduler import explaining, placement
+from oarlock.scheduler import explaining, granting, ordering
 from oarlock.scheduler import room as rooms
-from oarlock.spec import holdings, plans, pools, refusals
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, plans
 
 MAX_FORECAST_STEPS = 200
 
 
-def plan(snapshot: plans.Snapshot, now: float, memo: Any = None) -> plans.Plan:
-    """Launches and refusals for `snapshot` at `now` (Unix seconds).
+class Memo:
+    """What one plan leaves for the next: the room, which is brought up to date by differences."""
 
-    `memo` may save work; the answer is the same without.
+    def __init__(self) -> None:
+        self.room = rooms.Room()
+
+
+def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None) -> plans.Plan:
+    """The plan for `snapshot` at `now` (Unix seconds). Raises InvalidInput where the rules or a pool name a policy or a
+    parameter that there is not.
     """
-    room = rooms.Room(snapshot.nodes, (holding for job in snapshot.running for holding in job.holdings))
-    usage = PoolUsage(snapshot)
-    launches: list[plans.Launch] = []
-    refused: dict[str, refusals.Refusal] = {}
-    first: plans.Gang | None = None  # the gang that the others are behind
-    for ahead, gang in enumerate(in_order(snapshot.waiting)):
-        if gang.not_before is not None and gang.not_before > now:
-            refused[gang.job] = explaining.backing_off(gang)
-        elif first is not None:
-            refused[gang.job] = _newly_impossible(gang, snapshot) or explaining.behind(gang, first, ahead)
-        elif (over := usage.over(gang)) is not None:
-            refused[gang.job] = explaining.never(gang, snapshot) or explaining.pool_limit(gang, over, ahead)
-        elif (claims := placement.place(gang, room)) is not None:
-            room.take(claims)
-            usage.add(gang)
-            launches.append(plans.Launch(job=gang.job, holdings=claims))
-        else:
-            impossible = explaining.never(gang, snapshot)
-            refused[gang.job] = impossible or explaining.no_capacity(gang, snapshot, room, ahead)
-            first = first if impossible else gang
-    return plans.Plan(launches=tuple(launches), refusals=refused)
-
-
-def _newly_impossible(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
-    """Whether it can never run: asked once for each gang of a long queue, and again only while the answer is yes."""
-    known = gang.refusal
-    return explaining.never(gang, snapshot) if known is None or known.code in refusals.NEVER else None
-
-
-def in_order(waiting: tuple[plans.Gang, ...]) -> list[plans.Gang]:
-    """Higher priority first, then who came first; the id decides between equals."""
-    return sorted(waiting, key=lambda gang: (-gang.priority, gang.submitted_at, gang.job))
+    room = (memo or Memo()).room
+    room.follow(snapshot.nodes, snapshot.running)
+    ready = [(len(node.node.devices), node.node.capacity) for node in room.ready()]
+    usage = usages.Usage(snapshot, sum((amount for _, amount in ready), rooms.NOTHING))
+    order = ordering.Order(snapshot, now, usage, ordering.Budgets(ready, usage))
+    grants = granting.Granting(snapshot, now, room, usage)
+    for turns in order.turns.values():
+        grants.consider(turns)
+    for turn in order:
+        grants.grant(turn)
+    return grants.finish()
 
 
 def forecast(snapshot: plans.Snapshot, gang: plans.Gang, now: float) -> plans.Forecast:
@@ -65,7 +49,7 @@ def forecast(snapshot: plans.Snapshot, gang: plans.Gang, now: float) -> plans.Fo
     asked = msgspec.structs.replace(
         snapshot, waiting=(*(other for other in snapshot.waiting if other.job != gang.job), gang)
     )
-    impossible = explaining.never(gang, snapshot)
+    impossible = explaining.never(gang, explaining.Scene(snapshot))
     if impossible is not None:
         return plans.Forecast(when=plans.When.NEVER, message=impossible.message, refusal=impossible)
     answer = plan(asked, now)
@@ -120,38 +104,3 @@ def _where(claims: tuple[holdings.Holding, ...]) -> str:
     for claim in claims:
         count[claim.node] = count.get(claim.node, 0) + 1
     return "It starts now: " + ", ".join(f"{tasks} on {node}" for node, tasks in count.items()) + "."
-
-
-class PoolUsage:
-    """What each pool's jobs hold, against its limit and its parents'."""
-
-    def __init__(self, snapshot: plans.Snapshot) -> None:
-        self.pools: dict[str, pools.Pool] = {pool.name: pool for pool in snapshot.pools}
-        self.used: dict[str, holdings.Resources] = {}
-        for job in snapshot.running:
-            self._count(job.pool, sum((holding.amount for holding in job.holdings), rooms.NOTHING))
-
-    def add(self, gang: plans.Gang) -> None:
-        self._count(gang.pool, explaining.needed(gang))
-
-    def over(self, gang: plans.Gang) -> explaining.OverLimit | None:
-        """The first limit that would be exceeded, of its pool or of one above."""
-        asked = explaining.numbers(explaining.needed(gang))
-        for name in self._line(gang.pool):
-            used = explaining.numbers(self.used.get(name, rooms.NOTHING))
-            for resource, limit in self.pools[name].limit.items():
-                if asked.get(resource, 0.0) and used.get(resource, 0.0) + asked[resource] > limit:
-                    return explaining.OverLimit(name, resource, used.get(resource, 0.0), limit)
-        return None
-
-    def _count(self, pool: str, amount: holdings.Resources) -> None:
-        for name in self._line(pool):
-            self.used[name] = self.used.get(name, rooms.NOTHING) + amount
-
-    def _line(self, pool: str | None) -> list[str]:
-        """The pool and those above it."""
-        line: list[str] = []
-        while pool is not None and pool in self.pools and pool not in line:
-            line.append(pool)
-            pool = self.pools[pool].parent
-        return line

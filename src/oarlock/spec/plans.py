@@ -71,6 +71,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     stopped_at: float | None = None  # when the scheduler last stopped it
     destined: tuple[holdings.Holding, ...] = ()  # where it was to go, when it was last stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needs, were it to run as its owner asked; None: not known
+    at_most_s: float | None = None  # seconds after its start by which its time-out has ended it; None: no time-out
     curve: curves.Curve | None = None  # how its speed grows with what it is given, where that is known
     batch: jobfile.Batch | None = None  # within which its batch size may be chosen
 
@@ -139,7 +140,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How a cluster wants to be scheduled: the server's settings."""
 
-    policy: str = "goodput"  # of pools that name none; see `scheduler/policies`
+    policy: str = "priority"  # of pools that name none; see `scheduler/policies`
     round_s: float = 60.0  # running gangs are stopped, resized and moved at most so often
     min_runtime_s: float = 120.0  # a gang that was started is not stopped for others earlier
     restart_s: float = 30.0  # what a restart is reckoned to cost

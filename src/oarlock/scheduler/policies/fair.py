@@ -16,6 +16,7 @@ from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import holdings, plans
 
 name = "fair"
+sizing = False
 
 PARAMETERS: Mapping[str, float] = {}
 

@@ -14,6 +14,7 @@ from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import plans
 
 name = "las"
+sizing = False
 
 PARAMETERS: Mapping[str, float] = {
     # Device-seconds at which the first band ends. Tiresias' own simulator has 3,250 (with 7,200 and 18,000 after it).
