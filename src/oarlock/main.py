@@ -2,7 +2,7 @@
 
 `serve(settings)` is a server from its start to its end: it takes the home's lock, opens the store and the data
 directories, starts the backend and the control loops on a thread of their own, and answers HTTP on this one. Settings
-are read once, here: flags, then OARLOCK_* variables, then the table `[server]` of `$OARLOCK_HOME/config.toml`.
+(`configuration`) are read once, here.
 
     this thread         uvicorn, the application; logs, blobs and metrics through their own small thread pools
     "controllers"       an event loop with the backend and every control loop: a long plan holds up no request
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import oarlock
+from oarlock import configuration
 from oarlock.spec import errors, failpoints, quantities
 
 if TYPE_CHECKING:
@@ -42,85 +43,14 @@ if TYPE_CHECKING:
     from oarlock.spec import jobs
     from oarlock.store import port as stores
 
-DEFAULT_HOME = "~/.oarlock"
-CONFIG_FILE = "config.toml"
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+Settings = configuration.Settings
+read_settings = configuration.read
 BACKLOG = 2048
 ENGINE_GRACE_S = 10.0
 """How long control loops may take to end what they are at."""
 GRACE_S = 5.0
 """How long requests that are under way may take when the server ends."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FAILPOINT = "OARLOCK_FAILPOINT"
-
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Each field but `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and a line of the
-    table `[server]` in config.toml.
-    """
-
-    home: Path
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: the one it had before, else a free one
-    database: str | None = None  # postgresql://...; else SQLite in the home
-    standby: bool = False  # may lead a database after a server of another home, nothing of which runs any more
-    virtual_nodes: int = 0
-    virtual_gpus: int = 0
-    tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
-    tls_key: str | None = None
-    tls_ca: str | None = None  # PEM that agents are to trust, where the system's authorities will not do
-    url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
-    log_level: str = "INFO"
-    snapshot_limit_bytes: int = 10 << 30
-    keep_jobs: str = "30d"  # after their end; then they go to the archive
-
-
-def read_settings(
-    environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int | None] | None = None
-) -> Settings:
-    """Raises InvalidInput, with the place of what cannot be meant."""
-    home = Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
-    fields = [name for name in Settings.__struct_fields__ if name != "home"]
-    values: dict[str, Any] = _config(home / CONFIG_FILE)
-    values |= {name: environ[f"OARLOCK_{name.upper()}"] for name in fields if environ.get(f"OARLOCK_{name.upper()}")}
-    values |= {name: value for name, value in (flags or {}).items() if value is not None}
-    values["home"] = str(home)
-    try:
-        told = msgspec.convert(values, Settings, strict=False, dec_hook=lambda kind, raw: kind(raw))
-    except msgspec.ValidationError as error:
-        raise errors.InvalidInput(
-            f"The server's settings cannot be used: {error}", hint=f"There are: {', '.join(fields)}."
-        ) from error
-    if (told.tls_cert is None) != (told.tls_key is None):
-        raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
-    quantities.seconds(told.keep_jobs)
-    if not 0 <= told.port < 65536:
-        raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
-    if told.log_level.upper() not in LOG_LEVELS:
-        raise errors.InvalidInput(
-            f"{told.log_level!r} is no level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
-        )
-    if not (told.host in _LOOPBACK or told.tls_cert or (told.url or "").startswith("https://")):
-        raise errors.InvalidInput(
-            f"At {told.host} other machines would send their tokens for everybody on the way to read.",
-            path="host",
-            hint="Give --tls-cert and --tls-key, or --url https://... where something in front of it speaks TLS.",
-        )
-    return told
-
-
-def _config(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("server", {})
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Correct it, or take it away.") from error
-    if not isinstance(table, dict):
-        raise errors.InvalidInput(f"{path}: `server` is no table.", hint="Write [server], then one setting a line.")
-    return table
 
 
 def serve(settings: Settings) -> None:
@@ -261,7 +191,7 @@ class Server:
                 home=str(root),
                 url=url,
                 started_at=self._started_at,
-                local=settings.host in _LOOPBACK,
+                local=settings.host in configuration.LOOPBACK,
                 capabilities=(*capabilities.LOCAL, *(f"{name}={value}" for name, value in said.items())),
             ),
             task_secret=secret,
@@ -273,8 +203,9 @@ class Server:
             inbox=inbox.Inbox(store, time.time, woken.touched),
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic),
+            rules=settings.rules,
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
-            hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in _LOOPBACK else None,
+            hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in configuration.LOOPBACK else None,
         )
 
     async def _admit_owner(self, store: stores.Store) -> None:
@@ -455,7 +386,9 @@ class Engine:
         return running.Runner(
             [
                 inventory.Inventory(store, self.backend, leader, clock=time.time),
-                scheduling.Scheduling(store, leader, planning.plan, clock=time.time, report=report),
+                scheduling.Scheduling(
+                    store, leader, planning.plan, clock=time.time, report=report, rules=settings.rules
+                ),
                 guardian.Guardian(
                     store,
                     self.backend,
@@ -584,9 +517,8 @@ def main(arguments: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m oarlock.main", description="Run an Oarlock server.")
-    for name in Settings.__struct_fields__:
-        if name != "home":
-            parser.add_argument(f"--{name.replace('_', '-')}")
+    for name in configuration.FLAGS:
+        parser.add_argument(f"--{name.replace('_', '-')}")
     try:
         serve(read_settings(flags=vars(parser.parse_args(arguments))))
     except errors.OarlockError as error:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from oarlock import main
-from oarlock.spec import errors
+from oarlock.spec import errors, plans
 
 START_S = 60.0
 
@@ -263,6 +263,15 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
         ("[server]\nlog_level = 'LOUD'\n", [], "DEBUG"),
         ("", ["--host", "0.0.0.0"], "--tls-cert"),
         ("", ["--host", "::"], "--tls-cert"),
+        ("", ["--policy", "las7"], "'las'"),
+        ("[scheduler]\npolicy = 'fastest'\n", [], "there is no policy 'fastest'"),
+        ("[scheduler]\nround = 60\n", [], "round_s"),
+        ("[scheduler]\nround_s = -1\n", [], "round_s"),
+        ("[scheduler]\nbackfill = 'perhaps'\n", [], "backfill"),
+        ("[scheduler.las]\nband = 3\n", [], "policy las has no parameter"),
+        ("[scheduler.sooner]\nfirst = 3\n", [], "there is no policy 'sooner'"),
+        ("[scheduler.las]\nfirst_s = 'long'\n", [], "policies"),
+        ("scheduler = 3\n", [], "scheduler"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_named(
@@ -300,6 +309,18 @@ def test_flags_come_before_variables_and_variables_before_the_file(home: Path) -
     environ = {"OARLOCK_HOME": str(home), "OARLOCK_PORT": "2", "OARLOCK_VIRTUAL_NODES": "2"}
     told = main.read_settings(environ, {"port": 3, "virtual_gpus": None})
     assert (told.port, told.virtual_nodes, told.virtual_gpus, told.log_level) == (3, 2, 0, "DEBUG")
+
+
+def test_how_to_schedule_is_said_in_a_table_of_its_own(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text(
+        "[scheduler]\npolicy = 'fair'\nround_s = 10\nbackfill = false\n[scheduler.las]\npromote = 2\n"
+    )
+    told = main.read_settings({"OARLOCK_HOME": str(home), "OARLOCK_MIN_RUNTIME_S": "5"}, {"policy": "las"})
+    assert told.rules == plans.Rules(
+        policy="las", round_s=10.0, min_runtime_s=5.0, backfill=False, policies={"las": {"promote": 2.0}}
+    )
+    assert main.read_settings({"OARLOCK_HOME": str(home), "OARLOCK_POLICY": "fifo"}).rules.policy == "fifo"
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:

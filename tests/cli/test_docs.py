@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from oarlock import configuration
 from oarlock.cli import flags, main, reference
 from oarlock.client import client, settings
 from oarlock.spec import jobfile, judging, roles
@@ -82,6 +83,11 @@ def test_every_flag_is_beside_its_field(flag: flags.Flag) -> None:
 def test_every_setting_is_documented(setting: str) -> None:
     assert f"`OARLOCK_{setting.upper()}`" in page("cli.md")
     assert f"`{setting}`" in page("cli.md")
+
+
+@pytest.mark.parametrize("setting", configuration.FLAGS)
+def test_every_setting_of_the_server_is_documented(setting: str) -> None:
+    assert f"`{setting}`" in page("operations.md")
 
 
 @pytest.mark.parametrize("verb", [name for name in vars(client.Client) if not name.startswith("_")])

@@ -29,7 +29,7 @@ from oarlock.spec import (
     judging,
     phases,
     plans,
-    pools,
+    pooltrees,
     refusals,
     sizes,
     users,
@@ -266,9 +266,9 @@ async def _judge(
         )
     gang = gangs.gang(_job(services, "", submission))
     nodes, declared = await call.access.shared(lambda view: (view.nodes(), view.pools()))
-    _judge_pool(spec.pool, [pool.name for pool in declared])
+    pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:
-        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared))
+        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=services.rules)
         verdict = planning.forecast(empty, gang, services.clock())
         if verdict.when is plans.When.NEVER:
             change = verdict.refusal.change if verdict.refusal is not None else ""
@@ -277,12 +277,6 @@ async def _judge(
                 hint=change or "See `oarlock nodes` for what there is.",
                 detail=msgspec.to_builtins(verdict.refusal),
             )
-
-
-def _judge_pool(name: str, declared: list[str]) -> None:
-    if name != pools.DEFAULT and name not in declared:
-        known = ", ".join(sorted({pools.DEFAULT, *declared}))
-        raise errors.InvalidInput(f"There is no pool `{name}`.", path="pool", hint=f"There are: {known}.")
 
 
 def _judge_shell(shell: dict[str, str]) -> None:
@@ -361,6 +355,7 @@ def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tup
     earlier = _earlier(tx, job.owner, key, digest)
     if earlier is not None:
         return earlier, False
+    pooltrees.check_leaf(job.pool, tx.pools())  # again: it may have gone, or have been divided, since it was judged
     return tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest), True
 
 
@@ -379,6 +374,7 @@ async def _forecast(call: routes.Call, job: jobs.Job) -> plans.Forecast:
             pools=tuple(view.pools()),
             waiting=tuple(gangs.gang(one) for one in waiting),
             running=tuple(gangs.running(one, held[one.id]) for one in active if one.id in held),
+            rules=call.services.rules,
         )
 
     snapshot = await call.access.shared(look)

@@ -13,7 +13,7 @@ from oarlock.api import meters as meters_module
 from oarlock.api import wakes as wakes_module
 from oarlock.backends import port as backends
 from oarlock.data import port as data
-from oarlock.spec import attempts
+from oarlock.spec import attempts, plans
 from oarlock.store import port as stores
 
 
@@ -96,6 +96,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     inbox: inbox_module.Inbox
     meters: meters_module.Meters
     authenticator: authentication.Authenticator
+    rules: plans.Rules = plans.Rules()  # by which the server schedules
     snapshot_limit_bytes: int = 10 << 30
     hosts: frozenset[str] | None = None
     """The names by which the server may be addressed; None: any. On loopback they keep DNS rebinding out."""

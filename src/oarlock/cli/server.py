@@ -21,6 +21,7 @@ from oarlock.spec import errors
 @command.option("--virtual-nodes", type=click.IntRange(0, 10_000), metavar="N", help="Pretend to be so many machines.")
 @command.option("--virtual-gpus", type=click.IntRange(0, 1024), metavar="N", help="With so many GPUs each.")
 @command.option("--backend", type=click.Choice(["local", "kubernetes"]), default="local", help="What runs tasks.")
+@command.option("--policy", metavar="NAME", help="Who runs first, and how large: of pools that name none.")
 @command.option("--database", metavar="URL", help="postgresql://...; SQLite in the home, else.")
 @command.option("--url", metavar="URL", help="Under which others reach it.")
 @command.option("--tls-cert", metavar="FILE", help="PEM; with --tls-key it speaks TLS.")

@@ -99,8 +99,8 @@ def expected_end(job: jobs.Job) -> float | None:
     if live is None or live.processing_at is None:
         return None
     ends = [task.progress.at + left_s for task in live.tasks if task.progress and (left_s := task.left_s) is not None]
-    if job.spec.timeout is not None and job.started_at is not None:
-        limit = job.started_at + quantities.seconds(job.spec.timeout)
+    if job.spec.timeout is not None:
+        limit = live.processing_at + quantities.seconds(job.spec.timeout) - job.processed_s
         return min(limit, max(ends)) if ends else limit
     return max(ends) if ends else None
 

@@ -1,0 +1,142 @@
+"""The server's settings: flags, then OARLOCK_* variables, then `$OARLOCK_HOME/config.toml`. Read once, by main.
+
+[server]
+virtual_nodes = 4
+
+[scheduler]
+policy = "las"
+round_s = 60
+
+[scheduler.las]              # a policy's own parameters
+first = 57600
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oarlock.spec import errors, plans, quantities
+
+DEFAULT_HOME = "~/.oarlock"
+CONFIG_FILE = "config.toml"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NO_FLAGS = ("home", "policies")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Each field but `home` and `policies` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and a
+    line of a table in config.toml: `[server]`, or `[scheduler]` for what `plans.Rules` has a field of that name for.
+    """
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: the one it had before, else a free one
+    database: str | None = None  # postgresql://...; else SQLite in the home
+    standby: bool = False  # may lead a database after a server of another home, nothing of which runs any more
+    virtual_nodes: int = 0
+    virtual_gpus: int = 0
+    tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
+    tls_key: str | None = None
+    tls_ca: str | None = None  # PEM that agents are to trust, where the system's authorities will not do
+    url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
+    log_level: str = "INFO"
+    snapshot_limit_bytes: int = 10 << 30
+    keep_jobs: str = "30d"  # after their end; then they go to the archive
+    policy: str = plans.Rules().policy  # of pools that name none
+    round_s: float = plans.Rules().round_s
+    min_runtime_s: float = plans.Rules().min_runtime_s
+    restart_s: float = plans.Rules().restart_s
+    backfill: bool = plans.Rules().backfill
+    policies: dict[str, dict[str, float]] = {}  # the tables `[scheduler.NAME]`
+
+    @property
+    def rules(self) -> plans.Rules:
+        """How jobs are to be scheduled."""
+        return plans.Rules(**{name: getattr(self, name) for name in plans.Rules.__struct_fields__})
+
+
+FLAGS = tuple(name for name in Settings.__struct_fields__ if name not in _NO_FLAGS)
+"""The fields that can be said by a flag or a variable."""
+
+
+def read(environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int | None] | None = None) -> Settings:
+    """Raises InvalidInput, with the place of what cannot be meant."""
+    home = Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
+    values: dict[str, Any] = _file(home / CONFIG_FILE)
+    values |= {name: environ[f"OARLOCK_{name.upper()}"] for name in FLAGS if environ.get(f"OARLOCK_{name.upper()}")}
+    values |= {name: value for name, value in (flags or {}).items() if value is not None}
+    values["home"] = str(home)
+    try:
+        told = msgspec.convert(values, Settings, strict=False, dec_hook=lambda kind, raw: kind(raw))
+    except msgspec.ValidationError as error:
+        raise errors.InvalidInput(
+            f"The server's settings cannot be used: {error}", hint=f"There are: {', '.join(FLAGS)}."
+        ) from error
+    _check(told)
+    return told
+
+
+def check_policies(rules: plans.Rules) -> None:
+    """Raises InvalidInput for a policy that nobody knows, or a parameter that it does not have."""
+    from oarlock.scheduler.policies import known, port
+    from oarlock.spec import holdings
+
+    if rules.policy != plans.Rules().policy:
+        known.named(rules.policy)
+    for name, parameters in rules.policies.items():
+        known.named(name).wishes((), port.Budget(amount=holdings.Resources()), 0.0, rules, parameters)
+
+
+def _check(told: Settings) -> None:
+    if (told.tls_cert is None) != (told.tls_key is None):
+        raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
+    quantities.seconds(told.keep_jobs)
+    if not 0 <= told.port < 65536:
+        raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
+    if told.log_level.upper() not in LOG_LEVELS:
+        raise errors.InvalidInput(
+            f"{told.log_level!r} is no level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
+        )
+    for name in ("round_s", "min_runtime_s", "restart_s"):
+        if not 0 <= getattr(told, name) <= quantities.MAX_SECONDS:
+            raise errors.InvalidInput(f"{getattr(told, name)} is no time.", path=name, hint="Give seconds, from 0.")
+    if not (told.host in LOOPBACK or told.tls_cert or (told.url or "").startswith("https://")):
+        raise errors.InvalidInput(
+            f"At {told.host} other machines would send their tokens for everybody on the way to read.",
+            path="host",
+            hint="Give --tls-cert and --tls-key, or --url https://... where something in front of it speaks TLS.",
+        )
+    check_policies(told.rules)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """What the tables of the file say, as values of fields."""
+    import tomllib
+
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Correct it, or take it away.") from error
+    for name in ("server", "scheduler"):
+        if not isinstance(tables.get(name, {}), dict):
+            raise errors.InvalidInput(
+                f"{path}: `{name}` is no table.", hint=f"Write [{name}], then one setting a line."
+            )
+    scheduler = tables.get("scheduler", {})
+    said = {name: value for name, value in scheduler.items() if not isinstance(value, dict)}
+    unknown = sorted(said.keys() - set(plans.Rules.__struct_fields__))
+    if unknown:
+        raise errors.InvalidInput(
+            f"{path}: the table `scheduler` has no {unknown[0]!r}.",
+            hint=f"There are: {', '.join(plans.Rules.__struct_fields__[:-1])}; and a table for each policy's own.",
+        )
+    policies = {name: value for name, value in scheduler.items() if isinstance(value, dict)}
+    return {**tables.get("server", {}), **said, **({"policies": policies} if policies else {})}
