@@ -1,201 +1,508 @@
-"""Refusals: why a gang does not run now, in numbers and in one plain sentence."""
+"""Refusals: why a gang does not run now, in numbers and in one plain sentence.
+
+There is one function for each code of `oarlock.spec.refusals`. A round may refuse ten thousand gangs, and hardly any of
+them for another reason than the round before; so each function compares code and numbers with the gang's last refusal
+first, and hands that one back where nothing has materially changed. Words are made of what remains. Deep in the queue
+(behind `REFRESHED` others) numbers that drift are no news: only another reason is. Whoever asks for one job (`oarlock
+why`) gets all of it afresh, with the smallest change tried out (`oarlock.scheduler.remedies`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from oarlock.scheduler import placement
+from oarlock.scheduler import placement, wording
 from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
 from oarlock.spec import holdings, nodes, plans, quantities, refusals
 
+Code = refusals.Code
+Numbers = dict[str, float]
+
 SHOWN_HOLDERS = 5
+REFRESHED = 256
+"""Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
+
+_SCATTERED = ", but not where its tasks fit"
+
+DETAILED = 32
+"""For so many gangs of one plan it is tried how many of their tasks would fit: that walks over all nodes."""
 
 
-class OverLimit(NamedTuple):
-    """The pool (the gang's own or one above it) whose limit a gang would exceed."""
+class Scene:
+    """What the refusals of one plan have in common, worked out once and only where asked for.
 
-    pool: str
-    resource: str
-    used: float
-    limit: float
+    `room` is the plan's own, in which what was granted so far is taken; without one, what runs is.
+    """
+
+    def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
+        self.snapshot = snapshot
+        self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
+        self._holders: dict[tuple[str, tuple[str, ...]], tuple[refusals.Holder, ...]] = {}
+        self._never: dict[object, refusals.Refusal | None] = {}
+        self._empty: rooms.Room | None = None
+        self._detailed = 0
+
+    @property
+    def empty(self) -> rooms.Room:
+        """The declared nodes as if all of them were ready and nothing ran."""
+        if self._empty is None:
+            self._empty = rooms.Room([msgspec.structs.replace(node, ready=True) for node in self.snapshot.nodes])
+        return self._empty
+
+    def free(self, kinds: Sequence[str] = ()) -> Numbers:
+        """On nodes that are ready; `gpus` of these types alone, where any are given."""
+        found = usages.numbers(self.room.free())
+        if kinds:
+            found["gpus"] = sum(_devices(one.node, one.free.devices, kinds) for one in self.room.ready())
+        return found
+
+    def total(self, kinds: Sequence[str] = ()) -> Numbers:
+        """Of the nodes that are ready."""
+        return _total([one.node for one in self.room.ready()], kinds)
+
+    def most_on_one_node(self, kinds: Sequence[str] = ()) -> float:
+        """Free GPUs."""
+        return max((_devices(one.node, one.free.devices, kinds) for one in self.room.ready()), default=0.0)
+
+    def holders(self, resource: str, kinds: Sequence[str] = ()) -> tuple[refusals.Holder, ...]:
+        """Who holds most of a resource (of GPUs of these types), most first."""
+        key = (resource, tuple(kinds))
+        if key not in self._holders:
+            self._holders[key] = _holders(self.snapshot, resource, kinds)
+        return self._holders[key]
+
+    def detailed(self) -> bool:
+        """Whether there is still time to try things out for one more gang."""
+        self._detailed += 1
+        return self._detailed <= DETAILED
+
+    def never(self, gang: plans.Gang) -> refusals.Refusal | None:
+        """As `never`, asked once for all gangs of one shape."""
+        shape = (gang.pool, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
+        if shape not in self._never:
+            self._never[shape] = _never(gang, self)
+        return self._never[shape]
 
 
-def needed(gang: plans.Gang) -> holdings.Resources:
-    return sum((task.amount for task in gang.tasks), rooms.NOTHING)
-
-
-def never(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+def never(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
     """The refusal of a gang that no state of the declared nodes and pools could hold, else None."""
-    amount = needed(gang)
-    limit = next((pool.limit for pool in snapshot.pools if pool.name == gang.pool), {})
-    for name, asked in numbers(amount).items():
-        if name in limit and asked > limit[name]:
-            most = shown(name, limit[name])
-            return refusals.Refusal(
-                code=refusals.Code.NEVER_IN_POOL,
-                message=f"It needs {shown(name, asked)}, and the pool {gang.pool} is limited to {most}.",
-                needed=numbers(amount),
-                total=dict(limit),
-                change="Ask for less, choose another pool, or have the limit raised.",
-            )
-    if not snapshot.nodes:
-        return None
-    empty = rooms.Room(_revived(snapshot))
-    if not placement.gpu_types(gang, empty):
-        return _no_such_device(gang, empty)
-    if placement.place(gang, empty) is not None:
-        return None
-    fitting = placement.most(gang, empty)
-    total = numbers(empty.total())
-    return refusals.Refusal(
-        code=refusals.Code.NEVER_FITS,
-        message=f"It needs {_sum_text(gang)}; all nodes together have {_amount_text(empty.total())}, "
-        f"and even empty they hold only {fitting} of its {len(gang.tasks)} tasks.",
-        needed=numbers(amount),
-        total=total,
-        change=_smaller(gang, fitting) or "Ask for less per task.",
-    )
+    found = scene.never(gang)
+    return found if found is None else _known(gang, found.code, found.needed, found.free, 0) or found
 
 
-def no_capacity(gang: plans.Gang, snapshot: plans.Snapshot, room: rooms.Room, ahead: int) -> refusals.Refusal:
+def newly_impossible(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
+    """As `never`, of a gang that has been refused for another reason before: that it is possible is known."""
+    return never(gang, scene) if gang.refusal is None or gang.refusal.code in refusals.NEVER else None
+
+
+def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refusal:
     """It would fit an emptier cluster: what it needs, what is free, and who holds the rest."""
-    if not room.ready():
-        return refusals.Refusal(
-            code=refusals.Code.NO_NODES,
-            message=f"None of {len(room.nodes)} nodes is ready.",
-            needed=numbers(needed(gang)),
-            change="Bring a node back; `oarlock nodes` says what each waits for.",
-            ahead=ahead,
-        )
-    free = room.free()
-    short = _shortest(needed(gang), free)
-    holders = _holders(snapshot.running, short)
-    held_by = ", ".join(f"{holder.name} holds {shown(short, holder.amount[short])}" for holder in holders)
-    fitting = placement.most(gang, room)
-    waited_for = f"Wait for {holders[0].name} to end." if holders else "Wait."
+    needed, kinds = _needed(gang), wording.kinds(gang)
+    if not scene.room.ready():
+        return _no_nodes(gang, needed, scene, ahead)
+    known = _deep(gang, Code.NO_CAPACITY, needed, ahead)
+    if known is not None:
+        return known
+    free = scene.free(kinds)
+    short = [name for name in needed if needed[name] > free.get(name, 0.0)]
+    worst = min(short or needed or ["cpus"], key=lambda name: free.get(name, 0.0) / needed.get(name, 1.0))
+    holders = scene.holders(worst, kinds)
+    known = _known(gang, Code.NO_CAPACITY, needed, free, ahead, holders)
+    if known is not None:
+        return known
+    fewer = _fewer(gang, scene) if scene.detailed() else ""
+    waited_for = f"It fits once {holders[0].name} ends." if len(holders) == 1 else ""
     return refusals.Refusal(
-        code=refusals.Code.NO_CAPACITY,
-        message=f"It needs {_sum_text(gang)}; {_free_text(gang, room)}{': ' + held_by if held_by else ''}.",
-        needed=numbers(needed(gang)),
-        free=numbers(free),
-        total=numbers(room.total()),
+        code=Code.NO_CAPACITY,
+        message=f"It needs {wording.wanted(gang, needed)}; {_free_text(gang, scene, needed, free, short)}.",
+        needed=needed,
+        free=free,
+        total=scene.total(kinds),
         holders=holders,
         ahead=ahead,
-        change=_smaller(gang, fitting) or waited_for,
+        change=fewer or waited_for,
     )
 
 
-def pool_limit(gang: plans.Gang, over: OverLimit, ahead: int) -> refusals.Refusal:
-    name, used, limit = over.resource, over.used, over.limit
-    asked = numbers(needed(gang))[name]
-    return refusals.Refusal(
-        code=refusals.Code.POOL_LIMIT,
-        message=f"It needs {shown(name, asked)}; the pool {over.pool} uses {shown(name, used)} "
-        f"of its {shown(name, limit)}.",
-        needed=numbers(needed(gang)),
-        free={name: limit - used},
-        total={name: limit},
+def behind(gang: plans.Gang, first: plans.Gang, ahead: int = 0) -> refusals.Refusal:
+    """It waits its turn: what is free is kept for those before it. Not said anew when another one is first."""
+    needed = _needed(gang)
+    return _known(gang, Code.BEHIND, needed, {}, ahead) or refusals.Refusal(
+        code=Code.BEHIND,
+        message=f"{first.name} came first and waits for {wording.wanted(first, _needed(first))}.",
+        needed=needed,
         ahead=ahead,
-        change="Wait for a job of this pool to end, choose another pool, or have the limit raised.",
+        change="A higher priority would take it past.",
     )
 
 
-def behind(gang: plans.Gang, first: plans.Gang, ahead: int) -> refusals.Refusal:
-    """It waits its turn. Kept as it is for as long as it does, so that a long queue is not rewritten."""
-    if gang.refusal is not None and gang.refusal.code is refusals.Code.BEHIND:
-        return gang.refusal
+def reserved(
+    gang: plans.Gang, head: plans.Gang, until: float | None = None, ahead: int = 0, kept: tuple[str, ...] = ()
+) -> refusals.Refusal:
+    """It would fit now, but then `head` could not start at `until` (Unix seconds; None: not known)."""
+    needed, others = _needed(gang), (_holder(head),)
+    known = _known(gang, Code.RESERVED, needed, {}, ahead, others)
+    if known is not None:
+        return known if known.until == until else msgspec.structs.replace(known, until=until)
+    shorter = "With a `timeout` that ends before that it would start now." if until is not None else ""
     return refusals.Refusal(
-        code=refusals.Code.BEHIND,
-        message=f"{first.name} came first and waits for {_sum_text(first)}.",
-        needed=numbers(needed(gang)),
+        code=Code.RESERVED,
+        message=f"There is room for its {wording.wanted(gang, needed)}, kept for {head.name}, which came first and "
+        f"needs {wording.wanted(head, _needed(head))}.",
+        needed=needed,
+        holders=others,
         ahead=ahead,
-        change="Wait, or raise its priority.",
+        change=shorter,
+        until=until,
+        kept=kept,
     )
 
 
-def backing_off(gang: plans.Gang) -> refusals.Refusal:
+def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[plans.Gang] = ()) -> refusals.Refusal:
+    """The policy gives what there is to others for now; `reason` is its own word for why, with the numbers."""
+    needed = _needed(gang)
+    others = tuple(_holder(other) for other in by[:SHOWN_HOLDERS])
+    known = _deep(gang, Code.OUTRANKED, needed, ahead) or _known(gang, Code.OUTRANKED, needed, {}, ahead, others)
+    if known is not None:
+        return known
+    whom = wording.named([other.name for other in by]) or "others"
+    because = f": {reason.rstrip('.')}" if reason else ""
     return refusals.Refusal(
-        code=refusals.Code.BACKING_OFF,
+        code=Code.OUTRANKED,
+        message=f"It needs {wording.wanted(gang, needed)}, and what there is goes to {whom} for now{because}.",
+        needed=needed,
+        holders=others,
+        ahead=ahead,
+    )
+
+
+def stopping(gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0) -> refusals.Refusal:
+    """Its place is being cleared: it starts once these have saved a checkpoint and are gone."""
+    needed = _needed(gang)
+    others = tuple(_holder(one) for one in victims[:SHOWN_HOLDERS])
+    return _known(gang, Code.STOPPING, needed, {}, ahead, others) or refusals.Refusal(
+        code=Code.STOPPING,
+        message=f"Its place is being cleared: {wording.named([one.name for one in victims]) or 'a job'} "
+        f"{'is' if len(victims) < 2 else 'are'} being stopped.",
+        needed=needed,
+        holders=others,
+        ahead=ahead,
+    )
+
+
+def pool_limit(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.Refusal:
+    """The limit of its pool, or of one above, is used up."""
+    return _over(
+        gang,
+        Code.POOL_LIMIT,
+        over,
+        ahead,
+        lambda asked, used, most: f"It needs {asked}; the pool {over.pool} uses {used} of its limit of {most}.",
+        "Another pool, or a higher limit, would let it in.",
+    )
+
+
+def pool_share(gang: plans.Gang, over: usages.Over, ahead: int = 0, wants: Sequence[str] = ()) -> refusals.Refusal:
+    """Its pool has what it is entitled to, and `wants` (pools) have a right to the rest."""
+    whom = f"; the rest belongs to {wording.named(wants)}" if wants else ""
+    return _over(
+        gang,
+        Code.POOL_SHARE,
+        over,
+        ahead,
+        lambda asked, used, most: (
+            f"It needs {asked}; the pool {over.pool} has {used} of the {most} that it is entitled to{whom}."
+        ),
+        "" if gang.preemptible else "`preemptible: true` lets it borrow what others leave idle.",
+    )
+
+
+def not_reserved(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.Refusal:
+    """It must not be preempted, so it needs room within what is reserved for its pool."""
+    return _over(
+        gang,
+        Code.NOT_RESERVED,
+        over,
+        ahead,
+        lambda asked, used, most: (
+            f"It must not be preempted, and needs {asked} within the {most} reserved for the "
+            f"pool {over.pool}, of which jobs like it hold {used}."
+        ),
+        "With `preemptible: true` it need not be within the reservation.",
+    )
+
+
+def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
+    needed = _needed(gang)
+    known = _known(gang, Code.BACKING_OFF, needed, {}, ahead)
+    if known is not None and known.not_before == gang.not_before:
+        return known
+    return refusals.Refusal(
+        code=Code.BACKING_OFF,
         message="The platform failed it a moment ago; it is tried again soon.",
-        needed=numbers(needed(gang)),
+        needed=needed,
+        ahead=ahead,
         not_before=gang.not_before,
     )
 
 
-def numbers(amount: holdings.Resources) -> dict[str, float]:
-    """Cores, bytes, devices; what is zero is left out."""
-    named = {"cpus": amount.cpus_milli / 1000, "memory": float(amount.memory_bytes), "gpus": float(amount.gpus)}
-    return {name: value for name, value in named.items() if value}
+def needed(gang: plans.Gang) -> holdings.Resources:
+    """What it cannot do without: all that its smallest size holds."""
+    return gang.amount(gang.smallest)
 
 
-def shown(name: str, value: float) -> str:
-    if name == "memory":
-        return quantities.memory_text(value)
-    if name == "cpus":
-        return f"{value:g} CPU{'' if value == 1 else 's'}"
-    return f"{value:g} GPU{'' if value == 1 else 's'}"
+# What is as it was
 
 
-def _amount_text(amount: holdings.Resources) -> str:
-    return ", ".join(shown(name, value) for name, value in numbers(amount).items()) or "nothing"
+def _known(
+    gang: plans.Gang,
+    code: refusals.Code,
+    needed: Numbers,
+    free: Numbers,
+    ahead: int,
+    holders: tuple[refusals.Holder, ...] = (),
+) -> refusals.Refusal | None:
+    """The gang's last refusal, where it says the same; with its place in the queue as it is now."""
+    known = gang.refusal
+    if known is None or (known.code, known.needed, known.free) != (code, needed, free):
+        return None
+    if [one.job for one in known.holders] != [one.job for one in holders]:
+        return None
+    return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
 
 
-def _sum_text(gang: plans.Gang) -> str:
-    within = f" within one {gang.topology.same}" if gang.topology is not None and gang.topology.required else ""
-    return f"{_amount_text(needed(gang))} for {len(gang.tasks)} task{'' if len(gang.tasks) == 1 else 's'}{within}"
+def _deep(gang: plans.Gang, code: refusals.Code, needed: Numbers, ahead: int) -> refusals.Refusal | None:
+    """The same for a gang deep in the queue, whatever its numbers have become."""
+    known = gang.refusal
+    if ahead < REFRESHED or known is None or (known.code, known.needed) != (code, needed):
+        return None
+    return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
 
 
-def _free_text(gang: plans.Gang, room: rooms.Room) -> str:
-    """`0 of 4 GPUs, 3 of 16 CPUs are free`: only what the gang asks for."""
-    asked, free, total = (numbers(amount) for amount in (needed(gang), room.free(), room.total()))
-    parts = []
-    for name in asked:
-        have = quantities.memory_text(free.get(name, 0.0)) if name == "memory" else f"{free.get(name, 0.0):g}"
-        parts.append(f"{have} of {shown(name, total.get(name, 0.0))}")
-    return f"{', '.join(parts)} are free"
+# The parts of the sentences
 
 
-def _shortest(asked: holdings.Resources, free: holdings.Resources) -> str:
-    """The resource of which the least share of what is asked for is free."""
-    have = {"cpus": free.cpus_milli / 1000, "memory": float(free.memory_bytes), "gpus": float(free.gpus)}
-    return min(numbers(asked) or {"cpus": 0.0}, key=lambda name: have[name] / (numbers(asked).get(name) or 1.0))
+def _needed(gang: plans.Gang) -> Numbers:
+    return usages.numbers(needed(gang))
 
 
-def _holders(running: Iterable[plans.Running], short: str) -> tuple[refusals.Holder, ...]:
-    found = []
-    for job in running:
-        held = numbers(sum((holding.amount for holding in job.holdings), rooms.NOTHING))
-        if held.get(short):
-            found.append(refusals.Holder(job.job, job.name, held))
-    found.sort(key=lambda holder: (-holder.amount[short], holder.job))
-    return tuple(found[:SHOWN_HOLDERS])
-
-
-def _smaller(gang: plans.Gang, fitting: int) -> str:
-    """The smallest change that would admit it: fewer workers; empty where that would not do."""
-    workers = [task for task in gang.tasks if task.role == "worker"]
-    fewer = len(workers) - (len(gang.tasks) - fitting)
-    if workers and fewer >= 1:
-        return f"With {fewer} worker{'' if fewer == 1 else 's'} instead of {len(workers)} it would fit."
-    return ""
-
-
-def _no_such_device(gang: plans.Gang, empty: rooms.Room) -> refusals.Refusal:
-    wanted = sorted({kind for task in gang.tasks for kind in task.gpu_types})
-    present = sorted({device.type for node in empty.nodes.values() for device in node.node.devices})
+def _over(
+    gang: plans.Gang,
+    code: refusals.Code,
+    over: usages.Over,
+    ahead: int,
+    sentence: Callable[[str, str, str], str],
+    change: str,
+) -> refusals.Refusal:
+    """A bound of a pool. `sentence` is made of what is asked for, what is used, and the bound."""
+    asked, free = _needed(gang), {over.resource: round(over.bound - over.used, 6)}
+    known = _deep(gang, code, asked, ahead) or _known(gang, code, asked, free, ahead)
+    if known is not None:
+        return known
+    name = over.resource
+    used = wording.plain(round(over.used, 3)) if name != "memory" else wording.shown(name, over.used)
     return refusals.Refusal(
-        code=refusals.Code.NO_SUCH_DEVICE,
-        message=f"It needs GPUs{' of type ' + ' or '.join(wanted) if wanted else ''}; "
-        + (f"the nodes have {', '.join(present)}." if present else "no node has one."),
-        needed=numbers(needed(gang)),
-        total=numbers(empty.total()),
-        change=f"Choose one of {', '.join(present)}." if present else "Ask for none, or add a node that has one.",
+        code=code,
+        message=sentence(wording.shown(name, asked.get(name, 0.0)), used, wording.shown(name, over.bound)),
+        needed=asked,
+        free=free,
+        total={name: over.bound},
+        ahead=ahead,
+        change=change,
     )
 
 
-def _revived(snapshot: plans.Snapshot) -> list[nodes.Node]:
-    """The declared nodes as if all of them were ready."""
-    return [msgspec.structs.replace(node, ready=True) for node in snapshot.nodes]
+def _no_nodes(gang: plans.Gang, needed: Numbers, scene: Scene, ahead: int) -> refusals.Refusal:
+    count = len(scene.snapshot.nodes)
+    return _known(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
+        code=Code.NO_NODES,
+        message=f"None of {count} nodes is ready." if count else "There is no node yet.",
+        needed=needed,
+        change="Bring a node back; `oarlock nodes` says what each waits for.",
+        ahead=ahead,
+    )
+
+
+def _free_text(gang: plans.Gang, scene: Scene, needed: Numbers, free: Numbers, short: Sequence[str]) -> str:
+    """`0 of 4 GPUs are free`: what is short; where nothing is, how what is free lies apart."""
+    kinds = wording.kinds(gang)
+    total = scene.total(kinds)
+    told = short or [name for name in ("gpus", "cpus", "memory") if name in needed][:1]
+    text = wording.listed([wording.part(name, free.get(name, 0.0), total.get(name, 0.0), kinds) for name in told]) + (
+        " is free" if [free.get(name, 0.0) for name in told] == [1] else " are free"
+    )
+    if not short:
+        text += _apart(gang, scene)
+    down = len(scene.snapshot.nodes) - len(scene.room.ready())
+    return f"{text} ({down} of {len(scene.snapshot.nodes)} nodes not ready)" if down else text
+
+
+def _apart(gang: plans.Gang, scene: Scene) -> str:
+    """There is enough in sum."""
+    devices = max((ask.amount.devices for ask in gang.asks), default=0.0)
+    most = scene.most_on_one_node(wording.kinds(gang))
+    if devices > most:
+        return f", but at most {wording.plain(most)} on one node"
+    if gang.topology is not None and gang.topology.required:
+        return f", but not within one {gang.topology.same}"
+    if not scene.detailed():
+        return _SCATTERED
+    slots = min(scene.room.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
+    return f", in pieces that hold {slots} of its {sum(gang.smallest)} tasks" if len(gang.asks) == 1 else _SCATTERED
+
+
+def _fewer(gang: plans.Gang, scene: Scene) -> str:
+    """Whether it would fit with fewer workers, and with how many: tried out, not guessed."""
+    least, most = _workers(gang), most_workers(gang, scene.room)
+    return f"With {workers(most)} instead of {least} it would fit now." if most else ""
+
+
+def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
+    """With how many workers, fewer than it cannot do without, there is a place for it; 0: with none."""
+    place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
+    if place is None:
+        return 0
+    low, high = 0, gang.asks[place].min
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = (*gang.smallest[:place], middle, *gang.smallest[place + 1 :])
+        if placement.place(gang, room, size) is not None:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def _workers(gang: plans.Gang) -> int:
+    return next((ask.min for ask in gang.asks if ask.role == "worker"), 0)
+
+
+# What could never be
+
+
+def _never(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
+    beyond = _beyond_the_pool(gang, scene.snapshot)
+    if beyond is not None or not scene.snapshot.nodes:
+        return beyond
+    if any(ask.amount.devices and not _somewhere(ask, scene.snapshot) for ask in gang.asks):
+        return _no_such_device(gang, scene)
+    if placement.place(gang, scene.empty, gang.smallest) is not None:
+        return None
+    needed, kinds = _needed(gang), wording.kinds(gang)
+    total = _total(scene.snapshot.nodes, kinds)
+    have = wording.amounts({name: total.get(name, 0.0) for name in needed}, kinds)
+    most = most_workers(gang, scene.empty)
+    return refusals.Refusal(
+        code=Code.NEVER_FITS,
+        message=f"It needs {wording.wanted(gang, needed)}; {_even_empty(gang, scene, have)}.",
+        needed=needed,
+        total=total,
+        change=f"At most {workers(most)} would fit." if most else "Ask for less for each task.",
+    )
+
+
+def _even_empty(gang: plans.Gang, scene: Scene, have: str) -> str:
+    tasks, slots = sum(gang.smallest), min(scene.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
+    everywhere = f"all nodes together have {have}"
+    if gang.topology is not None and gang.topology.required and slots >= tasks:
+        return f"{everywhere}, and no {gang.topology.same} holds it even when it is empty"
+    if len(gang.asks) > 1 or slots >= tasks:
+        return f"{everywhere}, and even empty they do not hold all its tasks at once"
+    return f"{everywhere}, and even empty they hold {f'only {slots}' if slots else 'none'} of its tasks"
+
+
+def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+    """The limit of its pool, or of one above it, is below what it cannot do without."""
+    declared = {pool.name: pool for pool in snapshot.pools}
+    name: str | None = gang.pool
+    seen: set[str] = set()
+    needed = _needed(gang)
+    while name in declared and name not in seen:
+        seen.add(name)
+        limit = declared[name].limit
+        for resource, asked in needed.items():
+            if asked > limit.get(resource, asked):
+                return refusals.Refusal(
+                    code=Code.NEVER_IN_POOL,
+                    message=f"It needs {wording.shown(resource, asked)}, and the pool {name} is limited to "
+                    f"{wording.shown(resource, limit[resource])}.",
+                    needed=needed,
+                    total=dict(limit),
+                    change=f"Ask for {wording.shown(resource, limit[resource])} at most, choose another pool, or have "
+                    "the limit raised.",
+                )
+        name = declared[name].parent
+    return None
+
+
+def _no_such_device(gang: plans.Gang, scene: Scene) -> refusals.Refusal:
+    devices = {(one.type, one.memory_bytes) for node in scene.snapshot.nodes for one in node.devices}
+    wanted, memory_bytes = wording.kinds(gang), max(ask.gpu_memory_bytes for ask in gang.asks)
+    with_memory = f" with {quantities.memory_text(memory_bytes)} of memory" if memory_bytes else ""
+    present = sorted(f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in devices)
+    return refusals.Refusal(
+        code=Code.NO_SUCH_DEVICE,
+        message=f"It needs {' or '.join([*wanted, ''])[:-4] + ' ' if wanted else ''}GPUs{with_memory}; "
+        + (f"the nodes have {wording.listed(list(dict.fromkeys(present)))}." if present else "no node has one."),
+        needed=_needed(gang),
+        total=_total(scene.snapshot.nodes),
+        change="Choose among these." if present else "Ask for none, or add a node that has one.",
+    )
+
+
+# Who holds what
+
+
+def _holders(snapshot: plans.Snapshot, resource: str, kinds: Sequence[str]) -> tuple[refusals.Holder, ...]:
+    where = {node.name: node for node in snapshot.nodes} if kinds and resource == "gpus" else {}
+    found = []
+    for job in snapshot.running:
+        held = usages.numbers(_sum(one for one in job.holdings if not where or _has(where.get(one.node), kinds)))
+        if held.get(resource):
+            found.append(refusals.Holder(job.job, job.name, held))
+    found.sort(key=lambda holder: (-holder.amount[resource], holder.job))
+    return tuple(found[:SHOWN_HOLDERS])
+
+
+def _held(snapshot: plans.Snapshot) -> Iterable[holdings.Holding]:
+    return (claim for job in snapshot.running for claim in job.holdings)
+
+
+def _holder(gang: plans.Gang) -> refusals.Holder:
+    """One that is to have it."""
+    return refusals.Holder(gang.job, gang.name, _needed(gang))
+
+
+def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
+    return sum((claim.amount for claim in claims), rooms.NOTHING)
+
+
+def _has(node: nodes.Node | None, kinds: Sequence[str]) -> bool:
+    return node is not None and any(device.type in kinds for device in node.devices)
+
+
+def _devices(node: nodes.Node, count: float, kinds: Sequence[str]) -> float:
+    """`count` where the node's GPUs are of these types. A node has cards of one type."""
+    return count if not kinds or _has(node, kinds) else 0.0
+
+
+def _total(of: Iterable[nodes.Node], kinds: Sequence[str] = ()) -> Numbers:
+    found = list(of)
+    total = usages.numbers(sum((node.capacity for node in found), rooms.NOTHING))
+    return total | {"gpus": sum(_devices(node, node.capacity.devices, kinds) for node in found)} if kinds else total
+
+
+def _somewhere(ask: plans.Ask, snapshot: plans.Snapshot) -> bool:
+    """Whether some node has a device that would do."""
+    return any(
+        (not ask.gpu_types or device.type in ask.gpu_types) and device.memory_bytes >= ask.gpu_memory_bytes
+        for node in snapshot.nodes
+        for device in node.devices
+    )

@@ -49,8 +49,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int = 0  # how many wait before it; grows and shrinks without being a change
     change: str = ""
     not_before: float | None = None
+    until: float | None = None  # Unix seconds at which the one that came first is expected to take what is kept for it
     kept: tuple[str, ...] = ()  # nodes that are being kept for it until enough of them is free
 
     def same_kind(self, other: Refusal | None) -> bool:
-        """Whether nothing has materially changed since `other`: the same reason, and the same shortage."""
-        return other is not None and (self.code, self.needed, self.free) == (other.code, other.needed, other.free)
+        """Whether nothing has materially changed since `other`: reason, shortage and holders are the same."""
+        return (
+            other is not None
+            and (self.code, self.needed, self.free) == (other.code, other.needed, other.free)
+            and [one.job for one in self.holders] == [one.job for one in other.holders]
+        )
