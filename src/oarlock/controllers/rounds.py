@@ -43,8 +43,9 @@ _FOR_ALL_TO_SEE = refusals.NEVER | {
 
 
 class Rounds:
-    def __init__(self, round_s: float) -> None:
+    def __init__(self, round_s: float, resync_s: float = RESYNC_S) -> None:
         self._round_s = max(round_s, LEAST_ROUND_S)
+        self._resync_s = resync_s
         self._full_at = -math.inf
         self._touched_at = -math.inf
         self._changed = True  # since the last round in which who runs might be touched
@@ -68,7 +69,7 @@ class Rounds:
 
     def is_due(self, now: float) -> bool:
         """By time alone. A clock that was set back makes it so too."""
-        return self._due is not None and not now < self._due <= now + max(RESYNC_S, self._round_s)
+        return self._due is not None and not now < self._due <= now + max(self._resync_s, self._round_s)
 
     def touches(self, now: float) -> bool:
         """Whether who runs may be touched by a plan made now."""
@@ -105,7 +106,7 @@ class Rounds:
         waiting = list(still)
         times = [self._touched_at + self._round_s] if held and (self._changed or self._restless) else []
         if waiting:
-            times.append(now + (RETRY_S if retry else RESYNC_S) if self._whole else self._full_at + FULL_ROUND_S)
+            times.append(now + (RETRY_S if retry else self._resync_s) if self._whole else self._full_at + FULL_ROUND_S)
             times += [job.not_before for job in waiting if job.not_before is not None and job.not_before > now]
         self._due = min((max(at, now) for at in times), default=None)
 

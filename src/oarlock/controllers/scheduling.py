@@ -32,7 +32,7 @@ REFUSAL_AGE_S = 30.0
 
 
 class Plan(Protocol):
-    """`memo` is one object for as long as this server leads; the plan is the same without it."""
+    """`memo` is the same object at every call; the plan is the same without it."""
 
     def __call__(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan: ...
 
@@ -49,7 +49,8 @@ class Scheduling:
         clock: Callable[[], float],
         report: batches.Report,
         rules: plans.Rules | None = None,
-        memo: Callable[[], Any] = dict,
+        memo: Any = None,
+        resync_s: float = rounds.RESYNC_S,
     ) -> None:
         self._store = store
         self._leading = leading
@@ -57,9 +58,9 @@ class Scheduling:
         self._clock = clock
         self._report = report
         self._rules = rules or plans.Rules()
-        self._memo = memo()
+        self._memo = memo
         self._roster = rosters.Roster(store)
-        self._rounds = rounds.Rounds(self._rules.round_s)
+        self._rounds = rounds.Rounds(self._rules.round_s, resync_s)
         self._candidates = candidates.Candidates()
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}

@@ -1,0 +1,75 @@
+"""The workloads of Pollux (OSDI '21): `name,time,application,num_replicas,batch_size`, a line for each job.
+
+What a job leaves to the scheduler is chosen for all of them (`Freedom`); what it does is in the traces.
+"""
+
+from __future__ import annotations
+
+import csv
+from enum import StrEnum
+from pathlib import Path
+
+from oarlock.simulator import traces, workload
+from oarlock.spec import errors, jobfile, roles
+
+COMMAND = "python train.py"
+MAX_RESTARTS = 1_000_000
+"""Failures of simulated processes are drawn, and mean no broken program."""
+
+
+class Freedom(StrEnum):
+    ADAPTIVE = "adaptive"  # devices and batch size are the scheduler's to choose, whatever the file says
+    ELASTIC = "elastic"  # the file's batch size, on any number of devices
+    GIVEN = "given"  # the file's batch size on the file's number of devices
+
+
+def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workload.Workload:
+    """Raises InvalidInput, naming the line."""
+    arrivals = []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                arrivals.append(_arrival(row, models, freedom))
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError) as error:
+        where = f"line {len(arrivals) + 2}" if arrivals else "its first lines"
+        raise errors.InvalidInput(
+            f"{path}, {where}: {type(error).__name__} {error}",
+            hint="An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
+        ) from error
+    return workload.made(path.stem, arrivals)
+
+
+def _arrival(row: dict[str, str], models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
+    name, application = row["name"], row["application"]
+    if application not in models:
+        raise errors.InvalidInput(
+            f"{name} trains {application}, of which there are no traces", hint=f"Known are {', '.join(models)}."
+        )
+    model = models[application]
+    role, batch, asked = _asked(model, int(row["num_replicas"]), int(row["batch_size"]), freedom)
+    spec = jobfile.JobSpec(
+        command=COMMAND, name=name, roles={roles.RoleName.WORKER: role}, batch=batch, max_restarts=MAX_RESTARTS
+    )
+    return workload.Arrival(id=name, at=float(row["time"]), spec=spec, does=traces.Trained(model, asked))
+
+
+def _asked(
+    model: traces.Model, replicas: int, size: int, freedom: Freedom
+) -> tuple[jobfile.Role, jobfile.Batch | None, int | None]:
+    """Its role, the bounds within which its batch size may be chosen, and the batch size that it takes by itself."""
+    if freedom is Freedom.GIVEN:
+        return _workers(replicas, replicas, replicas), None, size
+    if model.limits.rigid is not None:
+        return _workers(1, 1, 1), None, model.limits.rigid.local
+    if freedom is Freedom.ELASTIC:
+        return _workers(1, 1, _most(size, model)), None, size
+    batch = jobfile.Batch(size=model.initial, max=model.most, local_min=model.local_least, local_max=model.local_most)
+    return _workers(1, 1, _most(model.most, model)), batch, None
+
+
+def _workers(least: int, count: int, most: int) -> jobfile.Role:
+    return jobfile.Role(count=count, min=least, max=most, gpus=1, cpus=1)
+
+
+def _most(size: int, model: traces.Model) -> int:
+    return max(1, min(traces.MOST_DEVICES, size // model.local_least))

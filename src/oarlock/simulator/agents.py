@@ -1,0 +1,241 @@
+"""Who stands in for the agents and the training library: registers gangs, starts them, reports, stops, ends.
+
+What a real agent says comes through the API, which steps the job in a transaction; so it is done here. A gang's agents
+speak in one voice: a gang registers in one transaction, and only its first task reports progress. The ends of processes
+are read from the world by the guardian, as where an agent has died after writing its exit record.
+
+What a gang does between two instants is derived: its `Work` foresees its end, and is told when something changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from oarlock.backends import fake
+from oarlock.backends import port as backends
+from oarlock.lifecycle import stepping
+from oarlock.simulator import physics, work
+from oarlock.spec import attempts, curves, events, holdings, jobs
+from oarlock.store import port as stores
+
+RUNS = fake.Behaviour(at_barrier=True)
+ADDRESS = "127.0.0.1"
+_PAGE = 1000
+
+
+class Crew:
+    """The agents of one attempt. `lost` are the nodes of it that cannot be reached."""
+
+    def __init__(self, job: str, attempt: int) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.tasks: dict[attempts.TaskKey, holdings.Holding] = {}
+        self.lost: set[str] = set()
+        self.working = False
+        self.stopping = False
+
+    @property
+    def shape(self) -> physics.Shape:
+        """How many devices it has on each node, fewest first; tasks where it has none."""
+        of_node: dict[str, int] = {}
+        for claim in self.tasks.values():
+            of_node[claim.node] = of_node.get(claim.node, 0) + max(1, claim.amount.gpus)
+        return tuple(sorted(of_node.values()))
+
+    @property
+    def chief(self) -> attempts.TaskKey:
+        return min(self.tasks, key=lambda key: (key.role, key.index))
+
+
+class Agents:
+    """`ready_s` is how long a gang starts up before it advances; `fails_after` how long an attempt lives before its
+    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can.
+    """
+
+    def __init__(
+        self,
+        store: stores.Store,
+        clock: Callable[[], float],
+        *,
+        ready_s: float,
+        fails_after: Callable[[str, int], float] = lambda job, attempt: math.inf,
+        spoiled: Callable[[backends.TaskLaunch], str] = lambda launch: "",
+    ) -> None:
+        self.works: dict[str, work.Work] = {}
+        self._store = store
+        self._clock = clock
+        self._ready_s = ready_s
+        self._fails_after = fails_after
+        self._spoiled = spoiled
+        self._crews: dict[str, Crew] = {}
+        self._fails_at: dict[str, float] = {}
+        self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
+        self._made: dict[str, None] = {}
+        self._seq = 0
+
+    # What the world asks
+
+    def script(self, launch: backends.TaskLaunch) -> fake.Behaviour:
+        """The world makes a task: it waits at the barrier until `tick` has let it through."""
+        if reason := self._spoiled(launch):
+            return fake.Behaviour(unlaunchable=reason)
+        crew = self._crews.get(launch.key.job)
+        if crew is None or crew.attempt != launch.key.attempt:
+            crew = self._crews[launch.key.job] = Crew(launch.key.job, launch.key.attempt)
+        crew.tasks[launch.key] = launch.holding
+        self._made[launch.key.job] = None
+        return RUNS
+
+    # What happens in time
+
+    def submit(self, arrival_id: str, of: work.Work) -> None:
+        self.works[arrival_id] = of
+
+    def forget(self, job_id: str) -> work.Work:
+        """The job has ended, or the simulation has: what came of it."""
+        self._crews.pop(job_id, None)
+        self._fails_at.pop(job_id, None)
+        return self.works.pop(job_id)
+
+    def next_at(self) -> float:
+        """When the next process is to end by itself."""
+        while self._due:
+            at, job_id, attempt = self._due[0]
+            crew = self._crews.get(job_id)
+            if crew is not None and crew.attempt == attempt and crew.working and self._end_of(crew) == at:
+                return at
+            heapq.heappop(self._due)
+        return math.inf
+
+    def end_due(self, world: fake.World) -> None:
+        """The processes whose time has come end: with their work done, or by the failure that was drawn for them."""
+        now = self._clock()
+        while self.next_at() <= now:
+            _, job_id, _ = heapq.heappop(self._due)
+            crew, does = self._crews[job_id], self.works[job_id]
+            crew.working = False
+            done = does.ends_at <= now
+            does.stop(now, gracefully=done)
+            for key in crew.tasks if done else [crew.chief]:
+                world.end(key, code=0 if done else 1)
+
+    def lose(self, node: str) -> None:
+        """The node cannot be reached: whoever has a part of itself there goes no further."""
+        for crew in self._crews.values():
+            if any(claim.node == node for claim in crew.tasks.values()):
+                crew.lost.add(node)
+                crew.working = False
+                self.works[crew.job].stall(self._clock())
+
+    async def tick(self, world: fake.World) -> None:
+        """Agents whose gang was made, or whose job is not as it was, hear what they are to do, and do it."""
+        told = await self._store.read(self._news)
+        made, self._made = self._made, {}
+        for job_id in {**made, **told}:
+            if (crew := self._crews.get(job_id)) is not None:
+                await self._attend(crew, world)
+
+    async def report(self) -> None:
+        """The first task of every gang that advances tells how far it is and how fast."""
+        now = self._clock()
+        told = [(crew, self._progress(crew, now)) for crew in self._crews.values() if crew.working]
+        said = [(crew, progress) for crew, progress in told if progress is not None]
+        if said:
+            await self._store.write(lambda tx: [self._tell(tx, crew, [_reported(crew, one)]) for crew, one in said])
+
+    def _news(self, view: stores.View) -> dict[str, None]:
+        seq, ids = view.last_seq(), dict[str, None]()
+        while self._seq < seq:
+            records = view.records(self._seq, limit=_PAGE)
+            ids.update(dict.fromkeys(record.job for record in records))
+            self._seq = records[-1].seq if records else seq
+        return ids
+
+    async def _attend(self, crew: Crew, world: fake.World) -> None:
+        job = await self._store.read(lambda view: view.job(crew.job))
+        live = job.live if job is not None else None
+        if live is None or live.number != crew.attempt:
+            del self._crews[crew.job]
+        elif live.stop is not None:
+            self._stop(crew, live, world)
+        elif crew.working:
+            self.works[crew.job].rebatch(self._clock(), live.batch)
+            self._foresee(crew)
+        elif live.launched_at is not None and live.round == 0:
+            await self._begin(crew, live.batch, world)
+
+    def _stop(self, crew: Crew, live: attempts.Attempt, world: fake.World) -> None:
+        if crew.stopping:
+            return
+        if crew.working:
+            gracefully = live.stop is attempts.Cause.STOPPED
+            self.works[crew.job].stop(self._clock(), gracefully=gracefully)
+        elif crew.lost:
+            self.works[crew.job].stop(self._clock(), gracefully=False)
+        crew.working, crew.stopping = False, True
+        for key, claim in crew.tasks.items():
+            if claim.node not in crew.lost:
+                world.stop(key)
+
+    async def _begin(self, crew: Crew, batch: curves.Batch | None, world: fake.World) -> None:
+        """The gang meets at the barrier and starts its processes."""
+        keys = sorted(crew.tasks)
+        happened: list[events.AnyEvent] = [events.TaskRegistered(**_of(key), address=ADDRESS) for key in keys]
+        happened.append(events.TaskReported(**_of(crew.chief), phase="PROCESSING"))
+        job = await self._store.write(lambda tx: self._tell(tx, crew, happened))
+        if job is None or job.live is None or job.live.barrier_at is None:
+            return
+        for key in keys:
+            world.begin(key)
+        now = self._clock()
+        crew.working = True
+        self._fails_at[crew.job] = now + self._fails_after(crew.job, crew.attempt)
+        self.works[crew.job].start(now, crew.shape, batch, ready_s=self._ready_s)
+        self._foresee(crew)
+
+    def _tell(self, tx: stores.Transaction, crew: Crew, happened: Iterable[events.AnyEvent]) -> jobs.Job | None:
+        stored = job = tx.job(crew.job)
+        if job is None or stored is None:
+            return None
+        now, done = self._clock(), []
+        for event in happened:
+            after = stepping.step(job, event, now)
+            done += [event] if after is not job else []
+            job = after
+        return tx.put_job(job, done, at=now) if job is not stored else job
+
+    def _end_of(self, crew: Crew) -> float:
+        return min(self.works[crew.job].ends_at, self._fails_at.get(crew.job, math.inf))
+
+    def _foresee(self, crew: Crew) -> None:
+        at = self._end_of(crew)
+        if at < math.inf:
+            heapq.heappush(self._due, (at, crew.job, crew.attempt))
+
+    def _progress(self, crew: Crew, now: float) -> attempts.Progress | None:
+        of = self.works[crew.job]
+        pace = of.pace(now)
+        if pace is None:
+            return None
+        does, batch = of.physics, of.batch
+        return attempts.Progress(
+            step=int(of.progress / does.step),
+            at=now,
+            total_steps=math.ceil(does.total / does.step),
+            step_s=pace.step_s,
+            sync_s=pace.sync_s,
+            local=batch.local if batch is not None else None,
+            accumulate=batch.accumulate if batch is not None else None,
+            noise=pace.noise,
+        )
+
+
+def _reported(crew: Crew, progress: attempts.Progress) -> events.AnyEvent:
+    return events.TaskReported(**_of(crew.chief), progress=progress)
+
+
+def _of(key: attempts.TaskKey) -> dict[str, Any]:
+    return {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}

@@ -1,0 +1,66 @@
+"""Who held what, from the store's own event log: what an attempt was admitted to until it was released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oarlock.simulator import outcome
+from oarlock.spec import phases
+from oarlock.store import port as stores
+
+_PAGE = 1000
+
+
+class Ledger:
+    """Reads on from where it was; times are kept as seconds after `origin`."""
+
+    def __init__(self, store: stores.Store, origin: float) -> None:
+        self._store = store
+        self._origin = origin
+        self._seq = 0
+        self._open: dict[str, tuple[int, float, Any]] = {}
+        self._ended: list[str] = []
+        self.spans: dict[str, list[outcome.Span]] = {}
+
+    async def read(self) -> int:
+        """Up to where the log was read: what lies before may be forgotten."""
+        return await self._store.read(self._look)
+
+    def take_ended(self) -> list[str]:
+        """The jobs that have ended for good since it was last asked."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def close(self, now: float) -> None:
+        """What is still held at the end is held until then."""
+        await self.read()
+        for job_id in list(self._open):
+            self._end(job_id, now)
+
+    def _look(self, view: stores.View) -> int:
+        seq = view.last_seq()
+        while self._seq < seq:
+            for record in view.records(self._seq, limit=_PAGE):
+                self._seq = record.seq
+                if record.kind == "admitted":
+                    self._open[record.job] = (record.data["attempt"], record.at, record.data["holdings"])
+                elif record.kind == "released":
+                    self._end(record.job, record.at)
+                elif record.kind == "phase" and record.data["to"] in phases.TERMINAL:
+                    self._ended.append(record.job)
+        return seq
+
+    def _end(self, job_id: str, at: float) -> None:
+        attempt, start, claims = self._open.pop(job_id)
+        held: dict[str, list[int]] = {}
+        for claim in claims:
+            held.setdefault(claim["node"], []).extend(claim["devices"])
+        self.spans.setdefault(job_id, []).append(
+            outcome.Span(
+                job=job_id,
+                attempt=attempt,
+                start=start - self._origin,
+                end=at - self._origin,
+                held=tuple((node, tuple(sorted(indexes))) for node, indexes in sorted(held.items())),
+            )
+        )

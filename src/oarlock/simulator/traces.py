@@ -1,0 +1,293 @@
+"""Models as they were measured for Pollux (OSDI '21): seconds per step over placements and batch sizes, and how
+training went at several batch sizes.
+
+A directory holds one model, as the released simulator has it:
+
+- `placements.csv` (`placement,local_bsz,step_time,sync_time`): every way to lie on up to four nodes; `1132` are four
+  nodes with so many devices each;
+- `scalability.csv` (`num_nodes,num_replicas,local_bsz,step_time,sync_time`): larger ones;
+- `validation-BATCH.csv` (`progress,iteration,metric,grad_sqr,grad_var`): a line for each epoch; progress counts steps
+  of the initial batch size.
+
+What was not measured is interpolated: between local batch sizes linearly, between placements at equal devices per node
+(on one, to four) and then linearly in nodes. The released simulator does the latter over a triangulation of the same
+points; where both were compared they lie within a few percent (docs/simulator.md).
+"""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from oarlock.simulator import physics
+from oarlock.spec import curves, errors
+
+MOST_DEVICES_PER_NODE = 4
+MOST_DEVICES = 64
+"""More was not measured."""
+
+Times = tuple[float, float]
+"""Seconds of a step, and of that waiting for the exchange of gradients."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not in the files: how many epochs a model is trained for, and its memory's limit where the files go
+    further. As in the released simulator.
+    """
+
+    epochs: int
+    local_most: int | None = None
+    rigid: curves.Batch | None = None  # the only way in which it was run adaptively: on one device, with this batch
+
+
+MODELS: dict[str, Limits] = {
+    "bert": Limits(epochs=2),
+    "cifar10": Limits(epochs=100),
+    "deepspeech2": Limits(epochs=80),
+    "imagenet": Limits(epochs=90),
+    "ncf": Limits(epochs=10, rigid=curves.Batch(32768)),
+    "yolov3": Limits(epochs=50, local_most=8),
+}
+
+
+class Model:
+    """One model's measurements. Sizes in examples."""
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        self.name = directory.name
+        self.limits = limits
+        self._steps = StepTimes(_rows(directory / "placements.csv"), _rows(directory / "scalability.csv"))
+        found = {int(path.stem.partition("-")[2]): _rows(path) for path in directory.glob("validation-*.csv")}
+        if not found:
+            raise _unreadable(directory, "there is no validation-BATCH.csv")
+        self._sizes = sorted(found)
+        self._epochs = {size: [_epoch(row) for row in rows] for size, rows in found.items()}
+        self.initial = self._sizes[0]
+        self.most = self._sizes[-1]
+        self.local_least = self._steps.local_least
+        self.local_most = limits.local_most or self._steps.local_most
+        ends = [min(epochs[place][0] for epochs in self._epochs.values()) for place in range(self._measured_epochs())]
+        self._ends = ends[: limits.epochs]
+        self.total = self._ends[-1]
+        self._noises: dict[tuple[int, int], tuple[float, float]] = {}
+        self._times: dict[tuple[physics.Shape, int], Times] = {}
+
+    def _measured_epochs(self) -> int:
+        measured = min(len(epochs) for epochs in self._epochs.values())
+        if measured < self.limits.epochs:
+            raise errors.InvalidInput(
+                f"{self.name} was measured for {measured} epochs, {self.limits.epochs} are wanted",
+                hint="Take the files as they were released.",
+            )
+        return measured
+
+    def epoch(self, progress: float) -> int:
+        """The one that is under way at `progress`, from 0."""
+        return bisect.bisect_right(self._ends, progress)
+
+    def epoch_end(self, epoch: int) -> float:
+        return self._ends[epoch]
+
+    def gradient(self, examples: int, epoch: int) -> tuple[float, float]:
+        """The square of the mean gradient and its variance at the initial batch size, in steps of `examples`."""
+        found = self._noises.get((examples, epoch))
+        if found is None:
+            found = self._noises[examples, epoch] = self._gradient(examples, epoch)
+        return found
+
+    def _gradient(self, examples: int, epoch: int) -> tuple[float, float]:
+        lower, upper, part = _around(self._sizes, examples)
+        below, above = self._epochs[self._sizes[lower]][epoch], self._epochs[self._sizes[upper]][epoch]
+        return _between(below[1], above[1], part), _between(below[2], above[2], part)
+
+    def times(self, shape: physics.Shape, local: int) -> Times:
+        found = self._times.get((shape, local))
+        if found is None:
+            found = self._times[shape, local] = self._steps.times(shape, local)
+        return found
+
+
+class StepTimes:
+    """Seconds of a step by shape and local batch size. The order of a shape's nodes does not count: orders that were
+    measured apart are averaged.
+    """
+
+    def __init__(self, placements: Sequence[dict[str, str]], scalability: Sequence[dict[str, str]]) -> None:
+        shapes: dict[physics.Shape, list[tuple[int, Times]]] = {}
+        columns: dict[int, dict[int, list[tuple[int, Times]]]] = {}
+        for row in placements:
+            shape = tuple(sorted(int(digit) for digit in row["placement"]))
+            point = _point(row)
+            shapes.setdefault(shape, []).append(point)
+            if len(shape) == _MOST_PLACED_NODES:
+                columns.setdefault(len(shape), {}).setdefault(sum(shape), []).append(point)
+        for row in scalability:
+            column = columns.setdefault(int(row["num_nodes"]), {})
+            column.setdefault(int(row["num_replicas"]), []).append(_point(row))
+        self._shapes = {shape: Line(points) for shape, points in shapes.items()}
+        self._columns = {
+            nodes: {devices: Line(points) for devices, points in sorted(column.items())}
+            for nodes, column in sorted(columns.items())
+        }
+        self.local_least = min(line.least for line in self._shapes.values())
+        self.local_most = max(line.most for line in self._shapes.values())
+
+    def times(self, shape: physics.Shape, local: int) -> Times:
+        """Raises InvalidInput for what is far from anything that was measured."""
+        line = self._shapes.get(shape)
+        if line is not None:
+            return line.at(local)
+        if max(shape) > MOST_DEVICES_PER_NODE or sum(shape) > MOST_DEVICES or len(shape) <= _MOST_PLACED_NODES:
+            raise errors.InvalidInput(
+                f"a gang with {'+'.join(map(str, shape))} devices on its nodes was not measured",
+                hint=f"These traces know at most {MOST_DEVICES} devices, {MOST_DEVICES_PER_NODE} on a node.",
+            )
+        known = list(self._columns)
+        nodes = min(len(shape), known[-1])
+        lower, upper, part = _around(known, nodes)
+        per_node = sum(shape) / nodes
+        below, above = (self._in_column(known[place], per_node, local) for place in (lower, upper))
+        return _between(below[0], above[0], part), _between(below[1], above[1], part)
+
+    def _in_column(self, nodes: int, per_node: float, local: int) -> Times:
+        column = self._columns[nodes]
+        known = list(column)
+        lower, upper, part = _around(known, per_node * nodes)
+        below, above = column[known[lower]].at(local), column[known[upper]].at(local)
+        return _between(below[0], above[0], part), _between(below[1], above[1], part)
+
+
+class Line:
+    """Seconds of a step at one shape, by local batch size: straight between the measured ones and beyond the largest;
+    smaller ones take as long as the smallest.
+    """
+
+    def __init__(self, points: Iterable[tuple[int, Times]]) -> None:
+        measured: dict[int, list[Times]] = {}
+        for local, times in points:
+            measured.setdefault(local, []).append(times)
+        self._sizes = sorted(measured)
+        self._times = [_mean(measured[local]) for local in self._sizes]
+
+    @property
+    def least(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def most(self) -> int:
+        return self._sizes[-1]
+
+    def at(self, local: int) -> Times:
+        lower, upper, part = _around(self._sizes, local, beyond=True)
+        below, above = self._times[lower], self._times[upper]
+        return _between(below[0], above[0], part), _between(below[1], above[1], part)
+
+
+class Trained:
+    """`physics.Physics` of one job that trains a measured model. Progress counts steps of the initial batch size.
+
+    `asked` is the batch size that its owner asked for; None: the initial one, or as little more as so many devices
+    need.
+    """
+
+    def __init__(self, model: Model, asked: int | None) -> None:
+        self.model = model
+        self.total = model.total
+        self.step = 1.0
+        self._asked = asked
+        self._known: dict[tuple[physics.Shape, curves.Batch, int], physics.Pace] = {}
+
+    def batch(self, devices: int) -> curves.Batch:
+        """As the released simulator divides a batch: one device alone adds up at least two parts of what is larger than
+        the initial size, because its gradient noise could not be measured else.
+        """
+        model = self.model
+        examples = self._asked or max(model.initial, model.local_least * devices)
+        part = -(-examples // devices)
+        accumulate = max(-(-part // model.local_most), 2 if devices == 1 and examples > model.initial else 1)
+        local = -(-part // accumulate)
+        return curves.Batch(min(local, max(1, model.most // (devices * accumulate))), accumulate)
+
+    def pace(self, shape: physics.Shape, batch: curves.Batch | None, progress: float) -> physics.Pace:
+        batch = batch or self.batch(sum(shape))
+        epoch = self.model.epoch(progress)
+        found = self._known.get((shape, batch, epoch))
+        if found is None:
+            found = self._known[shape, batch, epoch] = self._pace(shape, batch, epoch)
+        return found
+
+    def _pace(self, shape: physics.Shape, batch: curves.Batch, epoch: int) -> physics.Pace:
+        model = self.model
+        examples = sum(shape) * batch.local * batch.accumulate
+        step_s, sync_s = model.times(shape, batch.local)
+        square, variance = model.gradient(examples, epoch)
+        gain = (variance + square) / (variance * model.initial / examples + square)
+        return physics.Pace(
+            rate=gain / (step_s + (batch.accumulate - 1) * (step_s - sync_s)),
+            until=model.epoch_end(epoch),
+            step_s=step_s,
+            sync_s=sync_s,
+            noise=model.initial * variance / square if square > 0 else math.inf,
+        )
+
+
+def load(directory: Path) -> dict[str, Model]:
+    """Every known model that has a directory there, by name. Raises NotFound where there is none."""
+    found = {
+        name: Model(directory / name, limits)
+        for name, limits in MODELS.items()
+        if (directory / name / "placements.csv").is_file()
+    }
+    if not found:
+        raise errors.NotFound(
+            f"{directory} has no measured models",
+            hint=f"Name the directory that holds {', '.join(MODELS)} with --traces.",
+        )
+    return found
+
+
+_MOST_PLACED_NODES = 4
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> errors.InvalidInput:
+    return errors.InvalidInput(f"{path} cannot be read: {why}", hint="Take the files as they were released.")
+
+
+def _point(row: dict[str, str]) -> tuple[int, Times]:
+    return int(row["local_bsz"]), (float(row["step_time"]), float(row["sync_time"]))
+
+
+def _epoch(row: dict[str, str]) -> tuple[float, float, float]:
+    return float(row["progress"]), float(row["grad_sqr"]), float(row["grad_var"])
+
+
+def _mean(times: Sequence[Times]) -> Times:
+    return sum(one[0] for one in times) / len(times), sum(one[1] for one in times) / len(times)
+
+
+def _around(known: Sequence[int], value: float, *, beyond: bool = False) -> tuple[int, int, float]:
+    """Places of the neighbours of `value`, and how far it lies from the first to the second: 0 to 1, unless `beyond`
+    the last.
+    """
+    upper = min(max(bisect.bisect_left(known, value), 1), len(known) - 1)
+    if len(known) == 1:
+        return 0, 0, 0.0
+    part = (value - known[upper - 1]) / (known[upper] - known[upper - 1])
+    return upper - 1, upper, max(0.0, part if beyond else min(1.0, part))
+
+
+def _between(below: float, above: float, part: float) -> float:
+    return below + (above - below) * part

@@ -1,0 +1,124 @@
+"""How far one simulated job is, through all its attempts: what is done, what is kept, what was in vain.
+
+Time stands still between two questions: whoever tells it that something changed (`start`, `rebatch`, `stall`, `stop`)
+gives the time, and progress is made up to it. The end is foreseen, not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from oarlock.simulator import physics
+from oarlock.spec import curves
+
+
+class Work:
+    """`saves_every_s` is the interval of its checkpoints while it runs; None: only when it is told to stop.
+
+    `device_s` is the time that its devices advanced it, `lost_device_s` how much of that was in vain.
+    """
+
+    def __init__(self, does: physics.Physics, *, saves_every_s: float | None = None) -> None:
+        self.physics = does
+        self.progress = 0.0
+        self.device_s = 0.0
+        self.lost_device_s = 0.0
+        self._saves_every_s = saves_every_s
+        self._saved = 0.0
+        self._unsaved_device_s = 0.0
+        self._save_at = math.inf
+        self._shape: physics.Shape | None = None
+        self._batch: curves.Batch | None = None
+        self._at = 0.0
+        self._ends_at = math.inf
+
+    @property
+    def running(self) -> bool:
+        return self._shape is not None
+
+    @property
+    def ends_at(self) -> float:
+        """When it will have done its work, if nothing changes; infinity where it stands still."""
+        return self._ends_at
+
+    @property
+    def batch(self) -> curves.Batch | None:
+        """With which it runs: what was decided, else its own."""
+        if self._batch is None and self._shape is not None:
+            return self.physics.batch(sum(self._shape))
+        return self._batch
+
+    def start(self, now: float, shape: physics.Shape, batch: curves.Batch | None, *, ready_s: float) -> None:
+        """From its last checkpoint, on these devices. It advances after `ready_s` seconds of starting up."""
+        self._shape, self._batch = shape, batch
+        self._at = now + ready_s
+        self._save_at = self._at + self._saves_every_s if self._saves_every_s is not None else math.inf
+        self._foresee()
+
+    def rebatch(self, now: float, batch: curves.Batch | None) -> None:
+        if batch != self._batch:
+            self.advance(now)
+            self._batch = batch
+            self._foresee()
+
+    def stall(self, now: float) -> None:
+        """It holds its devices and goes no further: a part of it cannot be reached."""
+        self.advance(now)
+        self._shape, self._ends_at = None, math.inf
+
+    def stop(self, now: float, *, gracefully: bool) -> None:
+        """The attempt ends. Gracefully: it saves all that it did; else what came after its last checkpoint is lost."""
+        self.advance(now)
+        if not gracefully:
+            self.lost_device_s += self._unsaved_device_s
+            self.progress = self._saved
+        self._saved, self._unsaved_device_s = self.progress, 0.0
+        self._shape, self._batch, self._ends_at = None, None, math.inf
+
+    def pace(self, now: float) -> physics.Pace | None:
+        """Its present pace; None while it starts up, stands still, or has nothing left to do."""
+        self.advance(now)
+        if self._shape is None or now < self._at or self.progress >= self.physics.total:
+            return None
+        return self.physics.pace(self._shape, self._batch, self.progress)
+
+    def advance(self, now: float) -> None:
+        """Progress up to `now`, checkpoint by checkpoint."""
+        while self._save_at <= now and self._shape is not None:
+            self._advance(self._save_at)
+            self._saved, self._unsaved_device_s = self.progress, 0.0
+            self._save_at += self._saves_every_s or math.inf
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        if self._shape is None or now <= self._at:
+            return
+        spent_s = min(now, self._ends_at) - self._at
+        self.device_s += spent_s * sum(self._shape)
+        self._unsaved_device_s += spent_s * sum(self._shape)
+        if now >= self._ends_at:  # exactly, whatever the sums of many parts are
+            self.progress, self._at = self.physics.total, now
+            return
+        while self._at < now and self.progress < self.physics.total:
+            pace = self.physics.pace(self._shape, self._batch, self.progress)
+            reached_at = self._at + _duration_s(pace, self.progress)
+            if reached_at > now:
+                self.progress += (now - self._at) * pace.rate
+                self._at = now
+            else:
+                self.progress, self._at = pace.until, reached_at
+        self._at = now
+
+    def _foresee(self) -> None:
+        """The end, pace by pace. What never gets there stands for ever: infinity."""
+        at, progress = self._at, self.progress
+        if self._shape is None:
+            return
+        while progress < self.physics.total and at < math.inf:
+            pace = self.physics.pace(self._shape, self._batch, progress)
+            at, progress = at + _duration_s(pace, progress), pace.until
+        self._ends_at = at
+
+
+def _duration_s(pace: physics.Pace, progress: float) -> float:
+    return (pace.until - progress) / pace.rate if pace.rate > 0 else math.inf

@@ -1,0 +1,58 @@
+"""A workload: which jobs come when, and what they do. Whatever its file, this is what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from oarlock.simulator import physics
+from oarlock.spec import errors, jobfile, pools
+
+MOST_JOBS = 1_000_000
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is submitted `at` seconds after the beginning. Jobs of one group begin their work together, however
+    they are placed: the tasks of a gang that is scheduled one by one.
+    """
+
+    id: str
+    at: float
+    spec: jobfile.JobSpec
+    does: physics.Physics
+    owner: str = "somebody"
+    group: str = ""
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """`arrivals` in the order of their time, their ids unique."""
+
+    name: str
+    arrivals: tuple[Arrival, ...]
+    pools: tuple[pools.Pool, ...] = ()
+
+
+def made(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = ()) -> Workload:
+    """Sorted and checked. Raises InvalidInput where there is nothing to simulate, or an id comes twice."""
+    if not 0 < len(arrivals) <= MOST_JOBS:
+        raise errors.InvalidInput(f"{name} has {len(arrivals)} jobs", hint=f"Between 1 and {MOST_JOBS} are simulated.")
+    ids: set[str] = set()
+    for one in arrivals:
+        if one.id in ids:
+            raise errors.InvalidInput(f"{name} has two jobs {one.id}", hint="Give each job a name of its own.")
+        ids.add(one.id)
+    return Workload(name=name, arrivals=tuple(sorted(arrivals, key=lambda one: (one.at, one.id))), pools=tuple(pools))
+
+
+def cut(
+    workload: Workload, *, start_s: float = 0.0, end_s: float | None = None, jobs: int | None = None, scale: float = 1.0
+) -> Workload:
+    """The jobs that arrive from `start_s` to before `end_s`, of those the first `jobs`, arriving `scale` times as
+    often; the first instant of the cut is its beginning.
+    """
+    if scale <= 0:
+        raise errors.InvalidInput(f"a scale of {scale:g}", hint="1 is as recorded, 2 twice the load.")
+    kept = [one for one in workload.arrivals if start_s <= one.at and (end_s is None or one.at < end_s)][:jobs]
+    moved = [msgspec.structs.replace(one, at=(one.at - start_s) / scale) for one in kept]
+    return made(workload.name, moved, workload.pools)

@@ -1,0 +1,41 @@
+"""Small workloads and clusters for the simulator's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from oarlock.simulator import cluster, outcome, physics, simulation, workload
+from oarlock.spec import jobfile, plans, roles
+from tests.simulator import published
+
+
+def job(
+    name: str, at: float, lasts_s: float, *, gpus: int = 1, does: physics.Physics | None = None, **spec: Any
+) -> workload.Arrival:
+    """A gang of `gpus` tasks with a device each."""
+    worker = jobfile.Role(count=gpus, gpus=1, cpus=1)
+    fields = {"command": "train", "max_restarts": 1000, "roles": {roles.RoleName.WORKER: worker}} | spec
+    return workload.Arrival(
+        id=name,
+        at=at,
+        spec=jobfile.JobSpec(**fields),
+        does=does or physics.Scaled(lasts_s, gpus, physics.linear),
+    )
+
+
+def prepared(
+    arrivals: Sequence[workload.Arrival], nodes: str = "1x1", *, plan: Any = published.first_come, **settings: Any
+) -> simulation.Simulation:
+    given: dict[str, Any] = {"name": "test", "restart_s": 0.0, "rules": plans.Rules()} | settings
+    return simulation.Simulation(
+        workload.made("test", arrivals),
+        cluster.machines(cluster.parse([nodes])),
+        simulation.Settings(**given),
+        plan,
+    )
+
+
+def run(arrivals: Sequence[workload.Arrival], nodes: str = "1x1", **settings: Any) -> outcome.Outcome:
+    return asyncio.run(prepared(arrivals, nodes, **settings).run()).outcome
