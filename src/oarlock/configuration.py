@@ -87,8 +87,7 @@ def check_policies(rules: plans.Rules) -> None:
     from oarlock.scheduler.policies import known, port
     from oarlock.spec import holdings
 
-    if rules.policy != plans.Rules().policy:
-        known.named(rules.policy)
+    known.named(rules.policy)
     for name, parameters in rules.policies.items():
         known.named(name).wishes((), port.Budget(amount=holdings.Resources()), 0.0, rules, parameters)
 

@@ -387,7 +387,13 @@ class Engine:
             [
                 inventory.Inventory(store, self.backend, leader, clock=time.time),
                 scheduling.Scheduling(
-                    store, leader, planning.plan, clock=time.time, report=report, rules=settings.rules
+                    store,
+                    leader,
+                    planning.plan,
+                    clock=time.time,
+                    report=report,
+                    rules=settings.rules,
+                    memo=planning.Memo(),
                 ),
                 guardian.Guardian(
                     store,

@@ -99,7 +99,13 @@ class Server:
         )
         self.inventory = inventory.Inventory(plant.store, backend, self.leading, clock=plant.clock)
         self.scheduling = scheduling.Scheduling(
-            plant.store, self.leading, plan, clock=plant.clock, report=self.report, rules=rules
+            plant.store,
+            self.leading,
+            plan,
+            clock=plant.clock,
+            report=self.report,
+            rules=rules,
+            memo=planning.Memo(),
         )
         self.guardian = guardian.Guardian(
             plant.store, backend, self.leading, left, SETTINGS, clock=plant.clock, report=self.report

@@ -9,6 +9,9 @@ from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, quan
 PORTS_PER_TASK = 4
 """Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
 
+GONE_WITHIN_S = 10.0
+"""After the grace, whatever its processes do."""
+
 
 def gang(job: jobs.Job) -> plans.Gang:
     """What `job` asks for, and what is known of it."""
@@ -31,6 +34,7 @@ def gang(job: jobs.Job) -> plans.Gang:
         starts=len(job.attempts) if job.attempt is None else job.attempt.number,
         stopped_at=job.stopped_at,
         destined=job.destined,
+        at_most_s=at_most_s(job),
         lasts_s=job.lasts_s,
         curve=job.curve,
         batch=job.spec.batch,
@@ -85,12 +89,23 @@ def _returns(job: jobs.Job) -> bool:
     return not ends and job.restarts < job.spec.max_restarts
 
 
+def at_most_s(job: jobs.Job) -> float | None:
+    """Seconds after a start by which it is over whatever happens: its way to the barrier, what is left of its time-out,
+    its grace. None where it has no time-out.
+    """
+    spec = job.spec
+    if spec.timeout is None:
+        return None
+    left_s = max(0.0, quantities.seconds(spec.timeout) - job.processed_s)
+    return quantities.seconds(spec.start_timeout) + left_s + quantities.seconds(spec.grace) + GONE_WITHIN_S
+
+
 def latest_end(job: jobs.Job) -> float | None:
     """Unix seconds by which its time-out and its grace have ended it; None where it has no time-out."""
     if job.spec.timeout is None or job.live is None or job.live.processing_at is None:
         return None
     left_s = quantities.seconds(job.spec.timeout) - job.processed_s
-    return job.live.processing_at + left_s + quantities.seconds(job.spec.grace)
+    return job.live.processing_at + left_s + quantities.seconds(job.spec.grace) + GONE_WITHIN_S
 
 
 def expected_end(job: jobs.Job) -> float | None:
