@@ -25,7 +25,7 @@ def documented(page: str) -> dict[tuple[str, str], set[str]]:
         used = False
         for code in re.findall(r"`([^`]+)`", line.split("|")[1]):
             method, _, rest = code.partition(" ")
-            if method in {"HEAD", "GET", "PUT", "POST", "DELETE", "WS"}:
+            if method in {"HEAD", "GET", "PUT", "PATCH", "POST", "DELETE", "WS"}:
                 methods = [method] if used else [*methods, method]
                 used = False
             path, _, query = (rest or code).partition("?")

@@ -22,7 +22,7 @@ def offered(*words: str) -> list[str]:
 
 
 def test_verbs_and_options() -> None:
-    assert offered("p") == ["plan", "ps", "pools"]
+    assert offered("p") == ["plan", "ps", "pools", "pool"]
     assert "--workers" in offered("run", "--w")
     assert offered("run", "--framework", "t") == ["torch", "tensorflow"]
     assert offered("users", "") == ["add", "list", "revoke", "token"]

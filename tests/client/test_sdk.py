@@ -80,7 +80,7 @@ def test_intents_and_the_cluster(server: live.LiveServer) -> None:
         with pytest.raises(errors.Conflict):
             client.resume(job.id)
         assert client.nodes()[0].node.capacity.gpus == 2
-        assert client.pools()[0].pool.name == "default"
+        assert [view.pool.name for view in client.pools()] == ["default"]
         assert client.usage(by="pool") == []
         assert client.server().user == "root"
         client.add_user("dora", "viewer")

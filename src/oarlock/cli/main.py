@@ -42,7 +42,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Cluster": {
         "nodes": ("nodes:nodes", "List the machines and who holds what"),
-        "pools": ("pools:pools", "List the resource pools"),
+        "pools": ("pools:pools", "Draw the tree of resource pools"),
+        "pool": ("pools:pool", "Make, change or remove a resource pool"),
         "sizes": ("sizes:sizes", "List the T-shirt sizes that `run --size` takes"),
         "usage": ("usage:usage", "Sum up device-hours and CPU-hours"),
     },

@@ -4,6 +4,7 @@ that the server may be newer than the client.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -101,10 +102,29 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool with all that lies below it. Amounts by resource: devices, cores, bytes."""
+
     pool: pools.Pool
     held: holdings.Resources = holdings.Resources()
+    entitled: dict[str, float] = {}  # what it may hold now
+    demand: dict[str, float] = {}  # what its jobs hold and wait for, at their largest
+    reserved: dict[str, float] = {}  # within what its jobs that must not be preempted stay; empty where it is no leaf
     running: int = 0
     waiting: int = 0
+
+
+class PoolTree(msgspec.Struct, frozen=True, kw_only=True):
+    """The pools, a parent before its children. `capacity` is of the nodes that are ready; `notes` are sentences."""
+
+    items: tuple[PoolView, ...]
+    capacity: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[PoolView]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +133,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     device_hours: float = 0.0
     cpu_hours: float = 0.0
+    cost: float = 0.0
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +146,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     right: users.Right = users.Right.USER
     capabilities: tuple[str, ...] = ()
+    currency: str = ""
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):

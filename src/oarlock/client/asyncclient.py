@@ -22,6 +22,7 @@ from oarlock.spec import errors, intents, jobfile, phases, plans
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
 from oarlock.spec.jobs import Checkpoint, Job
+from oarlock.spec.pools import Pool
 from oarlock.spec.users import Right, User
 
 if TYPE_CHECKING:
@@ -321,8 +322,20 @@ class AsyncClient:
     async def nodes(self) -> list[answers.NodeView]:
         return list((await self._sender.send(requests.nodes())).items)
 
-    async def pools(self) -> list[answers.PoolView]:
-        return list((await self._sender.send(requests.pools())).items)
+    async def pools(self) -> answers.PoolTree:
+        """The pools in the order in which the tree is drawn, and what there is to divide."""
+        return await self._sender.send(requests.pools())
+
+    async def set_pool(self, name: str, **fields: Any) -> Pool:
+        """Make the pool, or change these fields of it: `oarlock.spec.poolchanges.Change`. For administrators.
+
+        Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
+        """
+        return await self._sender.send(requests.set_pool(name, verbs.change_of(fields)))
+
+    async def remove_pool(self, name: str) -> None:
+        """For administrators. Raises Conflict while it has jobs or pools below it."""
+        await self._sender.send(requests.remove_pool(name))
 
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
         """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""

@@ -14,7 +14,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
-from oarlock.spec import events, intents, jobfile, jobs, phases, plans, users
+from oarlock.spec import events, intents, jobfile, jobs, phases, plans, poolchanges, users
+from oarlock.spec import pools as pool_nouns
 
 T = TypeVar("T")
 
@@ -51,6 +52,10 @@ def _query(**values: Any) -> dict[str, str]:
 
 def _job(name: str, rest: str = "") -> str:
     return f"{_V1}/jobs/{quote(name, safe='')}{rest}"
+
+
+def _pool(name: str) -> str:
+    return f"{_V1}/pools/{quote(name, safe='')}"
 
 
 def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:
@@ -152,8 +157,19 @@ def nodes() -> Request[answers.Page[answers.NodeView]]:
     return Request(method="GET", path=f"{_V1}/nodes", answer=answers.Page[answers.NodeView])
 
 
-def pools() -> Request[answers.Page[answers.PoolView]]:
-    return Request(method="GET", path=f"{_V1}/pools", answer=answers.Page[answers.PoolView])
+def pools() -> Request[answers.PoolTree]:
+    return Request(method="GET", path=f"{_V1}/pools", answer=answers.PoolTree)
+
+
+def set_pool(name: str, change: poolchanges.Change) -> Request[pool_nouns.Pool]:
+    """Not repeatable with a version: the first one may have been heard, and the second would be refused for it."""
+    return Request(
+        method="PATCH", path=_pool(name), answer=pool_nouns.Pool, body=change, repeatable=change.version is None
+    )
+
+
+def remove_pool(name: str) -> Request[answers.Nothing]:
+    return Request(method="DELETE", path=_pool(name), answer=answers.Nothing)
 
 
 def usage(since: float | None = None, by: str | None = None) -> Request[answers.Page[answers.UsageRow]]:

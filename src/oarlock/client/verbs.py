@@ -13,7 +13,7 @@ import msgspec
 
 from oarlock.client import answers, failures
 from oarlock.data import port as data
-from oarlock.spec import errors, jobfile, phases
+from oarlock.spec import errors, jobfile, phases, poolchanges
 
 SHELL_VARIABLES = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 """What of the submitting shell a local server is told, so that `python` means the same program in the job."""
@@ -35,6 +35,13 @@ def spec_of(wanted: Wanted) -> jobfile.JobSpec:
     if isinstance(wanted, (str, Path)):
         return judging.load(read_file(Path(wanted)), source=str(wanted))
     return judging.decode(dict(wanted))
+
+
+def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
+    """What is to be another about a pool. Raises InvalidInput for a field that there is not."""
+    from oarlock.spec import judging
+
+    return judging.convert(fields, poolchanges.Change)
 
 
 def read_file(path: Path) -> bytes:
