@@ -133,8 +133,7 @@ def _check_parent(pool: pools.Pool, parent: str, after: Mapping[str, pools.Pool]
             path="parent",
             hint="Put it below none, or move the other one first: oarlock pool set NAME --parent none",
         )
-    below = max(len(line(name, after)) - line(name, after).index(pool.name) for name in _under(pool.name, after))
-    depth = len(above) + below
+    depth = max(len(line(name, after)) for name in _under(pool.name, after))
     if depth > MAX_DEPTH:
         raise errors.InvalidInput(
             f"That would be a tree of {depth} levels.", path="parent", hint=f"At most {MAX_DEPTH} can be."
