@@ -1,0 +1,253 @@
+"""How fast a job is with what it is given, as far as its curve knows: progress per second, and the best batch size.
+
+A policy asks for `rate(curve, batch, shape)`; everything else here answers that question for one of the models of
+`spec/curves.py`. Progress is counted in the model's unit: examples at the initial batch size's efficiency
+(`Allreduce`), steps (`Servers`), whatever a `Table` counts. So rates of one job compare with each other, and rates of
+two jobs only as ratios to something of their own (`speedup`).
+
+A policy asks for thousands of rates in each round, and most of them again in the next. So answers are kept by value,
+and the gradient noise, which drifts with every report, is rounded to steps of a tenth first: the best batch size moves
+with its square root, and a decision that flips on less is not worth making.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import msgspec
+
+from oarlock.spec import curves, jobfile
+
+NOISE_STEP = 1.1
+"""Gradient noise is rounded to powers of this before anything is decided by it."""
+
+KEPT = 1 << 16
+"""Answers kept, of each kind. One is about 200 bytes."""
+
+_HALVINGS = 10
+"""Of the interval (in the logarithm) that holds the best batch: a factor of 100 is then known to half a per cent."""
+
+
+class Shape(NamedTuple):
+    """What a gang is given: `devices` on `nodes`, as evenly as may be, and `servers` parameter servers."""
+
+    nodes: int
+    devices: int
+    servers: int = 0
+
+
+ONE = Shape(1, 1)
+
+
+def of_params(
+    perf: tuple[float, float, float, float, float, float, float],
+    grad: tuple[float, float] | None,
+    initial: int,
+    seen: int,
+    *,
+    left: float | None = None,
+) -> curves.Curve:
+    """A curve from the numbers in which Pollux's published simulator states one, so that it can ask our policies.
+
+    `perf`: (alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma), seconds; `grad`: the squared gradient and its
+    variance at the `initial` batch size; `seen`: the largest number of devices that was profiled; `left`: examples.
+    """
+    alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma = perf
+    return curves.Curve(
+        model=curves.Allreduce(
+            compute_s=alpha_c,
+            compute_per_example_s=beta_c,
+            near_s=alpha_r,
+            near_per_device_s=beta_r,
+            far_s=alpha_n,
+            far_per_device_s=beta_n,
+            overlap=gamma,
+            noise=None if grad is None else noise(*grad, initial),
+            seen=seen,
+        ),
+        left=left,
+    )
+
+
+def noise(squared: float, variance: float, initial: int) -> float | None:
+    """The gradient noise scale in examples, from the squared gradient and its variance at the `initial` batch size.
+
+    None where the gradient has vanished in its noise: nothing can be said then.
+    """
+    if squared <= 0 or variance < 0:
+        return None
+    return variance / squared * initial
+
+
+def rate(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) -> float:
+    """Progress per second with `shape`, at the best batch size that `batch` allows. 0: it cannot run so.
+
+    A job of which nothing is known is taken to be twice as fast with twice as much: the next measurement tells.
+    """
+    if shape.devices < 1:
+        return 0.0
+    if curve is None:
+        return float(shape.devices)
+    model = curve.model
+    if isinstance(model, curves.Table):
+        return model.rates[min(shape.devices, len(model.rates)) - 1] if model.rates else 0.0
+    if isinstance(model, curves.Servers):
+        return steps_per_s(model, shape.devices, shape.servers)
+    if batch is None:
+        return _as_it_is(model, shape.nodes, shape.devices, local(curve))
+    return _best(_rounded(model), batch, shape.nodes, shape.devices)[0]
+
+
+def speedup(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape, *, than: Shape = ONE) -> float:
+    """How many times faster it is with `shape` than with `than`; 0 where it cannot run with either."""
+    base = rate(curve, batch, than)
+    return rate(curve, batch, shape) / base if base > 0 else 0.0
+
+
+def best_batch(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) -> curves.Batch | None:
+    """What each process is to take, and how often before the gang exchanges gradients; None: nothing to decide."""
+    if curve is None or batch is None or not isinstance(curve.model, curves.Allreduce) or shape.devices < 1:
+        return None
+    return _best(_rounded(curve.model), batch, shape.nodes, shape.devices)[1]
+
+
+def seen(curve: curves.Curve | None) -> int | None:
+    """The most devices with which its speed was measured; None: not measured, or told and known for all sizes."""
+    if curve is None or not isinstance(curve.model, curves.Allreduce):
+        return None
+    return curve.model.seen
+
+
+def local(curve: curves.Curve) -> int:
+    """The examples that each of its processes took at once, when it was last measured; 1 where it did not say."""
+    return next((sample.local for sample in reversed(curve.samples) if sample.local), 1)
+
+
+def step_s(model: curves.Allreduce, nodes: int, devices: int, at_once: float, accumulate: int = 1) -> float:
+    """Seconds from one update of the weights to the next, each device taking `at_once` examples `accumulate` times."""
+    grad_s = model.compute_s + model.compute_per_example_s * at_once
+    return (accumulate - 1) * grad_s + _combined(grad_s, sync_s(model, nodes, devices), model.overlap)
+
+
+def sync_s(model: curves.Allreduce, nodes: int, devices: int) -> float:
+    """Seconds that the exchange of gradients takes by itself."""
+    if devices <= 1:
+        return 0.0
+    if nodes <= 1:
+        return model.near_s + model.near_per_device_s * (devices - 2)
+    return model.far_s + model.far_per_device_s * (devices - 2)
+
+
+def efficiency(noise_scale: float | None, initial: int, total: float) -> float:
+    """Progress per example at batch size `total`, relative to the `initial` one. Where the noise is not known, what
+    goes beyond that is reckoned to bring nothing.
+    """
+    known = noise_scale or 0.0
+    return (known + initial) / (known + total)
+
+
+def steps_per_s(model: curves.Servers, workers: int, servers: int) -> float:
+    """Steps per second with parameter servers; 0 without any worker or server."""
+    if workers < 1 or servers < 1:
+        return 0.0
+    if model.synchronous:
+        t0, t1, t2, t3, t4 = model.times
+        seconds = t0 * model.batch / workers + t1 + t2 * workers / servers + t3 * workers + t4 * servers
+        return 1 / seconds if seconds > 0 else 0.0
+    t0, t1, t2, t3 = model.times
+    seconds = t0 + t1 * workers / servers + t2 * workers + t3 * servers
+    return workers / seconds if seconds > 0 else 0.0
+
+
+def _combined(grad_s: float, exchange_s: float, overlap: float) -> float:
+    """Computing and exchanging, which go on at once more or less: their norm. 1: one after the other."""
+    if exchange_s <= 0:
+        return grad_s
+    if grad_s <= 0:
+        return exchange_s
+    ratio = exchange_s / grad_s
+    if ratio > 1:
+        return float(exchange_s * (1 + ratio**-overlap) ** (1 / overlap))
+    return float(grad_s * (1 + ratio**overlap) ** (1 / overlap))
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _rounded(model: curves.Allreduce) -> curves.Allreduce:
+    if model.noise is None or model.noise <= 0:
+        return model
+    return msgspec.structs.replace(model, noise=float(NOISE_STEP ** round(math.log(model.noise, NOISE_STEP))), seen=1)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _as_it_is(model: curves.Allreduce, nodes: int, devices: int, at_once: int) -> float:
+    """Examples per second where every process goes on taking what it takes."""
+    seconds = step_s(model, nodes, devices, at_once)
+    return at_once * devices / seconds if seconds > 0 else 0.0
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _best(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: int) -> tuple[float, curves.Batch | None]:
+    """The best rate and its batch. For each number of accumulated parts the rate has one maximum over the size of a
+    part; over the number itself it rises and falls as well, so the search ends where it no longer rises.
+    """
+    most = max(batch.size, batch.max or batch.size)
+    local_max = batch.local_max or most
+    if batch.local_min * devices > most:
+        return 0.0, None
+    first = max(1, math.ceil(batch.size / (devices * local_max)))
+    best: tuple[float, curves.Batch | None] = (0.0, None)
+    for parts in range(first, max(first, math.ceil(most / (devices * batch.local_min))) + 1):
+        low = max(batch.local_min, math.ceil(batch.size / (devices * parts)))
+        high = min(local_max, most // (devices * parts))
+        if devices == 1 and parts == 1:
+            high = low  # one part on one device is a batch of which the noise cannot be told: it is not enlarged so
+        high = max(low, high)
+        at_once = _best_part(model, nodes, devices, parts, low, high)
+        found = _goodput(model, batch.size, nodes, devices, at_once, parts)
+        if found > best[0]:
+            best = found, curves.Batch(at_once, parts)
+        elif parts > first + 1:
+            break
+    return best
+
+
+def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, low: int, high: int) -> int:
+    """The best size of one part, between `low` and `high`: where one per cent more of it costs as much time as it
+    brings progress.
+    """
+    noise = model.noise
+    if low >= high or not noise:
+        return low
+    exchange_s = sync_s(model, nodes, devices)
+
+    def gain(at_once: float) -> float:
+        """Per cent of progress per step, less per cent of time per step, for one per cent more."""
+        grad_s = model.compute_s + model.compute_per_example_s * at_once
+        slope_s = model.compute_per_example_s * at_once
+        last_s = _combined(grad_s, exchange_s, model.overlap)
+        if grad_s <= 0:
+            return 1.0
+        hidden = float((grad_s / last_s) ** (model.overlap - 1))
+        time = slope_s * (parts - 1 + hidden) / ((parts - 1) * grad_s + last_s)
+        return noise / (noise + devices * parts * at_once) - time
+
+    if gain(high) >= 0:
+        return high
+    if gain(low) <= 0:
+        return low
+    left, right = float(low), float(high)
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(left * right)
+        if gain(middle) > 0:
+            left = middle
+        else:
+            right = middle
+    return min(high, max(low, round(math.sqrt(left * right))))
+
+
+def _goodput(model: curves.Allreduce, initial: int, nodes: int, devices: int, at_once: int, parts: int) -> float:
+    total = devices * at_once * parts
+    seconds = step_s(model, nodes, devices, at_once, parts)
+    return total / seconds * efficiency(model.noise, initial, total) if seconds > 0 else 0.0

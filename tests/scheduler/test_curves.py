@@ -1,0 +1,182 @@
+"""A job's speed, from its curve: against the formulas written out, and the best batch against trying every one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from oarlock.scheduler import curves as evaluating
+from oarlock.spec import curves, jobfile
+
+Shape = evaluating.Shape
+
+MODEL = curves.Allreduce(
+    compute_s=0.02,
+    compute_per_example_s=0.001,
+    near_s=0.03,
+    near_per_device_s=0.002,
+    far_s=0.08,
+    far_per_device_s=0.004,
+    overlap=2.0,
+    noise=1000.0,
+    seen=4,
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "local", "parts", "seconds"),
+    [
+        (1, 1, 10, 1, 0.03),  # nobody to exchange with
+        (1, 1, 10, 3, 0.09),
+        (1, 2, 10, 1, math.hypot(0.03, 0.03)),
+        (1, 4, 10, 1, math.hypot(0.03, 0.034)),
+        (2, 4, 10, 1, math.hypot(0.03, 0.088)),  # the same devices on two nodes
+        (2, 4, 10, 2, 0.03 + math.hypot(0.03, 0.088)),  # exchanged once for two parts
+    ],
+)
+def test_a_step_takes_as_long_as_the_model_says(nodes, devices, local, parts, seconds) -> None:
+    assert evaluating.step_s(MODEL, nodes, devices, local, parts) == pytest.approx(seconds)
+
+
+def test_no_exponent_overflows() -> None:
+    extreme = curves.Allreduce(compute_s=1e-6, compute_per_example_s=0, near_s=1e6, overlap=10.0)
+    assert evaluating.step_s(extreme, 1, 2, 1) == pytest.approx(1e6)
+    extreme = curves.Allreduce(compute_s=1e6, compute_per_example_s=0, near_s=1e-6, overlap=10.0)
+    assert evaluating.step_s(extreme, 1, 2, 1) == pytest.approx(1e6)
+    assert evaluating.step_s(curves.Allreduce(compute_s=0, compute_per_example_s=0, near_s=1), 1, 2, 1) == 1
+
+
+def test_a_larger_batch_brings_less_for_each_example() -> None:
+    assert evaluating.efficiency(1000.0, 100, 100) == 1
+    assert evaluating.efficiency(1000.0, 100, 1200) == pytest.approx(1100 / 2200)
+    assert evaluating.efficiency(None, 100, 1200) == pytest.approx(1 / 12)  # not known: hoped for nothing
+
+
+def _tried(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: int) -> float:
+    """The best goodput of every batch that is allowed, one by one."""
+    most = max(batch.size, batch.max or batch.size)
+    best = 0.0
+    for local in range(batch.local_min, (batch.local_max or most) + 1):
+        for parts in itertools.count(1):
+            total = devices * local * parts
+            if total < batch.size:
+                continue
+            if total > most and (local - 1) * parts * devices >= batch.size and local > batch.local_min:
+                break  # only as much over the most as it takes to come from below the least
+            if devices == 1 and parts == 1 and total > batch.size:
+                continue
+            if total > most and total - batch.size >= devices * parts:
+                break
+            seconds = (parts - 1) * (model.compute_s + model.compute_per_example_s * local)
+            grad_s = model.compute_s + model.compute_per_example_s * local
+            sync_s = evaluating.sync_s(model, nodes, devices)
+            seconds += (grad_s**model.overlap + sync_s**model.overlap) ** (1 / model.overlap)
+            noise = model.noise or 0.0
+            efficiency = (noise + batch.size) / (noise + total)
+            best = max(best, total / seconds * efficiency)
+            if total >= most:
+                break
+    return best
+
+
+def test_the_best_batch_is_the_best_of_all_within_two_per_cent() -> None:
+    """Over many models, limits and shapes, against trying every batch."""
+    draw = random.Random(7)
+    compared = 0
+    for _ in range(300):
+        model = curves.Allreduce(
+            compute_s=10 ** draw.uniform(-3, 0),
+            compute_per_example_s=10 ** draw.uniform(-4, -1),
+            near_s=10 ** draw.uniform(-3, 0),
+            near_per_device_s=10 ** draw.uniform(-4, -2),
+            far_s=10 ** draw.uniform(-3, 0.5),
+            far_per_device_s=10 ** draw.uniform(-4, -1),
+            overlap=draw.choice([1, 1.5, 3, 8.0]),
+            noise=draw.choice([None, evaluating.NOISE_STEP ** draw.randint(0, 120)]),
+        )
+        size = draw.choice([8, 32, 96])
+        batch = jobfile.Batch(
+            size=size,
+            max=size * draw.choice([1, 4, 20]),
+            local_min=draw.choice([1, size // 8]),
+            local_max=draw.choice([None, size // 4, size]),
+        )
+        devices = draw.choice([1, 2, 4, 8, 16])
+        shape = Shape(max(1, devices // 4), devices)
+        curve = curves.Curve(model=model)
+        found, tried = evaluating.rate(curve, batch, shape), _tried(model, batch, *shape[:2])
+        if batch.local_min * devices > (batch.max or batch.size) or (tried == 0 and found == 0):
+            assert found == 0
+            continue
+        compared += 1
+        assert found == pytest.approx(tried, rel=0.02) or found > tried, (model, batch, shape)
+        chosen = evaluating.best_batch(curve, batch, shape)
+        assert chosen is not None
+        total = chosen.local * chosen.accumulate * devices
+        assert batch.size <= total
+        assert total <= max(batch.max or 0, batch.size + devices * chosen.accumulate)
+        assert batch.local_min <= chosen.local <= max(batch.local_max or total, batch.local_min)
+    assert compared > 200
+
+
+def test_without_noise_the_batch_stays_what_it_was_set_for() -> None:
+    curve = curves.Curve(model=curves.Allreduce(compute_s=0.1, compute_per_example_s=0.001))
+    batch = jobfile.Batch(size=64, max=4096, local_max=16)
+    assert evaluating.best_batch(curve, batch, Shape(1, 1)) == curves.Batch(16, 4)
+    assert evaluating.best_batch(curve, batch, Shape(1, 4)) == curves.Batch(16, 1)
+    assert evaluating.best_batch(curve, batch, Shape(2, 8)) == curves.Batch(8, 1)
+
+
+def test_one_device_does_not_enlarge_a_batch_that_it_takes_at_once() -> None:
+    """Its noise could not be told any more."""
+    curve = curves.Curve(model=curves.Allreduce(compute_s=1.0, compute_per_example_s=0.001, noise=1e6))
+    chosen = evaluating.best_batch(curve, jobfile.Batch(size=64, max=640), Shape(1, 1))
+    assert chosen is not None
+    assert chosen.accumulate >= 2 or chosen.local == 64
+
+
+def test_more_devices_than_the_largest_batch_has_parts_for_is_no_way_to_run() -> None:
+    curve = curves.Curve(model=MODEL)
+    batch = jobfile.Batch(size=64, max=128, local_min=32)
+    assert evaluating.rate(curve, batch, Shape(1, 4)) > 0
+    assert evaluating.rate(curve, batch, Shape(2, 8)) == 0
+    assert evaluating.best_batch(curve, batch, Shape(2, 8)) is None
+
+
+def test_a_job_that_says_nothing_of_batches_goes_on_as_it_is() -> None:
+    sample = curves.Sample(nodes=1, devices=4, local=10, step_s=1, sync_s=0)
+    curve = curves.Curve(model=MODEL, samples=(sample,))
+    assert evaluating.rate(curve, None, Shape(1, 4)) == pytest.approx(40 / math.hypot(0.03, 0.034))
+    assert evaluating.best_batch(curve, None, Shape(1, 4)) is None
+
+
+def test_of_an_unknown_job_more_is_hoped_for_from_more() -> None:
+    assert [evaluating.rate(None, None, Shape(1, devices)) for devices in (0, 1, 4)] == [0, 1, 4]
+    assert evaluating.speedup(None, None, Shape(1, 4)) == 4
+
+
+def test_a_table_says_what_it_says_and_no_more_beyond_its_end() -> None:
+    curve = curves.Curve(model=curves.Table(rates=(1.0, 1.9, 2.7)))
+    assert [evaluating.rate(curve, None, Shape(1, devices)) for devices in (0, 1, 3, 9)] == [0, 1.0, 2.7, 2.7]
+    assert evaluating.rate(curves.Curve(model=curves.Table(rates=())), None, Shape(1, 1)) == 0
+
+
+def test_parameter_servers_as_optimus_has_them() -> None:
+    asynchronous = curves.Servers(times=(1.0, 2.0, 0.1, 0.2))
+    assert evaluating.steps_per_s(asynchronous, 4, 2) == pytest.approx(4 / (1 + 2 * 4 / 2 + 0.1 * 4 + 0.2 * 2))
+    synchronous = curves.Servers(times=(0.01, 1.0, 2.0, 0.1, 0.2), synchronous=True, batch=128)
+    seconds = 0.01 * 128 / 4 + 1 + 2 * 4 / 2 + 0.1 * 4 + 0.2 * 2
+    assert evaluating.steps_per_s(synchronous, 4, 2) == pytest.approx(1 / seconds)
+    assert evaluating.steps_per_s(synchronous, 4, 0) == 0
+    assert evaluating.rate(curves.Curve(model=asynchronous), None, Shape(1, 4, 2)) == pytest.approx(
+        evaluating.steps_per_s(asynchronous, 4, 2)
+    )
+
+
+def test_a_curve_from_the_numbers_of_another_simulator() -> None:
+    curve = evaluating.of_params((0.02, 0.001, 0.08, 0.004, 0.03, 0.002, 2.0), (0.5, 4.0), 125, 4)
+    assert curve.model == MODEL
+    assert evaluating.noise(0.0, 1.0, 10) is None
