@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from oarlock.scheduler import generations, seating
 from oarlock.scheduler import room as rooms
-from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
+
+
+class Domain(NamedTuple):
+    """Of all domains of a level the one that would take most of a gang: how many of its tasks."""
+
+    level: str
+    name: str
+    tasks: int
 
 
 def place(
@@ -21,90 +31,66 @@ def place(
     """The holdings of the gang at `size` (None: as it was asked for), all of them, or None. `room` is left as it was:
     the caller takes them.
 
-    A gang has one type of GPU: the first of its acceptable types with which it fits. A required domain of the topology
-    is kept; a preferred one is tried first. Nodes named in `keep` are not used; those in `prefer`, where it stood
-    before, come first among equals.
+    A gang has one type of GPU, the first with which it fits (`gpu_types`); several only where it says so and no single
+    one will do. A required domain of the topology is kept; of a preferred one the smallest is tried first, then the
+    tightest that holds it, then the next level, then all nodes. Packed, it takes the fewest nodes, of those the
+    fullest, and of equal ones the cheapest; spread, as many as there are, evenly. Without need of a GPU it stays off
+    nodes that have some, unless it fits nowhere else.
+
+    Nodes named in `keep` are not used; those in `prefer`, where it stood before, come first among equals.
     """
-    tasks = gang.at(gang.wanted if size is None else size)
-    mark = room.mark()
+    size = gang.wanted if size is None else size
     for gpu_type in gpu_types(gang, room):
-        for candidates in _candidates(gang, room):
-            free = [node for node in candidates if node.node.name not in keep]
-            claims = tuple(_fill(gang, tasks, free, gpu_type, room))
-            room.rollback(mark)
-            if len(claims) == len(tasks):
-                return claims
+        for bare in _passes(gang, room):
+            found = seating.Seating(gang, size, room, gpu_type, bare=bare, keep=keep, prefer=prefer).claims()
+            if found is not None:
+                return found
     return None
 
 
 def most(gang: plans.Gang, room: rooms.Room) -> int:
-    """How many of its tasks would fit now, were it not a gang."""
-    counts = [0]
-    for gpu_type in gpu_types(gang, room):
-        mark = room.mark()
-        claims = _fill(gang, gang.tasks, room.ready(), gpu_type, room)
-        room.rollback(mark)
-        counts.append(len(claims))
-    return max(counts)
+    """How many of its tasks would fit now, were it not a gang; within one domain, where it must be in one."""
+    if gang.topology is not None and gang.topology.required:
+        best = widest(gang, room)
+        return 0 if best is None else best.tasks
+    return max((_attempt(gang, room, kind).fitting(None) for kind in gpu_types(gang, room)), default=0)
+
+
+def widest(gang: plans.Gang, room: rooms.Room) -> Domain | None:
+    """The domain of the level it asks for that would take most of its tasks; None without such a wish, or domain."""
+    if gang.topology is None:
+        return None
+    level = gang.topology.same
+    attempts = (_attempt(gang, room, kind) for kind in gpu_types(gang, room))
+    found = [Domain(level, name, tasks) for attempt in attempts for name, tasks in attempt.widest(level)]
+    return max(found, key=lambda domain: (domain.tasks, domain.name), default=None)
 
 
 def gpu_types(gang: plans.Gang, room: rooms.Room) -> list[str | None]:
-    """The types to try, in the gang's order of preference; None where it wants no GPU."""
-    wanting = [task for task in gang.tasks if task.amount.gpus]
+    """The types to try, best first; None where it wants no GPU, or (last) for several types at once.
+
+    In the gang's order of preference; where any will do, older ones first for low priority and newer ones for others.
+    """
+    wanting = [ask for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli]
     if not wanting:
         return [None]
-    present = sorted({device.type for node in room.nodes.values() for device in node.node.devices})
-    acceptable = wanting[0].gpu_types or tuple(present)
-    return [
+    named = next((ask.gpu_types for ask in wanting if ask.gpu_types), None)
+    found: list[str | None] = [
         kind
-        for kind in acceptable
-        if kind in present and all(not task.gpu_types or kind in task.gpu_types for task in wanting)
+        for kind in (generations.in_order(room.types, gang.priority) if named is None else named)
+        if kind in room.types and all(not ask.gpu_types or kind in ask.gpu_types for ask in wanting)
     ]
+    if gang.mixed and all(not ask.gpu_types or any(kind in room.types for kind in ask.gpu_types) for ask in wanting):
+        return [*found, None] if room.types else []
+    return found
 
 
-def _candidates(gang: plans.Gang, room: rooms.Room) -> list[list[rooms.NodeRoom]]:
-    """Sets of nodes to try, best first."""
-    everywhere = room.ready()
-    if gang.topology is None and gang.placement is jobfile.Placement.PACK and len(gang.tasks) > 1:
-        amount = sum((task.amount for task in gang.tasks), rooms.NOTHING)
-        return [*([node] for (node,) in room.domains("node") if amount.fits(node.free)), everywhere]
-    if gang.topology is None:
-        return [everywhere]
-    domains = room.domains(gang.topology.same)
-    return domains if gang.topology.required else [*domains, everywhere]
+def _passes(gang: plans.Gang, room: rooms.Room) -> tuple[bool, ...]:
+    """Without need of a GPU: first on nodes that have none, then on any."""
+    if room.types and not any(ask.amount.gpus or ask.amount.gpu_milli for ask in gang.asks):
+        return True, False
+    return (False,)
 
 
-def _fill(
-    gang: plans.Gang,
-    tasks: Sequence[plans.GangTask],
-    candidates: Sequence[rooms.NodeRoom],
-    gpu_type: str | None,
-    room: rooms.Room,
-) -> list[holdings.Holding]:
-    """Take room for the tasks one by one, the largest first; stop at the first that does not fit."""
-    taken: list[holdings.Holding] = []
-    here: dict[str, int] = {}
-    for task in sorted(tasks, key=_largest_first):
-        best: holdings.Holding | None = None
-        for node in sorted(candidates, key=lambda node: _preference(gang, node, here)):
-            best = node.claim(gang.job, task, gpu_type if task.amount.gpus else None)
-            if best is not None:
-                room.take([best])
-                break
-        if best is None:
-            break
-        here[best.node] = here.get(best.node, 0) + 1
-        taken.append(best)
-    return taken
-
-
-def _largest_first(task: plans.GangTask) -> tuple[int, int, str, int]:
-    return -task.amount.gpus, -task.amount.cpus_milli, task.role, task.index
-
-
-def _preference(gang: plans.Gang, node: rooms.NodeRoom, here: dict[str, int]) -> tuple[int, ...]:
-    """Best fit: the node with the least room left that holds it. Spread: the one with the fewest of this gang."""
-    free = (node.free.gpus, node.free.cpus_milli, node.free.memory_bytes)
-    if gang.placement is jobfile.Placement.SPREAD:
-        return (here.get(node.node.name, 0), *(-amount for amount in free))
-    return (-here.get(node.node.name, 0), *free)
+def _attempt(gang: plans.Gang, room: rooms.Room, kind: str | None) -> seating.Seating:
+    return seating.Seating(gang, gang.wanted, room, kind)

@@ -1,94 +1,316 @@
-"""What is free on the nodes, as a transaction: a gang is tried in it, and kept whole or discarded whole."""
+"""What is free on the nodes, as a transaction: a gang is tried in it, and kept whole or discarded whole.
+
+Made once, then only ever changed: by what is taken and given back (undone by `rollback`), and from one snapshot to the
+next by what differs. Nodes that have the same left are kept together (`shapes.State`), and how many tasks of a shape
+would fit is known without looking at the nodes (`indexed.Index`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from operator import is_
 
+from oarlock.scheduler import shapes
+from oarlock.scheduler import slots as indexed
 from oarlock.spec import holdings, nodes, plans
 
 NOTHING = holdings.Resources()
+MAX_INDEXES = 512
+MAX_LOG = 100_000
 
 
 class NodeRoom:
-    """One node's free amount, devices and ports. Only ready nodes have room."""
+    """One node: what is free of it, and which devices and ports."""
 
-    def __init__(self, node: nodes.Node) -> None:
+    __slots__ = (
+        "_odd",
+        "_taken",
+        "cpus",
+        "gpus",
+        "kind",
+        "memory",
+        "milli",
+        "name",
+        "node",
+        "ports_taken",
+        "state",
+    )
+
+    def __init__(self, node: nodes.Node, kind: shapes.Kind) -> None:
         self.node = node
-        self.free = node.capacity
-        self.devices = {device.index: device for device in node.devices}
-        self.ports_taken: set[int] = set()
+        self.name = node.name
+        self.kind = kind
+        self.cpus = node.capacity.cpus_milli  # all four: free
+        self.memory = node.capacity.memory_bytes
+        self.gpus = node.capacity.gpus
+        self.milli = node.capacity.gpu_milli
+        self.ports_taken: dict[int, int] = {}  # by how many
+        self._taken = 0  # bit i: the device with index i is taken as a whole
+        self._odd: dict[int, int] = {}  # of other devices in use: how many thousandths are taken
+        self.state: shapes.State | None = None
 
-    def take(self, holding: holdings.Holding) -> None:
-        self.free -= holding.amount
-        for device in holding.devices:
-            self.devices.pop(device, None)
-        self.ports_taken.update(holding.ports)
+    def become(self, node: nodes.Node, kind: shapes.Kind) -> None:
+        """The same machine, known anew; what is held of it is still held."""
+        self.cpus += node.capacity.cpus_milli - self.node.capacity.cpus_milli
+        self.memory += node.capacity.memory_bytes - self.node.capacity.memory_bytes
+        self.gpus += node.capacity.gpus - self.node.capacity.gpus
+        self.milli += node.capacity.gpu_milli - self.node.capacity.gpu_milli
+        self.node = node
+        self.kind = kind
 
-    def give_back(self, holding: holdings.Holding) -> None:
-        self.free += holding.amount
-        for device in self.node.devices:
-            if device.index in holding.devices:
-                self.devices[device.index] = device
-        self.ports_taken.difference_update(holding.ports)
+    @property
+    def free(self) -> holdings.Resources:
+        """The capacity less what is held: a share of a device is missing from `gpu_milli`."""
+        return holdings.Resources(self.cpus, self.memory, self.gpus, self.milli)
 
-    def claim(self, job: str, task: plans.GangTask, gpu_type: str | None) -> holdings.Holding | None:
-        """The holding that `task` would have here, or None where it does not fit."""
-        if not task.amount.fits(self.free):
-            return None
-        devices = self.suitable(task, gpu_type)[: task.amount.gpus]
-        if len(devices) < task.amount.gpus:
-            return None
-        ports = self._free_block(task.ports)
-        if ports is None:
-            return None
-        return holdings.Holding(
-            job=job,
-            attempt=0,
-            role=task.role,
-            index=task.index,
-            node=self.node.name,
-            amount=task.amount,
-            devices=tuple(devices),
-            ports=ports,
+    @property
+    def used(self) -> bool:
+        return self.free != self.node.capacity or bool(self._taken or self._odd or self.ports_taken)
+
+    @property
+    def whole(self) -> int:
+        """The untouched devices, as a bit mask."""
+        mask = self.kind.mask & ~self._taken
+        for device in self._odd:
+            mask &= ~(1 << device)
+        return mask
+
+    @property
+    def devices(self) -> dict[int, nodes.Device]:
+        """The untouched devices by their index."""
+        mask = self.whole
+        return {device.index: device for device in self.node.devices if mask >> device.index & 1}
+
+    def shares(self, device: int) -> int:
+        """How many thousandths of a device are free."""
+        bit = 1 << device
+        if not self.kind.mask & bit or self._taken & bit:
+            return 0
+        return max(0, shapes.DEVICE_MILLI - self._odd.get(device, 0))
+
+    def cuts(self, group: shapes.Group) -> list[tuple[int, int]]:
+        """What is left of each shared device of the group, in thousandths, and its index; ascending."""
+        return sorted(
+            (left, device) for device in self._odd if group.mask >> device & 1 and (left := self.shares(device))
         )
 
-    def suitable(self, task: plans.GangTask, gpu_type: str | None) -> list[int]:
-        """Indexes of the free devices that this task may use."""
-        return sorted(index for index, device in self.devices.items() if accepts(task, device, gpu_type))
+    def domain(self, level: str) -> str | None:
+        """The name of its domain of that level, None where it is in none."""
+        if level == "node":
+            return self.name
+        return self.node.domains.get(level) or (self.name if level == "nvlink" else None)
 
-    def _free_block(self, size: int) -> tuple[int, ...] | None:
-        """The first free block of ports; empty where every task has an address of its own, None where all are held."""
-        if self.node.ports is None or size == 0:
-            return ()
-        first, last = self.node.ports
-        for start in range(first, last - size + 2, size):
-            block = range(start, start + size)
-            if self.ports_taken.isdisjoint(block):
-                return tuple(block)
-        return None
+    def path(self) -> tuple[str, ...]:
+        """Where it stands: near ones are near each other in this order."""
+        domains = self.node.domains
+        return domains.get("zone", ""), domains.get("rack", ""), domains.get("nvlink", ""), self.name
 
+    def has(self, claim: holdings.Holding) -> bool:
+        """Whether all of the claim is free."""
+        amount = claim.amount
+        if amount.cpus_milli > max(self.cpus, 0) or amount.memory_bytes > max(self.memory, 0):
+            return False
+        if amount.gpu_milli:
+            devices = all(self.shares(device) >= amount.gpu_milli for device in claim.devices)
+        else:
+            devices = len(claim.devices) == amount.gpus and not mask(claim.devices) & ~self.whole
+        if not devices or any(port in self.ports_taken for port in claim.ports):
+            return False
+        ports = self.node.ports
+        return not claim.ports or (ports is not None and ports[0] <= min(claim.ports) <= max(claim.ports) <= ports[1])
 
-def accepts(task: plans.GangTask, device: nodes.Device, gpu_type: str | None) -> bool:
-    """Whether a device is of the type that was chosen for the gang, and has the memory."""
-    return (gpu_type is None or device.type == gpu_type) and device.memory_bytes >= task.gpu_memory_bytes
+    def claims(self, job: str, ask: plans.Ask, need: shapes.Shape, places: Iterable[int]) -> list[holdings.Holding]:
+        """The holdings that these tasks of `ask` (by their index) would have here. They must fit."""
+        devices = self._shared(need) if need.milli else self._untouched(need)
+        ports = self._free_blocks(need.ports)
+        return [
+            holdings.Holding(
+                job=job,
+                attempt=0,
+                role=ask.role,
+                index=place,
+                node=self.name,
+                amount=ask.amount,
+                devices=next(devices),
+                ports=next(ports),
+            )
+            for place in places
+        ]
+
+    def _untouched(self, need: shapes.Shape) -> Iterator[tuple[int, ...]]:
+        """Devices for one task after the other: of those with less memory first, then by their index."""
+        if not need.gpus:
+            yield from repeat(())
+        free: list[int] = []
+        for place in self.kind.suiting(need):
+            free += indexes(self.whole & self.kind.groups[place].mask)
+        for start in range(0, len(free), need.gpus):
+            yield tuple(free[start : start + need.gpus])
+
+    def _shared(self, need: shapes.Shape) -> Iterator[tuple[int, ...]]:
+        """The device for one share after the other: of one that is shared already, the fullest with room, if any."""
+        groups = [self.kind.groups[place] for place in self.kind.suiting(need)]
+        for left, device in sorted(cut for group in groups for cut in self.cuts(group)):
+            yield from repeat((device,), left // need.milli)
+        for group in groups:
+            for device in indexes(self.whole & group.mask):
+                yield from repeat((device,), shapes.DEVICE_MILLI // need.milli)
+
+    def _free_blocks(self, size: int) -> Iterator[tuple[int, ...]]:
+        """Blocks of ports; empty ones where every task has an address of its own."""
+        ports = self.node.ports
+        if ports is None or size == 0:
+            yield from repeat(())
+        else:
+            for start in range(ports[0], ports[1] - size + 2, size):
+                block = range(start, start + size)
+                if not any(port in self.ports_taken for port in block):
+                    yield tuple(block)
+
+    def take(self, claim: holdings.Holding, times: int = 1) -> None:
+        """`times` -1 gives it back."""
+        amount = claim.amount
+        self.cpus -= times * amount.cpus_milli
+        self.memory -= times * amount.memory_bytes
+        self.gpus -= times * amount.gpus
+        self.milli -= times * amount.gpu_milli
+        if claim.devices:
+            self._take_devices(claim.devices, times * amount.gpu_milli, times)
+        for port in claim.ports:
+            holders = self.ports_taken.get(port, 0) + times
+            if holders:
+                self.ports_taken[port] = holders
+            else:
+                del self.ports_taken[port]
+
+    def _take_devices(self, devices: tuple[int, ...], milli: int, times: int) -> None:
+        if not milli and not self._odd:
+            bits = mask(devices)
+            if times > 0 and not bits & self._taken:
+                self._taken |= bits
+                return
+            if times < 0 and bits & self._taken == bits:
+                self._taken &= ~bits
+                return
+        for device in devices:
+            bit = 1 << device
+            used = shapes.DEVICE_MILLI if self._taken & bit else self._odd.pop(device, 0)
+            self._taken &= ~bit
+            used += milli or times * shapes.DEVICE_MILLI
+            if used == shapes.DEVICE_MILLI:
+                self._taken |= bit
+            elif used:
+                self._odd[device] = used
+
+    def left(self) -> tuple[shapes.Kind, int, int, tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
+        """What all nodes in one state have in common."""
+        kind, whole = self.kind, self.whole
+        counts = tuple([(group.mask & whole).bit_count() for group in kind.groups])
+        cuts = kind.uncut
+        if self._odd:
+            cuts = tuple(tuple(left for left, _ in self.cuts(group)) for group in kind.groups)
+        return kind, self.cpus, self.memory, counts, cuts, tuple(sorted(self.ports_taken)) if self.ports_taken else ()
 
 
 class Room:
-    """All nodes' room. What is taken and given back after a `mark` is undone by `rollback`."""
+    """All nodes' room. What is taken and given back after a `mark` is undone by `rollback`.
 
-    def __init__(self, of: Iterable[nodes.Node] = (), held: Iterable[holdings.Holding] = ()) -> None:
-        self._settle(of, held)
+    `held` is taken from the beginning; so is what the jobs hold that `follow` is told of. A claim on a node that is not
+    there counts once it is.
+    """
 
-    def _settle(self, of: Iterable[nodes.Node], held: Iterable[holdings.Holding]) -> None:
-        self.nodes = {node.name: NodeRoom(node) for node in sorted(of, key=lambda node: node.name)}
-        self._done: list[tuple[bool, tuple[holdings.Holding, ...]]] = []  # since the beginning: taken, or given back
-        for holding in held:
-            if holding.node in self.nodes:
-                self.nodes[holding.node].take(holding)
+    def __init__(self, of: Sequence[nodes.Node] = (), held: Iterable[holdings.Holding] = ()) -> None:
+        self.nodes: dict[str, NodeRoom] = {}
+        self.types: dict[str, int] = {}  # of devices: how many nodes have such
+        self._absent: dict[str, NodeRoom] = {}  # of which something is held
+        self._of: tuple[nodes.Node, ...] = ()
+        self._running: dict[int, plans.Running] = {}  # by identity
+        self._kinds: dict[object, shapes.Kind] = {}
+        self._states: dict[object, shapes.State] = {}
+        self._indexes: dict[shapes.Shape, indexed.Index] = {}  # the one that was asked last comes last
+        self._log: list[indexed.Change] = []
+        self._members: dict[str, dict[str, list[NodeRoom]]] = {}
+        self._done: list[tuple[tuple[holdings.Holding, ...], int]] = []
+        self._free = [0, 0, 0, 0]
+        self._total = [0, 0, 0, 0]
+        self._know(tuple(of))
+        self._held = tuple(held)
+        self._change(self._held, 1)
 
-    def follow(self, of: Sequence[nodes.Node], running: Sequence[plans.Running]) -> None:
-        """Become the room of this snapshot: what a room made of it afresh would be. Earlier marks mean nothing then."""
-        self._settle(of, (holding for job in running for holding in job.holdings))
+    # What there is
+
+    def ready(self) -> list[NodeRoom]:
+        return [node for node in self.nodes.values() if node.node.ready]
+
+    def free(self) -> holdings.Resources:
+        """Of the ready nodes."""
+        return holdings.Resources(*self._free)
+
+    def total(self) -> holdings.Resources:
+        """The capacity of all nodes, ready or not."""
+        return holdings.Resources(*self._total)
+
+    def holds(self, claims: Iterable[holdings.Holding]) -> bool:
+        """Whether all of these are free now, together."""
+        taken: list[tuple[NodeRoom, holdings.Holding]] = []
+        for claim in claims:
+            node = self.nodes.get(claim.node)
+            if node is None or not node.node.ready or not node.has(claim):
+                break
+            node.take(claim)
+            taken.append((node, claim))
+        else:
+            claims = ()
+        for node, claim in reversed(taken):
+            node.take(claim, -1)
+        return claims == ()
+
+    def domains(self, level: str) -> list[list[NodeRoom]]:
+        """The ready nodes by their domain of that level, the domain with the least room first."""
+        groups = ([node for node in members if node.node.ready] for members in self._by_domain(level).values())
+        return sorted((group for group in groups if group), key=_total_free)
+
+    def members(self, level: str, domain: str) -> list[NodeRoom]:
+        """The nodes of one domain, ready or not, by name."""
+        return self._by_domain(level).get(domain, [])
+
+    def _by_domain(self, level: str) -> dict[str, list[NodeRoom]]:
+        known = self._members.get(level)
+        if known is None:
+            known = self._members[level] = {}
+            for node in self.nodes.values():
+                if (domain := node.domain(level)) is not None:
+                    known.setdefault(domain, []).append(node)
+        return known
+
+    # How much would fit
+
+    def slots(self, ask: plans.Ask, *, mixed: bool = False) -> int:
+        """How many tasks of `ask` would fit now in all, on one type of GPU unless `mixed`.
+
+        Exact for tasks of this ask alone, within no domain; an upper bound where others come along.
+        """
+        if mixed or not (ask.amount.gpus or ask.amount.gpu_milli):
+            return self.index(shapes.shape(ask, None)).total
+        kinds = [kind for kind in ask.gpu_types or self.types if kind in self.types]
+        return max((self.index(shapes.shape(ask, kind)).total for kind in kinds), default=0)
+
+    def index(self, shape: shapes.Shape) -> indexed.Index:
+        """The slots for tasks of that shape, as of now."""
+        index = self._indexes.pop(shape, None)
+        if index is None or len(self._log) - index.seen > 4 * len(self._states) + 1000:
+            index = indexed.Index(shape, self._states.values(), len(self._log))
+            if len(self._indexes) >= MAX_INDEXES:
+                del self._indexes[next(iter(self._indexes))]
+        elif index.seen < len(self._log):
+            index.follow(self._log)
+        self._indexes[shape] = index
+        return index
+
+    # The transaction
 
     def mark(self) -> int:
         return len(self._done)
@@ -96,61 +318,173 @@ class Room:
     def rollback(self, mark: int) -> None:
         """Undo what was taken and given back since `mark`."""
         while len(self._done) > mark:
-            taken, claims = self._done.pop()
-            self._change(claims, taken=not taken)
-
-    def ready(self) -> list[NodeRoom]:
-        return [room for room in self.nodes.values() if room.node.ready]
-
-    def free(self) -> holdings.Resources:
-        return sum((room.free for room in self.ready()), NOTHING)
-
-    def total(self) -> holdings.Resources:
-        return sum((room.node.capacity for room in self.nodes.values()), NOTHING)
+            claims, times = self._done.pop()
+            self._change(claims, -times)
 
     def take(self, claims: Iterable[holdings.Holding]) -> None:
-        claims = tuple(claims)
-        self._done.append((True, claims))
-        self._change(claims, taken=True)
+        self._do(tuple(claims), 1)
 
     def give_back(self, claims: Iterable[holdings.Holding]) -> None:
-        claims = tuple(claims)
-        self._done.append((False, claims))
-        self._change(claims, taken=False)
+        self._do(tuple(claims), -1)
 
-    def _change(self, claims: Iterable[holdings.Holding], *, taken: bool) -> None:
+    def _do(self, claims: tuple[holdings.Holding, ...], times: int) -> None:
+        self._done.append((claims, times))
+        self._change(claims, times)
+        if len(self._log) > MAX_LOG:
+            self._tidy()
+
+    def _change(self, claims: Iterable[holdings.Holding], times: int) -> None:
+        touched: dict[str, NodeRoom] = {}
+        free = self._free
         for claim in claims:
-            if (node := self.nodes.get(claim.node)) is not None:
-                node.take(claim) if taken else node.give_back(claim)
+            name = claim.node
+            node = self.nodes.get(name) or self._absent.get(name)
+            if node is None:
+                node = self._absent[name] = NodeRoom(*self._nowhere(name))
+            node.take(claim, times)
+            touched[name] = node
+            if node.state is not None:
+                amount = claim.amount
+                free[0] -= times * amount.cpus_milli
+                free[1] -= times * amount.memory_bytes
+                free[2] -= times * amount.gpus
+                free[3] -= times * amount.gpu_milli
+        for node in touched.values():
+            if node.state is not None:
+                self._move(node)
 
-    def slots(self, ask: plans.Ask, *, mixed: bool = False) -> int:
-        """How many tasks of `ask` would fit now in all, on one type of GPU unless `mixed`."""
-        kinds: list[str | None] = [None]
-        if ask.amount.gpus and not mixed:
-            present = {device.type for node in self.ready() for device in node.node.devices}
-            kinds = [kind for kind in ask.gpu_types or sorted(present) if kind in present]
-        return max((sum(_count(node, ask, kind) for node in self.ready()) for kind in kinds), default=0)
+    def _move(self, node: NodeRoom) -> None:
+        """Put a node among those that have the same left; nowhere where it is not ready."""
+        old, new = node.state, None
+        if node.node.ready:
+            left = node.left()
+            new = self._states.get(left)
+            if new is None:
+                new = self._states[left] = shapes.State(*left)
+        if new is old:
+            return
+        if old is not None:
+            del old.names[bisect.bisect_left(old.names, node.name)]
+        if new is not None:
+            bisect.insort(new.names, node.name)
+        node.state = new
+        self._log.append((node, old, new))
 
-    def domains(self, level: str) -> list[list[NodeRoom]]:
-        """The ready nodes by their domain of that level, the domain with the least room first."""
-        groups: dict[str, list[NodeRoom]] = {}
-        for room in self.ready():
-            name = room.node.name if level == "node" else room.node.domains.get(level)
-            if name is not None:
-                groups.setdefault(name, []).append(room)
-        return sorted(groups.values(), key=_total_free)
+    # From one snapshot to the next
+
+    def follow(self, of: Sequence[nodes.Node], running: Sequence[plans.Running]) -> None:
+        """Become the room of this snapshot: what a room made of it afresh would be.
+
+        Earlier marks mean nothing then. What is the same object as in the last snapshot is not looked at.
+        """
+        self.rollback(0)
+        self._tidy()
+        self._know(tuple(of))
+        now = {id(one): one for one in running}
+        gone = [self._running[key] for key in self._running.keys() - now.keys()]
+        come = {now[key].gang.job: now[key] for key in now.keys() - self._running.keys()}
+        self._running = now
+        for one in gone:
+            same = come.get(one.gang.job)
+            if same is not None and same.holdings == one.holdings:
+                del come[one.gang.job]
+            else:
+                self._change(one.holdings, -1)
+        self._change(chain.from_iterable(one.holdings for one in come.values()), 1)
+        self._change(self._held, -1)
+        self._held = ()
+
+    def _know(self, of: tuple[nodes.Node, ...]) -> None:
+        """Nodes that came, went, or changed."""
+        if len(of) == len(self._of) and all(map(is_, of, self._of)):
+            return
+        self._of = of
+        there = {node.name: node for node in of}
+        for name in [name for name in self.nodes if name not in there]:
+            self._leave(self.nodes.pop(name))
+        come = sorted(there.keys() - self.nodes.keys())
+        for name, node in there.items():
+            if name in self.nodes and self.nodes[name].node is not node:
+                self._become(self.nodes[name], node)
+        for name in come:
+            room = self._absent.pop(name, None) or NodeRoom(*self._nowhere(name))
+            self.nodes[name] = room
+            self._become(room, there[name])
+        if come:
+            self.nodes = {name: self.nodes[name] for name in sorted(self.nodes)}
+
+    def _leave(self, node: NodeRoom) -> None:
+        self._become(node, self._nowhere(node.name)[0])
+        if node.used:
+            self._absent[node.name] = node
+
+    def _become(self, room: NodeRoom, node: nodes.Node) -> None:
+        before, free_before = room.node, room.free if room.state is not None else NOTHING
+        room.become(node, self._kind(node))
+        self._members.clear()
+        if before.domains != node.domains:
+            self._indexes.clear()
+        self._move(room)
+        _add(self._total, node.capacity, before.capacity)
+        _add(self._free, room.free if room.state is not None else NOTHING, free_before)
+        for device in {device.type for device in before.devices}:
+            self.types[device] -= 1
+            if not self.types[device]:
+                del self.types[device]
+        for device in {device.type for device in node.devices}:
+            self.types[device] = self.types.get(device, 0) + 1
+
+    def _kind(self, node: nodes.Node) -> shapes.Kind:
+        key = shapes.kind_key(node)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = shapes.Kind(*key)
+        return kind
+
+    def _nowhere(self, name: str) -> tuple[nodes.Node, shapes.Kind]:
+        """A node that is not there: it has nothing, and what is held of it is remembered."""
+        node = nodes.Node(name=name, capacity=NOTHING, ready=False)
+        return node, self._kind(node)
+
+    def _tidy(self) -> None:
+        """Drop what was only kept to save work, so that nothing grows with time."""
+        behind = len(self._log) - len(self._states)
+        self._indexes = {shape: index for shape, index in self._indexes.items() if index.seen >= behind}
+        for index in self._indexes.values():
+            index.follow(self._log)
+            index.seen = 0
+        self._log.clear()
+        self._absent = {name: node for name, node in self._absent.items() if node.used}
+        live = {key: state for key, state in self._states.items() if state.names}
+        if len(self._states) > 2 * len(live) + 1000:
+            self._states = live
+            for index in self._indexes.values():
+                index.forget()
 
 
-def _count(node: NodeRoom, ask: plans.Ask, gpu_type: str | None) -> int:
-    taken: list[holdings.Holding] = []
-    while len(taken) < ask.count and (claim := node.claim("", ask.task(len(taken)), gpu_type)) is not None:
-        node.take(claim)
-        taken.append(claim)
-    for claim in taken:
-        node.give_back(claim)
-    return len(taken)
+@lru_cache(maxsize=4096)
+def mask(devices: tuple[int, ...]) -> int:
+    """The indexes of devices as bits."""
+    bits = 0
+    for device in devices:
+        bits |= 1 << device
+    return bits
+
+
+def indexes(bits: int) -> Iterator[int]:
+    """The other way round, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _add(sums: list[int], plus: holdings.Resources, minus: holdings.Resources) -> None:
+    sums[0] += plus.cpus_milli - minus.cpus_milli
+    sums[1] += plus.memory_bytes - minus.memory_bytes
+    sums[2] += plus.gpus - minus.gpus
+    sums[3] += plus.gpu_milli - minus.gpu_milli
 
 
 def _total_free(rooms: Sequence[NodeRoom]) -> tuple[int, int, int]:
-    free = sum((room.free for room in rooms), NOTHING)
-    return free.gpus, free.cpus_milli, free.memory_bytes
+    return sum(room.gpus for room in rooms), sum(room.cpus for room in rooms), sum(room.memory for room in rooms)

@@ -1,0 +1,169 @@
+"""What a task needs, and what a node has left, as values that say together how often the one goes into the other.
+
+A large cluster has few kinds of machine, and most of its nodes look alike: empty, full, or half full in one of a few
+ways. So nodes are not compared with tasks one by one. All nodes that have exactly the same left share one `State`, and
+how many tasks of a `Shape` go into it is worked out once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from oarlock.spec import nodes, plans
+
+MANY = 10_000
+"""Tasks that need nothing: so many of them fit on a node."""
+
+DEVICE_MILLI = 1000
+
+
+class Shape(NamedTuple):
+    """What one task needs of a node. `types` None: any GPU; `gpu_memory` in bytes of each device."""
+
+    cpus: int = 0  # thousandths of a core
+    memory: int = 0  # bytes
+    gpus: int = 0
+    milli: int = 0  # a share of one device
+    types: tuple[str, ...] | None = None
+    gpu_memory: int = 0
+    ports: int = 0
+    bare: bool = False  # only on nodes without a GPU
+    cut: bool = False  # only on devices of which somebody has a share already
+
+    @property
+    def devices_only(self) -> Shape:
+        """The part that most often decides. There are few such shapes, however many amounts of memory are asked for."""
+        return self._replace(cpus=0, memory=0, ports=0)
+
+
+def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
+    """A task of `ask`, on `gpu_type`; None: on any that it accepts, or on none."""
+    amount = ask.amount
+    if amount.gpus or amount.gpu_milli:
+        types = (gpu_type,) if gpu_type is not None else (ask.gpu_types or None)
+        memory = ask.gpu_memory_bytes
+    else:
+        types, memory = None, 0
+    return Shape(amount.cpus_milli, amount.memory_bytes, amount.gpus, amount.gpu_milli, types, memory, ask.ports, bare)
+
+
+class Group(NamedTuple):
+    """The like devices of a node: bit i of `mask` stands for the device with the index i."""
+
+    type: str
+    memory: int
+    mask: int
+
+
+class Kind:
+    """A kind of machine: what of a node does not change with what is held of it. One object for all that are alike.
+
+    `rate` is the price of a device for an hour, of a core where there is no device. Groups with less memory come first.
+    """
+
+    __slots__ = ("_suiting", "groups", "key", "mask", "ports", "rate", "uncut")
+
+    def __init__(self, groups: tuple[Group, ...], ports: tuple[int, int] | None, rate: float) -> None:
+        self.groups = groups
+        self.ports = ports
+        self.rate = rate
+        self.mask = 0
+        for group in groups:
+            self.mask |= group.mask
+        self.uncut: tuple[tuple[int, ...], ...] = ((),) * len(groups)
+        self.key = (rate, groups, ports or ())
+        self._suiting: dict[tuple[tuple[str, ...] | None, int, int], tuple[int, ...]] = {}
+
+    def suiting(self, need: Shape) -> tuple[int, ...]:
+        """Positions of the groups whose devices such a task may use: by type, and by the memory of what it gets."""
+        asked = (need.types, need.gpu_memory, need.milli)
+        known = self._suiting.get(asked)
+        if known is None:
+            part = need.milli or DEVICE_MILLI
+            known = self._suiting[asked] = tuple(
+                place
+                for place, group in enumerate(self.groups)
+                if (need.types is None or group.type in need.types)
+                and group.memory * part // DEVICE_MILLI >= need.gpu_memory
+            )
+        return known
+
+
+def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | None, float]:
+    """What makes two nodes machines of one kind. No more devices than the node says that it has."""
+    masks: dict[tuple[int, str], int] = {}
+    for device in sorted(node.devices, key=_index)[: node.capacity.gpus]:
+        group = (device.memory_bytes, device.type)
+        masks[group] = masks.get(group, 0) | 1 << device.index
+    count = node.capacity.gpus or node.capacity.cpus_milli / 1000
+    groups = tuple(Group(name, memory, bits) for (memory, name), bits in sorted(masks.items()))
+    return groups, node.ports, node.price_per_h / count if count else node.price_per_h
+
+
+def _index(device: nodes.Device) -> int:
+    return device.index
+
+
+class State:
+    """What a node has left, and the names of all ready nodes that have just that, sorted.
+
+    `whole` counts the untouched devices of each group, `cuts` has what is left of those that are shared, in
+    thousandths, ascending; `ports` are the taken ones. `key` orders states: cheaper first, then with less left. No
+    two of them have the same key.
+    """
+
+    __slots__ = ("cpus", "cuts", "key", "kind", "memory", "names", "ports", "whole")
+
+    def __init__(
+        self,
+        kind: Kind,
+        cpus: int,
+        memory: int,
+        whole: tuple[int, ...],
+        cuts: tuple[tuple[int, ...], ...],
+        ports: tuple[int, ...],
+    ) -> None:
+        self.kind = kind
+        self.cpus = cpus
+        self.memory = memory
+        self.whole = whole
+        self.cuts = cuts
+        self.ports = ports
+        self.names: list[str] = []
+        devices = DEVICE_MILLI * sum(whole) + sum(sum(cut) for cut in cuts)
+        self.key = (kind.rate, devices, cpus, memory, whole, cuts, ports, kind.key)
+
+
+def fit(need: Shape, state: State) -> int:
+    """How many tasks of that shape a node in that state takes."""
+    count = MANY
+    if need.cpus:
+        count = state.cpus // need.cpus
+    if need.memory:
+        count = min(count, state.memory // need.memory)
+    if need.gpus:
+        count = min(count, sum(state.whole[place] for place in state.kind.suiting(need)) // need.gpus)
+    elif need.milli:
+        count = min(count, _shares(need, state))
+    elif need.bare and state.kind.groups:
+        return 0
+    if need.ports and state.kind.ports is not None and count > 0:
+        count = min(count, _blocks(need.ports, state.kind.ports, state.ports))
+    return max(count, 0)
+
+
+def _shares(need: Shape, state: State) -> int:
+    count = 0
+    for place in state.kind.suiting(need):
+        count += sum(left // need.milli for left in state.cuts[place])
+        if not need.cut:
+            count += state.whole[place] * (DEVICE_MILLI // need.milli)
+    return count
+
+
+def _blocks(size: int, ports: tuple[int, int], taken: Iterable[int]) -> int:
+    """Free blocks of ports: they begin at multiples of their size."""
+    first, last = ports
+    blocks = (last - first + 1) // size
+    return blocks - len({block for port in taken if 0 <= (block := (port - first) // size) < blocks})

@@ -1,0 +1,85 @@
+"""Random small clusters and gangs, for Hypothesis: everything that placement knows of, in every mixture."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from oarlock.scheduler import placement
+from oarlock.scheduler import room as rooms
+from oarlock.spec import holdings, jobfile, nodes, plans
+
+TYPES = ("v100", "h100", "exotic")
+GIB = 1 << 30
+
+
+@st.composite
+def machines(draw: st.DrawFn, name: str) -> nodes.Node:
+    kinds = draw(st.lists(st.sampled_from(TYPES), max_size=2, unique=True))
+    devices = [
+        nodes.Device(index=index, type=draw(st.sampled_from(kinds)), memory_bytes=draw(st.sampled_from([16, 80])) * GIB)
+        for index in range(draw(st.integers(1, 4)) if kinds else 0)
+    ]
+    domains = {
+        level: f"{level}{draw(st.integers(0, 1))}" for level in ("nvlink", "rack", "zone") if draw(st.booleans())
+    }
+    return nodes.Node(
+        name=name,
+        capacity=holdings.Resources(draw(st.integers(0, 8)) * 1000, draw(st.integers(0, 8)) * GIB, len(devices)),
+        devices=tuple(devices),
+        domains=domains,
+        price_per_h=draw(st.sampled_from([0.0, 1.0, 2.5])),
+        ports=draw(st.sampled_from([None, None, (20000, 20019)])),
+        ready=draw(st.integers(0, 4)) > 0,
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn, most: int = 6) -> list[nodes.Node]:
+    return [draw(machines(f"n{number}")) for number in range(draw(st.integers(1, most)))]
+
+
+@st.composite
+def asks(draw: st.DrawFn, role: str = "worker", most: int = 6) -> plans.Ask:
+    count = draw(st.integers(1, most))
+    devices, milli = draw(st.sampled_from([(0, 0), (1, 0), (1, 0), (2, 0), (0, 250), (0, 500)]))
+    return plans.Ask(
+        role=role,
+        count=count,
+        min=count,
+        max=count,
+        amount=holdings.Resources(draw(st.integers(0, 3)) * 1000, draw(st.integers(0, 2)) * GIB, devices, milli),
+        ports=draw(st.sampled_from([0, 0, 4])),
+        gpu_types=draw(st.sampled_from([(), (), ("h100",), ("h100", "v100"), ("v100", "h100")])),
+        gpu_memory_bytes=draw(st.sampled_from([0, 0, 8, 40])) * GIB,
+    )
+
+
+@st.composite
+def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
+    names = ("worker", "ps", "evaluator")[:roles]
+    same = draw(st.sampled_from([None, None, *jobfile.Domain]))
+    return plans.Gang(
+        job=job,
+        name=job,
+        pool="default",
+        asks=tuple(draw(asks(role, 6 if roles == 1 else 3)) for role in names),
+        submitted_at=0.0,
+        priority=draw(st.sampled_from([10, 50])),
+        placement=draw(st.sampled_from([*jobfile.Placement, jobfile.Placement.PACK])),
+        topology=None if same is None else jobfile.Topology(same=same, required=draw(st.booleans())),
+        mixed=draw(st.booleans()),
+        beside=draw(st.sampled_from([None, True, False])) if roles > 1 else None,
+    )
+
+
+@st.composite
+def held(draw: st.DrawFn, of: list[nodes.Node]) -> list[holdings.Holding]:
+    """What a few gangs hold on these nodes; some of it is given back, so that there are holes."""
+    room = rooms.Room(of)
+    found: list[holdings.Holding] = []
+    for number in range(draw(st.integers(0, 4))):
+        claims = placement.place(draw(gangs(job=f"old{number}")), room)
+        if claims is not None:
+            room.take(claims)
+            found += [claim for claim in claims if draw(st.integers(0, 3)) > 0]
+    return found
