@@ -18,6 +18,7 @@ RANK = {"viewer": 0, "user": 1, "admin": 2}
 
 def path_of(route: routes.Route, job: jobs.Job) -> str:
     values = {"job": job.id, "digest": DIGEST, "name": "ann", "sha256": "0" * 64, "stream": "stdout.0", "process": "0"}
+    values["pool"] = "research"
     return route.path.format(**values)
 
 
@@ -27,6 +28,7 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "plan": rigs.submission(),
         "want": {"intent": "halt"},
         "add": {"name": "new"},
+        "change": {},
         "add_token": {},
         "register": {"address": "127.0.0.1"},
         "report": {},

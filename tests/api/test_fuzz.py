@@ -190,6 +190,7 @@ def pick(pool: str) -> st.SearchStrategy[Pick]:
 
 def parameter(told: dict[str, Any]) -> st.SearchStrategy[Any]:
     pools = {"job": "jobs", "digest": "digests", "name": "users", "sha256": "hashes", "stream": "streams"}
+    pools["pool"] = "pools"
     if told["in"] == "path":
         return mostly(pick(pools.get(told["name"], "numbers")), JUNK_TEXT)
     if told["name"] == "after":
@@ -236,6 +237,7 @@ class Fuzz:
             "users": ["ann", "bob", "root"],
             "hashes": ["0" * 64],
             "streams": ["stdout.0", "stderr.1"],
+            "pools": ["default", "research", "vision", "a"],
             "numbers": ["0", "1"],
             "seqs": ["0", "1", "5", "1000000"],
         }
