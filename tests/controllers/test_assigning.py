@@ -93,6 +93,11 @@ def test_results_lie_in_the_servers_place_where_the_job_says_nothing() -> None:
     assert assigning.assignment(job("{}"), 1, task, None, without).uploads is None
 
 
+def gang_of(one: jobs.Job, workers: int = 2) -> list[attempts.Task]:
+    names = ["launcher", *["worker"] * workers]
+    return [attempts.Task(role=roles.RoleName(name), index=max(0, place - 1)) for place, name in enumerate(names)]
+
+
 def test_devices_are_hidden_from_those_who_asked_for_none() -> None:
     with_devices = machine("n0", devices=4)
     assert told(job("{}"), devices=(2, 3), node=with_devices).gpus == (2, 3)
@@ -118,8 +123,11 @@ def test_mpi_workers_hold_slots_and_the_launcher_runs_what_they_hold() -> None:
     one = job("{framework: mpi, command: mpirun x, roles: {launcher: {cpus: 100m}, worker: {count: 2, nproc: 4}}}")
     assert told(one, "launcher").command == "mpirun x"
     assert (told(one).command[0], told(one).nproc) == ("sleep", 1)
-    assert assigning.limit(one.spec, roles.RoleName.LAUNCHER) == holdings.Resources(), "its workers have no limit"
-    said = job("{framework: mpi, roles: {launcher: {cpus: 100m}, worker: {count: 2, cpus: 2, memory: 1Gi}}}").spec
-    assert assigning.limit(said, roles.RoleName.LAUNCHER) == holdings.Resources(cpus_milli=4100)
+    gang = gang_of(one)
+    assert assigning.limit(one.spec, roles.RoleName.LAUNCHER, gang) == holdings.Resources(), "its workers have no limit"
+    said = job("{framework: mpi, roles: {launcher: {cpus: 100m}, worker: {count: 2, max: 3, cpus: 2, memory: 1Gi}}}")
+    launcher = roles.RoleName.LAUNCHER
+    assert assigning.limit(said.spec, launcher, gang_of(said)) == holdings.Resources(cpus_milli=4100)
+    assert assigning.limit(said.spec, launcher, gang_of(said, 3)) == holdings.Resources(cpus_milli=6100), "as it is now"
     alone = job("{framework: mpi, command: x, roles: {worker: {nproc: 4}}}")
     assert (told(alone).command, told(alone).nproc) == ("x", 4)

@@ -151,3 +151,25 @@ def test_another_life_is_told_nothing(attempt: int, incarnation: int) -> None:
     one = job("torch", {"worker": jobfile.Role()})
     with pytest.raises(errors.StaleTask):
         environments.rendezvous(one, attempts.TaskKey("j-1", attempt, "worker", 0, incarnation))
+
+
+@pytest.mark.parametrize("framework", [str(one) for one in roles.Framework])
+@pytest.mark.parametrize("present", [1, 2, 3])
+def test_an_elastic_gang_is_told_how_large_it_is_and_not_how_large_it_was_asked_to_be(
+    framework: str, present: int
+) -> None:
+    """An elastic role says `count: 2, min: 1, max: 3`; the attempt has as many tasks as there was room for."""
+    one = job(framework, {"worker": jobfile.Role(count=present)})
+    asked = jobfile.Role(count=2, min=1, max=3)
+    spec = jobfile.JobSpec(command="true", framework=roles.Framework(framework), roles={roles.RoleName.WORKER: asked})
+    one = jobs.Job(id="j-1", name="digits", owner="ann", spec=spec, created_at=0.0, attempts=one.attempts)
+    rendezvous = environments.rendezvous(one, attempts.TaskKey("j-1", 2, "worker", present - 1, 1))
+    env = rendezvous.processes[0].env
+    sizes = {
+        "torch": lambda: [int(env[name]) for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "PET_NNODES")],
+        "jax": lambda: [int(env["JAX_NUM_PROCESSES"])],
+        "tensorflow": lambda: [len(json.loads(env["TF_CONFIG"])["cluster"]["worker"])],
+        "mpi": lambda: [int(env["OARLOCK_SLOTS"]), rendezvous.files["hostfile"].count("slots=")],
+        "plain": lambda: [len(json.loads(rendezvous.files["cluster.json"])["tasks"])],
+    }[framework]()
+    assert set(sizes) == {present}

@@ -5,6 +5,7 @@ job.
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Iterable
 
 import msgspec
 
@@ -70,13 +71,16 @@ def assignment(
     )
 
 
-def limit(spec: jobfile.JobSpec, role: roles.RoleName) -> holdings.Resources:
+def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.Task] = ()) -> holdings.Resources:
     """What a task of this role may use at most: what its job file says. What it does not say is not limited.
 
-    MPI's launcher starts the processes of the workers that share its machine itself, so what they hold is its own too.
+    MPI's launcher starts the processes of the workers that share its machine itself, so what those of its `gang` hold
+    is its own too.
     """
-    shared = [_WORKER] if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER) else []
-    counted = [(spec.roles[role], 1), *((spec.roles[other], spec.roles[other].count) for other in shared)]
+    workers = 0
+    if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER):
+        workers = sum(task.role is _WORKER for task in gang)
+    counted = [(spec.roles[role], 1), *([(spec.roles[_WORKER], workers)] if workers else [])]
     cpus = [quantities.cpus_milli(said.cpus) * count if said.cpus is not None else 0 for said, count in counted]
     memory = [quantities.memory_bytes(said.memory) * count if said.memory is not None else 0 for said, count in counted]
     return holdings.Resources(cpus_milli=sum(cpus) if all(cpus) else 0, memory_bytes=sum(memory) if all(memory) else 0)

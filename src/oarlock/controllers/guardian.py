@@ -210,7 +210,7 @@ class Guardian:
                     key=key,
                     assignment=assigning.assignment(job, action.attempt, task, known.get(task.node), self._settings),
                     holding=claims[task.role, task.index],
-                    limit=assigning.limit(job.spec, task.role),
+                    limit=assigning.limit(job.spec, task.role, live.tasks if live is not None else ()),
                 )
                 for key, task in zip(keys, action.tasks, strict=True)
             ]
