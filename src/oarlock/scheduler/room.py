@@ -8,7 +8,7 @@ would fit is known without looking at the nodes (`indexed.Index`).
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import is_
@@ -27,6 +27,7 @@ class NodeRoom:
 
     __slots__ = (
         "_odd",
+        "_ports",
         "_taken",
         "cpus",
         "gpus",
@@ -35,7 +36,6 @@ class NodeRoom:
         "milli",
         "name",
         "node",
-        "ports_taken",
         "state",
     )
 
@@ -47,7 +47,7 @@ class NodeRoom:
         self.memory = node.capacity.memory_bytes
         self.gpus = node.capacity.gpus
         self.milli = node.capacity.gpu_milli
-        self.ports_taken: dict[int, int] = {}  # by how many
+        self._ports: dict[int, int] = {}  # by how many
         self._taken = 0  # bit i: the device with index i is taken as a whole
         self._odd: dict[int, int] = {}  # of other devices in use: how many thousandths are taken
         self.state: shapes.State | None = None
@@ -67,8 +67,12 @@ class NodeRoom:
         return holdings.Resources(self.cpus, self.memory, self.gpus, self.milli)
 
     @property
+    def ports_taken(self) -> KeysView[int]:
+        return self._ports.keys()
+
+    @property
     def used(self) -> bool:
-        return self.free != self.node.capacity or bool(self._taken or self._odd or self.ports_taken)
+        return self.free != self.node.capacity or bool(self._taken or self._odd or self._ports)
 
     @property
     def whole(self) -> int:
@@ -117,7 +121,7 @@ class NodeRoom:
             devices = all(self.shares(device) >= amount.gpu_milli for device in claim.devices)
         else:
             devices = len(claim.devices) == amount.gpus and not mask(claim.devices) & ~self.whole
-        if not devices or any(port in self.ports_taken for port in claim.ports):
+        if not devices or any(port in self._ports for port in claim.ports):
             return False
         ports = self.node.ports
         return not claim.ports or (ports is not None and ports[0] <= min(claim.ports) <= max(claim.ports) <= ports[1])
@@ -167,7 +171,7 @@ class NodeRoom:
         else:
             for start in range(ports[0], ports[1] - size + 2, size):
                 block = range(start, start + size)
-                if not any(port in self.ports_taken for port in block):
+                if not any(port in self._ports for port in block):
                     yield tuple(block)
 
     def take(self, claim: holdings.Holding, times: int = 1) -> None:
@@ -180,11 +184,11 @@ class NodeRoom:
         if claim.devices:
             self._take_devices(claim.devices, times * amount.gpu_milli, times)
         for port in claim.ports:
-            holders = self.ports_taken.get(port, 0) + times
+            holders = self._ports.get(port, 0) + times
             if holders:
-                self.ports_taken[port] = holders
+                self._ports[port] = holders
             else:
-                del self.ports_taken[port]
+                del self._ports[port]
 
     def _take_devices(self, devices: tuple[int, ...], milli: int, times: int) -> None:
         if not milli and not self._odd:
@@ -212,7 +216,7 @@ class NodeRoom:
         cuts = kind.uncut
         if self._odd:
             cuts = tuple(tuple(left for left, _ in self.cuts(group)) for group in kind.groups)
-        return kind, self.cpus, self.memory, counts, cuts, tuple(sorted(self.ports_taken)) if self.ports_taken else ()
+        return kind, self.cpus, self.memory, counts, cuts, tuple(sorted(self._ports)) if self._ports else ()
 
 
 class Room:
