@@ -21,7 +21,7 @@ from oarlock.scheduler import explaining, ordering, placement, preempting, promi
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler import victims as giving
-from oarlock.spec import holdings, plans, refusals
+from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = promises.Claims
 
@@ -42,7 +42,6 @@ class Granting:
         self.snapshot = snapshot
         self.now = now
         self.room = room
-        self.scene = explaining.Scene(snapshot, room)
         self.usage = usage
         self.rules = snapshot.rules
         self.scene = explaining.Scene(snapshot, room)
@@ -59,12 +58,15 @@ class Granting:
         self._deferred: list[tuple[ordering.Turn, usages.Over]] = []
         self._clearances = CLEARANCES
         self._ahead = 0
+        self._kept: list[ordering.Turn] = []  # whose batch size was decided
         self._idle = True  # nobody waits for room
 
     def consider(self, turns: Iterable[ordering.Turn]) -> None:
         """All wishes at once: who wishes for less than it has gives the rest to whoever has a use for it."""
         for turn in turns:
             self.victims.learn(turn)
+            if turn.wish.batch is not None:
+                self._kept.append(turn)
 
     def grant(self, turn: ordering.Turn) -> None:
         candidate, wish = turn.candidate, turn.wish
@@ -92,7 +94,20 @@ class Granting:
             resizes=tuple(self.resizes.values()),
             moves=tuple(self.moves.values()),
             refusals=self.refused,
+            batches=self._batches(),
         )
+
+    def _batches(self) -> dict[str, curves.Batch]:
+        """Who goes on where it is, with another batch size."""
+        stopped = {*self.preemptions, *self.resizes, *self.moves}
+        found: dict[str, curves.Batch] = {}
+        for turn in self._kept if self.snapshot.reallocate else ():
+            running = turn.candidate.running
+            if running is not None and not running.stopping and running.job not in stopped:
+                batch = _batch(turn, running.size)
+                if batch is not None and batch != running.batch:
+                    found[running.job] = batch
+        return found
 
     # Admission
 
@@ -155,7 +170,9 @@ class Granting:
         if self.heads:
             beside = f"beside {self._first_head().name}, whose place is kept"
             reason = f"{beside}; {reason}" if reason else beside
-        self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason))
+        self.launches.append(
+            plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=_batch(turn, _counts(gang, claims)))
+        )
 
     def _promise(self, gang: plans.Gang, claims: Claims) -> None:
         self.promises.promise(claims)
@@ -304,6 +321,11 @@ def _more(size: plans.Size, than: plans.Size) -> bool:
 
 def _counts(gang: plans.Gang, claims: Claims) -> plans.Size:
     return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
+
+
+def _batch(turn: ordering.Turn, size: plans.Size) -> curves.Batch | None:
+    """The batch size that was decided for it, if it gets the size for which it was decided."""
+    return turn.wish.batch if turn.wish.size == size else None
 
 
 def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:

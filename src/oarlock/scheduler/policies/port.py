@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import holdings, plans
+from oarlock.spec import curves, holdings, plans
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +51,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level."""
+    """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level.
+
+    `batch` was decided for just that size: where another one is granted it is left as it is.
+    """
 
     job: str
     size: plans.Size
     level: float = 0.0
     reason: str = ""  # one line: why before or after others, with the numbers
+    batch: curves.Batch | None = None
 
 
 class Policy(Protocol):
