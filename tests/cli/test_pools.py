@@ -1,0 +1,245 @@
+"""`oarlock pools` and `oarlock pool`: the tree as it is drawn, and what is typed to change it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cli import typed
+from tests.client import live
+
+from oarlock.cli import main, pooltree, terminal
+from oarlock.client import answers
+from oarlock.spec import events, holdings, jobs, nodes, pools
+
+DOCS = Path(__file__).parents[2] / "docs" / "pools.md"
+
+
+class Typed:
+    """A command line in this process: its exit code, and what it says on both streams."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, line: str, code: int = 0) -> tuple[str, str]:
+        found = main.main(line.split())
+        said = self._capsys.readouterr()
+        assert found == code, said.err
+        return said.out, said.err
+
+
+@pytest.fixture
+def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
+    return Typed(capsys)
+
+
+def hold(server: live.LiveServer, job: jobs.Job, gpus: int, cpus: int) -> None:
+    """What a scheduler would have it hold, on one node."""
+    claim = holdings.Holding(
+        job=job.id,
+        attempt=1,
+        role="worker",
+        index=0,
+        node="big",
+        amount=holdings.Resources(cpus * 1000, 0, gpus),
+    )
+    server.do(server.rig.happen(job.id, events.Admitted(attempt=1, holdings=(claim,))))
+    server.do(server.rig.store.write(lambda tx: tx.hold([claim])))
+
+
+def machine(server: live.LiveServer, gpus: int, cpus: int) -> None:
+    node = nodes.Node(
+        name="big",
+        capacity=holdings.Resources(cpus * 1000, 0, gpus),
+        devices=tuple(nodes.Device(index=index, type="h100") for index in range(gpus)),
+    )
+    server.do(server.rig.store.write(lambda tx: (tx.remove_node("here"), tx.put_node(node))))
+
+
+def test_the_example_of_the_documentation_is_what_is_drawn(type_: Typed, server: live.LiveServer) -> None:
+    machine(server, 24, 96)
+    _, _, example = DOCS.read_text(encoding="utf-8").partition("## An example")
+    example, _, _ = example.partition("## Changing")
+    commands = re.findall(r"^    oarlock (pool set .*)$", example, re.MULTILINE)
+    assert len(commands) == 4
+    for line in commands:
+        type_(line)
+    for number, (gpus, cpus) in enumerate([(10, 10), (4, 4)]):
+        made = server.submit(name=f"v{number}", pool="vision", roles={"worker": {"gpus": gpus, "cpus": cpus}})
+        hold(server, made, gpus, cpus)
+    server.submit(name="waits", pool="vision", roles={"worker": {"gpus": 6, "cpus": 6}})
+    shown, _ = type_("pools")
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        line[4:].rstrip() for line in example.partition("$ oarlock pools\n")[2].splitlines() if line.startswith("    ")
+    ]
+
+
+def test_every_command_that_the_documentation_types_is_taken(type_: Typed, server: live.LiveServer) -> None:
+    for line in re.findall(r"^    oarlock (pool .*?)(?: +#.*)?$", DOCS.read_text(encoding="utf-8"), re.MULTILINE):
+        if line.startswith("pool set product"):
+            machine(server, 24, 96)
+        type_(line)
+
+
+class TestSet:
+    def stored(self, type_: Typed, name: str) -> dict[str, Any]:
+        shown, _ = type_("pools --json")
+        return next(item["pool"] for item in json.loads(shown)["items"] if item["pool"]["name"] == name)
+
+    def test_one_command_makes_or_changes_a_pool(self, type_: Typed, server: live.LiveServer) -> None:
+        out, err = type_("pool set research --reserve gpus=1 --limit gpus=2,memory=1.5Gi --share 2 --policy las")
+        assert out == (
+            "research: reserves gpus=1, limited to gpus=2 memory=1.5Gi, share gpus=2 cpus=2 memory=2, policy las\n"
+        )
+        assert err == ""
+        out, _ = type_("pool set research --reserve cpus=500m --limit gpus=none --share gpus=3 --static gpus,cpus")
+        assert out == (
+            "research: reserves gpus=1 cpus=0.5, limited to memory=1.5Gi, share gpus=3 cpus=2 memory=2, "
+            "static gpus cpus, policy las\n"
+        )
+        type_("pool set vision --parent research --share 1 --share gpus=4")
+        assert self.stored(type_, "vision")["share"] == {"gpus": 4.0, "cpus": 1.0, "memory": 1.0}
+        assert self.stored(type_, "vision")["parent"] == "research"
+        type_("pool set vision --parent none --share none")
+        assert (self.stored(type_, "vision")["parent"], self.stored(type_, "vision")["share"]) == (None, {})
+        out, _ = type_("pool set research --reserve none --limit none --share none --static none --policy none")
+        assert out == "research: no reservation, no limit\n"
+        _, err = type_("pool rm research")
+        assert err == "research is gone.\n"
+
+    def test_programs_get_the_pool(self, type_: Typed, server: live.LiveServer) -> None:
+        out, _ = type_("pool set a --reserve gpus=1 --json")
+        assert msgspec.json.decode(out, type=pools.Pool) == pools.Pool(name="a", reserve={"gpus": 1.0}, version=1)
+        out, _ = type_("pool rm a --json")
+        assert json.loads(out) == {"pool": "a"}
+
+    def test_more_than_there_is_is_taken_and_said(self, type_: Typed, server: live.LiveServer) -> None:
+        _, err = type_("pool set a --reserve gpus=3")
+        said = "The pools reserve 3 GPUs together, and the nodes that are ready have 2 GPUs"
+        assert err.startswith(said)
+        assert type_("pools")[1].startswith(said)
+
+    @pytest.mark.parametrize(
+        ("line", "code", "said"),
+        [
+            ("pool set b --parent a --reserve gpus=2", 2, "`b` would reserve 2 GPUs, and `a` above it reserves 1 GPU."),
+            ("pool set b --parent a --reserve gpus=2", 2, "oarlock pool set a --reserve gpus=2"),
+            ("pool set b --parent aa", 2, "Did you mean `a`?"),
+            ("pool set b --reserve gpus", 2, "Write --reserve gpus=8."),
+            ("pool set b --reserve gpus=", 2, "Write --reserve gpus=8."),
+            ("pool set b --limit none,gpus=2", 2, "Write --limit gpus=8."),
+            ("pool set b --share some", 2, "'some' is no amount."),
+            ("pool set b --static gpu", 2, "Did you mean `gpus`?"),
+            ("pool set b --policy prority", 2, "Did you mean 'priority'?"),
+            ("pool set B", 2, "Use lower-case letters"),
+            ("pool set", 2, "Missing argument 'NAME'"),
+            ("pool rm default", 1, "oarlock pool set default --reserve none"),
+            ("pool rm busy", 1, "There is 1 job in `busy`: digits."),
+            ("pool rm busy", 1, "oarlock cancel digits"),
+            ("pool rm bsy", 1, "Did you mean `busy`?"),
+            ("pool set b --parent busy", 1, "There is 1 job in `busy` itself (digits), and jobs live in leaves."),
+            ("run --pool bsy --no-snapshot --detach -- true", 2, "Did you mean `busy`?"),
+        ],
+    )
+    def test_what_is_refused_is_said_with_the_next_step(
+        self, type_: Typed, server: live.LiveServer, line: str, code: int, said: str
+    ) -> None:
+        type_("pool set a --reserve gpus=1 --limit gpus=1")
+        type_("pool set busy")
+        server.submit(name="digits", pool="busy")
+        before = type_("pools --json")
+        out, err = type_(line, code=code)
+        assert out == ""
+        assert said in err
+        assert type_("pools --json") == before
+
+    def test_users_who_are_no_administrators_may_look(
+        self, type_: Typed, server: live.LiveServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OARLOCK_SERVER", server.url)
+        monkeypatch.setenv("OARLOCK_TOKEN", server.rig.tokens["ann"])
+        _, err = type_("pool set mine --reserve gpus=2", code=1)
+        assert "This needs the right `admin`; ann has `user`." in err
+        _, err = type_("pool rm default", code=1)
+        assert "This needs the right `admin`" in err
+        assert "default" in type_("pools")[0]
+
+
+BARS = [
+    # used, entitled, reserved, limit
+    ((0, 0, 0, None), "................"),
+    ((0, 0, 0, 16), "...............]"),
+    ((8, 16, 0, None), "########--------"),
+    ((16, 16, 0, 16), "###############]"),
+    ((16, 8, 0, None), "########++++++++"),
+    ((6, 8, 4, 16), "###|##--.......]"),
+    ((0, 0, 4, None), "...............|"),
+    ((1, 1000, 0, None), "#---------------"),
+    ((4, 4, 0, 1_000_000), "####...........]"),
+    ((12, 8, 0, 8), "#######" + "###]" + "+++++"),
+]
+
+
+@pytest.mark.parametrize(("amounts", "drawn"), BARS)
+def test_bars(amounts: tuple[float, float, float, float | None], drawn: str) -> None:
+    assert pooltree.bar(pooltree.Stretch(*amounts), 16, pooltree.ASCII) == drawn
+
+
+def big() -> answers.PoolTree:
+    """Ten levels, long names, great numbers."""
+    found = []
+    for level in range(10):
+        pool = pools.Pool(
+            name=f"{level}-" + "x" * 60,
+            parent=f"{level - 1}-" + "x" * 60 if level else None,
+            reserve={"gpus": 99_999.5, "memory": float(1 << 59)},
+            limit={"cpus": 1_280_000.0},
+            share={"gpus": 2.0},
+            static=("gpus", "memory"),
+            policy="priority",
+        )
+        entitled = {"gpus": 80_000.25, "cpus": 1e6 / 3, "memory": 1.1e18}
+        held = holdings.Resources(12_345_678, 1 << 55, 70_000)
+        found.append(answers.PoolView(pool=pool, held=held, entitled=entitled, running=12_345, waiting=100_000))
+    return answers.PoolTree(items=tuple(found), capacity={"gpus": 80_000.0, "cpus": 1_280_000.0, "memory": 1e18})
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 300])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_it_fits(columns: int, unicode: bool) -> None:
+    shown = list(pooltree.lines(big(), columns=columns, unicode=unicode))
+    assert max(terminal.cells(line) for line in shown) <= columns
+    assert len(shown) == 3 + 10 * 4
+    if columns >= 80:
+        assert all("70000" in line for line in shown if line.split()[:1] == ["gpus"])
+    if not unicode:
+        assert all(line.isascii() for line in shown)
+
+
+def test_on_a_terminal_it_has_colours_and_fits(server: live.LiveServer) -> None:
+    server.submit(name="one", roles={"worker": {"gpus": 1}})
+    with typed.terminal("pools") as shown:
+        assert shown.ended() == 0
+        assert "\x1b[32m" in shown.text
+        rows = typed.screen(shown.raw.decode())
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in rows]
+    assert max(map(len, plain)) <= 80
+    assert any(row.startswith("default") and row.endswith("0 running, 1 waiting") for row in plain)
+    with typed.terminal("pools", env={"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}) as shown:
+        assert shown.ended() == 0
+        assert shown.text.isascii()
+        assert "\x1b[3" not in shown.text
+
+
+def test_a_resource_that_nobody_has_or_speaks_of_is_not_drawn() -> None:
+    view = answers.PoolView(pool=pools.Pool(name="default"), entitled={"gpus": 0.0, "cpus": 4.0, "memory": 0.0})
+    tree = answers.PoolTree(items=(view,), capacity={"gpus": 0.0, "cpus": 4.0, "memory": 0.0})
+    shown = "\n".join(pooltree.lines(tree))
+    assert "cpus" in shown
+    assert "gpus" not in shown
+    wanting = answers.PoolTree(items=(msgspec.structs.replace(view, demand={"gpus": 2.0}),), capacity=tree.capacity)
+    assert "gpus" in "\n".join(pooltree.lines(wanting)), "somebody waits for what is not there"
