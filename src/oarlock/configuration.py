@@ -9,6 +9,9 @@ round_s = 60
 
 [scheduler.las]              # a policy's own parameters
 first = 57600
+
+[prices]                     # per hour, see `oarlock.spec.prices`
+gpus = { h100 = 3.9 }
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import errors, plans, quantities
+from oarlock.spec import errors, plans, prices, quantities
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_NO_FLAGS = ("home", "policies")
+_NO_FLAGS = ("home", "policies", "prices")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Each field but `home` and `policies` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and a
-    line of a table in config.toml: `[server]`, or `[scheduler]` for what `plans.Rules` has a field of that name for.
+    """Each field but the last two and `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and
+    a line of a table in config.toml: `[server]`, or `[scheduler]` for what `plans.Rules` has a field of that name for.
     """
 
     home: Path
@@ -54,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     restart_s: float = plans.Rules().restart_s
     backfill: bool = plans.Rules().backfill
     policies: dict[str, dict[str, float]] = {}  # the tables `[scheduler.NAME]`
+    prices: prices.Prices = prices.Prices()  # the table `[prices]`
 
     @property
     def rules(self) -> plans.Rules:
@@ -111,6 +115,7 @@ def _check(told: Settings) -> None:
             path="host",
             hint="Give --tls-cert and --tls-key, or --url https://... where something in front of it speaks TLS.",
         )
+    told.prices.check()
     check_policies(told.rules)
 
 
@@ -124,7 +129,7 @@ def _file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Correct it, or take it away.") from error
-    for name in ("server", "scheduler"):
+    for name in ("server", "scheduler", "prices"):
         if not isinstance(tables.get(name, {}), dict):
             raise errors.InvalidInput(
                 f"{path}: `{name}` is no table.", hint=f"Write [{name}], then one setting a line."
@@ -138,4 +143,5 @@ def _file(path: Path) -> dict[str, Any]:
             hint=f"There are: {', '.join(plans.Rules.__struct_fields__[:-1])}; and a table for each policy's own.",
         )
     policies = {name: value for name, value in scheduler.items() if isinstance(value, dict)}
-    return {**tables.get("server", {}), **said, **({"policies": policies} if policies else {})}
+    own = {"policies": policies, "prices": tables.get("prices", {})}
+    return {**tables.get("server", {}), **said, **{name: table for name, table in own.items() if table}}

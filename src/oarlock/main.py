@@ -193,6 +193,7 @@ class Server:
                 started_at=self._started_at,
                 local=settings.host in configuration.LOOPBACK,
                 capabilities=(*capabilities.LOCAL, *(f"{name}={value}" for name, value in said.items())),
+                currency=settings.prices.currency,
             ),
             task_secret=secret,
             clock=time.time,
@@ -385,7 +386,7 @@ class Engine:
         report = running.report
         return running.Runner(
             [
-                inventory.Inventory(store, self.backend, leader, clock=time.time),
+                inventory.Inventory(store, self.backend, leader, clock=time.time, prices=settings.prices),
                 scheduling.Scheduling(
                     store,
                     leader,

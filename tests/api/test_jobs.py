@@ -12,8 +12,7 @@ import pytest
 from tests.api import rig as rigs
 
 from oarlock.api import exec as exec_route
-from oarlock.api import home
-from oarlock.api import jobs as handlers
+from oarlock.api import home, outlook
 from oarlock.spec import phases
 
 
@@ -281,7 +280,7 @@ async def test_why_a_frozen_job_still_holds_its_place(rig: rigs.Rig) -> None:
     assert found is not None
     live = msgspec.structs.replace(found.attempts[-1], frozen_until=1000.0)
     frozen = msgspec.structs.replace(found, attempts=(live,), reason="worker-0 exited with code 3")
-    assert handlers.explain(frozen, None, 880.0) == (
+    assert outlook.explain(frozen, None, 880.0) == (
         "digits has failed, and its place is kept for 2 min more.",
         "worker-0 exited with code 3",
         "Look inside: oarlock exec digits -- sh. Then free it: oarlock cancel digits",

@@ -128,10 +128,10 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
         lately = {"by": "pool", "since": rig.clock.now - 1800}
         by_pool = (await http.get("/api/v1/usage", params=lately)).json()["items"]
         assert (await http.get("/api/v1/usage", params={"by": "planet"})).status_code == 422
-    assert node["held"] == {"cpus_milli": 1000, "memory_bytes": 0, "gpus": 2}
+    assert node["held"] == {"cpus_milli": 1000, "memory_bytes": 0, "gpus": 2, "gpu_milli": 0}
     assert (pool["pool"]["name"], pool["held"]["gpus"], pool["running"], pool["waiting"]) == ("default", 2, 1, 0)
-    assert by_user == [{"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0}]
-    assert by_pool == [{"name": "default", "device_hours": 1.0, "cpu_hours": 0.5}]
+    assert by_user == [{"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0, "cost": 0.0}]
+    assert by_pool == [{"name": "default", "device_hours": 1.0, "cpu_hours": 0.5, "cost": 0.0}]
 
 
 async def test_what_nobody_foresaw_is_logged_and_says_nothing(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:

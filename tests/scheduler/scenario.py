@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oarlock.scheduler import planning
+from oarlock.scheduler import forecasting, planning
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
 
 
@@ -133,7 +133,8 @@ class Cluster:
         del self.running[name]
 
     def _forecast(self, name: str, options: dict[str, str]) -> str:
-        verdict = planning.forecast(self.snapshot(), self.waiting[name], float(options.get("now", "0")))
+        now = float(options.get("now", "0"))
+        verdict = forecasting.forecast(self.snapshot(), self.waiting[name], now, spent=lambda: 0.0)
         start = "" if verdict.start is None else f" start={verdict.start:g}"
         return f"{name}: {verdict.when}{start}: {verdict.message}"
 

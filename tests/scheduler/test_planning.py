@@ -6,7 +6,7 @@ import hypothesis
 import msgspec
 from hypothesis import strategies as st
 
-from oarlock.scheduler import planning
+from oarlock.scheduler import forecasting, planning
 from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, jobfile, nodes, plans, refusals
 
@@ -116,7 +116,7 @@ def test_never_means_never(snapshot: plans.Snapshot) -> None:
     revived = tuple(msgspec.structs.replace(node, ready=True) for node in snapshot.nodes)
     for gang in snapshot.waiting:
         alone = planning.plan(plans.Snapshot(nodes=revived, waiting=(gang,)), 0.0)
-        verdict = planning.forecast(snapshot, gang, 0.0)
+        verdict = forecasting.forecast(snapshot, gang, 0.0, spent=lambda: 0.0)
         assert (verdict.when is plans.When.NEVER) == (not alone.launches)
         if verdict.when is plans.When.NEVER:
             assert verdict.refusal is not None

@@ -21,6 +21,7 @@ from oarlock.api import (
     agents,
     authorisation,
     blobs,
+    decisions,
     events,
     jobs,
     logs,
@@ -28,6 +29,7 @@ from oarlock.api import (
     nodes,
     openapi,
     operations,
+    outlook,
     pools,
     routes,
     server,
@@ -42,6 +44,8 @@ from oarlock.spec import users as users_module
 
 TABLE: tuple[routes.Route, ...] = (
     *jobs.ROUTES,
+    *outlook.ROUTES,
+    *decisions.ROUTES,
     *logs.ROUTES,
     *metrics.ROUTES,
     *exec_module.ROUTES,

@@ -7,7 +7,6 @@ idempotency key: the same key again gives the same job.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Callable
@@ -18,11 +17,10 @@ import msgspec
 from oarlock.api import capabilities, routes
 from oarlock.api import services as services_module
 from oarlock.lifecycle import stepping
-from oarlock.scheduler import gangs, planning
+from oarlock.scheduler import explaining, gangs
 from oarlock.spec import (
     errors,
     events,
-    holdings,
     intents,
     jobfile,
     jobs,
@@ -30,7 +28,6 @@ from oarlock.spec import (
     phases,
     plans,
     pooltrees,
-    refusals,
     sizes,
     users,
 )
@@ -72,16 +69,6 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the job is where it is: three plain lines, and the values they were made of."""
-
-    phase: phases.Phase
-    reason: str
-    refusal: refusals.Refusal | None
-    forecast: plans.Forecast | None
-    lines: tuple[str, ...]
-
-
 class CheckpointList(msgspec.Struct, frozen=True):
     items: list[jobs.Checkpoint]
     next: str | None = None
@@ -98,9 +85,9 @@ async def submit(call: routes.Call) -> routes.Answer:
     earlier = await call.access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
     if earlier is not None:
         return routes.Answer(200, earlier)
-    await _judge(services, call, submission)
+    await judge(services, call, submission)
     for attempt in range(NAME_TRIES):
-        job = _job(services, owner, submission)
+        job = draft(services, owner, submission)
         try:
             job, fresh = await call.access.add(lambda tx, job=job: _insert(tx, job, key, digest))  # type: ignore[misc]
         except errors.NameTaken as error:
@@ -115,13 +102,6 @@ async def submit(call: routes.Call) -> routes.Answer:
         else:
             return routes.Answer(201 if fresh else 200, job)
     raise AssertionError("unreachable")
-
-
-async def plan(call: routes.Call) -> plans.Forecast:
-    submission = call.body(jobfile.Submission)
-    await _judge(call.services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
-    job = _job(call.services, call.access.user.name, submission)
-    return await _forecast(call, job)
 
 
 async def show_all(call: routes.Call) -> JobPage:
@@ -180,51 +160,8 @@ async def want(call: routes.Call) -> jobs.Job:
     return job
 
 
-async def why(call: routes.Call) -> Why:
-    job = await call.access.job(call.path["job"])
-    forecast = await _forecast(call, job) if job.phase is phases.Phase.QUEUED and job.live is None else None
-    return Why(
-        phase=job.phase,
-        reason=job.reason,
-        refusal=job.refusal if job.phase is phases.Phase.QUEUED else None,
-        forecast=forecast,
-        lines=explain(job, forecast, call.services.clock()),
-    )
-
-
 async def checkpoints(call: routes.Call) -> CheckpointList:
     return CheckpointList(await call.access.checkpoints(call.path["job"]))
-
-
-def explain(job: jobs.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:
-    """Three lines: where it is, why, and what would change it."""
-    where = f"{job.name} is {job.phase}" + (f" since {_ago(now - job.phase_at)}." if job.phase_at else ".")
-    verdict = job.attempt.verdict if job.attempt is not None else None
-    if forecast is not None:
-        refusal = forecast.refusal or job.refusal
-        start = f"It should start in {_ago(max(0.0, forecast.start - now))}." if forecast.start is not None else ""
-        change = refusal.change if refusal is not None else ""
-        return where, job.reason or forecast.message, change or start or "Its turn comes with the next plan."
-    if job.phase is phases.Phase.FAILED and verdict is not None:
-        last = verdict.last_lines[-1] if verdict.last_lines else ""
-        return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
-    frozen_until = job.live.frozen_until if job.live is not None else None
-    if frozen_until is not None:
-        where = f"{job.name} has failed, and its place is kept for {_ago(max(0.0, frozen_until - now))} more."
-        change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
-        return where, job.reason or "One of its tasks failed.", change
-    if job.phase is phases.Phase.HALTED:
-        return where, job.reason or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
-    if job.terminal:
-        return where, job.reason or "It has ended.", f"Look at its output: oarlock logs {job.name}"
-    return where, job.reason or "It runs.", f"Follow it: oarlock logs {job.name} -f"
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _settled(job: jobs.Job, intent: intents.Intent) -> bool:
@@ -238,10 +175,10 @@ def _settled(job: jobs.Job, intent: intents.Intent) -> bool:
     return job.intent is intent
 
 
-async def _judge(
+async def judge(
     services: services_module.Services, call: routes.Call, submission: jobfile.Submission, *, possible: bool = True
 ) -> None:
-    """Refuse what can be known to be wrong now."""
+    """Refuse what can be known to be wrong now; `possible`: also what could never run, and what lacks its snapshot."""
     spec = submission.spec
     judging.judge(spec)
     _judge_shell(submission.shell)
@@ -264,18 +201,17 @@ async def _judge(
         raise errors.InvalidInput(
             "The requirements file lies in the snapshot, and there is none.", path="dependencies", hint="Upload one."
         )
-    gang = gangs.gang(_job(services, "", submission))
+    gang = gangs.gang(draft(services, "", submission))
     nodes, declared = await call.access.shared(lambda view: (view.nodes(), view.pools()))
     pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:
         empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=services.rules)
-        verdict = planning.forecast(empty, gang, services.clock())
-        if verdict.when is plans.When.NEVER:
-            change = verdict.refusal.change if verdict.refusal is not None else ""
+        refusal = explaining.never(gang, explaining.Scene(empty))
+        if refusal is not None:
             raise errors.Impossible(
-                verdict.message,
-                hint=change or "See `oarlock nodes` for what there is.",
-                detail=msgspec.to_builtins(verdict.refusal),
+                refusal.message,
+                hint=refusal.change or "See `oarlock nodes` for what there is.",
+                detail=msgspec.to_builtins(refusal),
             )
 
 
@@ -293,7 +229,8 @@ def _judge_shell(shell: dict[str, str]) -> None:
                 raise
 
 
-def _job(services: services_module.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
+def draft(services: services_module.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
+    """The job that the submission would become."""
     now = services.clock()
     spec = sizes.filled(submission.spec)
     return jobs.Job(
@@ -359,28 +296,6 @@ def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tup
     return tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest), True
 
 
-async def _forecast(call: routes.Call, job: jobs.Job) -> plans.Forecast:
-    """The scheduler's own answer for this job, among all that wait and run now."""
-    now = call.services.clock()
-
-    def look(view: stores.View) -> plans.Snapshot:
-        held: dict[str, list[holdings.Holding]] = {}
-        for holding in view.holdings():
-            held.setdefault(holding.job, []).append(holding)
-        active = view.active()
-        waiting = [one for one in active if one.phase is phases.Phase.QUEUED and one.live is None]
-        return plans.Snapshot(
-            nodes=tuple(view.nodes()),
-            pools=tuple(view.pools()),
-            waiting=tuple(gangs.gang(one) for one in waiting),
-            running=tuple(gangs.running(one, held[one.id]) for one in active if one.id in held),
-            rules=call.services.rules,
-        )
-
-    snapshot = await call.access.shared(look)
-    return await asyncio.to_thread(planning.forecast, snapshot, gangs.gang(job), now)
-
-
 _JOB = "/api/v1/jobs/{job}"
 
 ROUTES: tuple[routes.Route, ...] = (
@@ -405,15 +320,6 @@ ROUTES: tuple[routes.Route, ...] = (
         query=ListQuery,
         answer=JobPage,
     ),
-    routes.Route(
-        method="POST",
-        path="/api/v1/plan",
-        handler=plan,
-        needs=users.Right.VIEWER,
-        summary="what would happen to this submission: now, later or never, and why",
-        body=jobfile.Submission,
-        answer=plans.Forecast,
-    ),
     routes.Route(method="GET", path=_JOB, handler=show, needs=users.Right.VIEWER, summary="one job", answer=jobs.Job),
     routes.Route(
         method="DELETE",
@@ -431,14 +337,6 @@ ROUTES: tuple[routes.Route, ...] = (
         summary="halt, cancel, or run (resume)",
         body=Wanted,
         answer=jobs.Job,
-    ),
-    routes.Route(
-        method="GET",
-        path=f"{_JOB}/why",
-        handler=why,
-        needs=users.Right.VIEWER,
-        summary="why the job is where it is",
-        answer=Why,
     ),
     routes.Route(
         method="GET",

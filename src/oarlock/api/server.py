@@ -18,6 +18,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     right: users.Right
     capabilities: tuple[str, ...]
+    currency: str  # of all prices; empty: none was named
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ async def show(call: routes.Call) -> Server:
         user=user.name,
         right=user.right,
         capabilities=tuple(sorted(about.capabilities)),
+        currency=about.currency,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from oarlock.api import authentication
+from oarlock.api import forecaster as forecaster_module
 from oarlock.api import inbox as inbox_module
 from oarlock.api import meters as meters_module
 from oarlock.api import wakes as wakes_module
@@ -72,6 +73,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     local: bool = True
     capabilities: tuple[str, ...] = ()
+    currency: str = ""
 
 
 class Services(msgspec.Struct, kw_only=True, frozen=True):
@@ -97,6 +99,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     meters: meters_module.Meters
     authenticator: authentication.Authenticator
     rules: plans.Rules = plans.Rules()  # by which the server schedules
+    forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30
     hosts: frozenset[str] | None = None
     """The names by which the server may be addressed; None: any. On loopback they keep DNS rebinding out."""

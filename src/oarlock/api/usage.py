@@ -1,4 +1,4 @@
-"""Device-hours and CPU-hours by user or pool: of what ended, from the store's rows; of what runs, from its holdings."""
+"""Device-hours, CPU-hours and cost by user or pool: what ended from the store's rows, what runs from its holdings."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     name: str
     device_hours: float
     cpu_hours: float
+    cost: float
 
 
 class UsageList(msgspec.Struct, frozen=True):
@@ -40,17 +41,20 @@ async def show(call: routes.Call) -> UsageList:
     by_job: dict[str, holdings.Resources] = {}
     for holding in held:
         by_job[holding.job] = by_job.get(holding.job, holdings.Resources()) + holding.amount
-    sums: dict[str, tuple[float, float]] = {}
+    sums: dict[str, tuple[float, float, float]] = {}
     for row in ended:
         name = row.owner if query.by is By.USER else row.pool
-        _count(sums, name, row.device_seconds, row.cpu_seconds)
+        _count(sums, name, row.device_seconds, row.cpu_seconds, row.cost)
     for job in running:
         live, amount = job.live, by_job.get(job.id)
         if live is not None and amount is not None:
             seconds = _since(live, query.since, now)
             name = _name(job, query.by)
-            _count(sums, name, amount.gpus * seconds, amount.cpus_milli / 1000 * seconds)
-    return UsageList([UsageRow(name, one / 3600, other / 3600) for name, (one, other) in sorted(sums.items())])
+            cost = live.price_per_h * seconds / 3600
+            _count(sums, name, amount.devices * seconds, amount.cpus_milli / 1000 * seconds, cost)
+    return UsageList(
+        [UsageRow(name, devices / 3600, cpus / 3600, cost) for name, (devices, cpus, cost) in sorted(sums.items())]
+    )
 
 
 def _since(live: attempts.Attempt, since: float, now: float) -> float:
@@ -61,9 +65,11 @@ def _name(job: jobs.Job, by: By) -> str:
     return job.owner if by is By.USER else job.pool
 
 
-def _count(sums: dict[str, tuple[float, float]], name: str, device_seconds: float, cpu_seconds: float) -> None:
-    devices, cpus = sums.get(name, (0.0, 0.0))
-    sums[name] = devices + device_seconds, cpus + cpu_seconds
+def _count(
+    sums: dict[str, tuple[float, float, float]], name: str, device_seconds: float, cpu_seconds: float, cost: float
+) -> None:
+    devices, cpus, costs = sums.get(name, (0.0, 0.0, 0.0))
+    sums[name] = devices + device_seconds, cpus + cpu_seconds, costs + cost
 
 
 ROUTES: tuple[routes.Route, ...] = (
@@ -72,7 +78,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/usage",
         handler=show,
         needs=users.Right.VIEWER,
-        summary="device-hours and CPU-hours by user or pool",
+        summary="device-hours, CPU-hours and cost by user or pool",
         query=UsageQuery,
         answer=UsageList,
     ),

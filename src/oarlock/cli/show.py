@@ -1,4 +1,4 @@
-"""`oarlock show`: one job's whole story: the wish, attempts and tasks, blame, stacks, checkpoints, events."""
+"""`oarlock show`: one job's whole story: the wish, every decision, attempts and tasks, blame, checkpoints, events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from oarlock.cli import command, terminal
 from oarlock.spec import phases
 
 if TYPE_CHECKING:
+    from oarlock.client import answers
     from oarlock.client import client as clients
     from oarlock.spec import attempts, events, jobs
 
@@ -29,13 +30,21 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
     found = client.job(job)
     if as_json:
         terminal.json_out(
-            {"job": found, "events": client.events(found.id), "checkpoints": client.checkpoints(found.id)}
+            {
+                "job": found,
+                "cost": found.cost_at(time.time()),
+                "decisions": client.decisions(found.id).items,
+                "events": client.events(found.id),
+                "checkpoints": client.checkpoints(found.id),
+            }
         )
         return
     now = time.time()
     _head(found, now)
+    _cost(client, found, now)
     _loss(client, found)
     _spec(found)
+    _decisions(client.decisions(found.id))
     for attempt in found.attempts:
         _attempt(attempt, stacks)
     _results(client, found)
@@ -75,6 +84,31 @@ def _head(job: jobs.Job, now: float) -> None:
     restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
     terminal.out(f"  owner {terminal.clean(job.owner)}, pool {job.pool}{restarts}{code}")
+
+
+def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
+    """What it has cost so far; nothing where nothing has a price."""
+    from oarlock.spec import prices
+
+    live, cost = job.live, job.cost_at(now)
+    if not cost and (live is None or not live.price_per_h):
+        return
+    currency = client.server().currency
+    hourly = f" so far, {prices.amount_text(live.price_per_h, currency)} an hour" if live is not None else ""
+    terminal.out(f"  cost {prices.amount_text(cost, currency)}{hourly}")
+
+
+def _decisions(found: answers.Decisions) -> None:
+    if not found.items:
+        return
+    _title("Decisions")
+    if not found.complete:
+        terminal.out("  ... earlier ones are kept no longer")
+    for one in found.items:
+        reason = f": {terminal.clean(one.reason)}" if one.reason else ""
+        again = f" (said {one.count} times until {moment(one.until)})" if one.count > 1 else ""
+        kind = f"{one.what} {one.code}".strip()
+        terminal.out(f"  {moment(one.at)}  {kind:<20} {terminal.clean(one.text)}{reason}{again}")
 
 
 def _spec(job: jobs.Job) -> None:

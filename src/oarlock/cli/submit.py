@@ -11,7 +11,9 @@ from oarlock.cli import command, localserver, terminal
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
-    from oarlock.spec import jobfile, plans
+    from oarlock.spec import jobfile, plans, refusals
+
+SHOWN_NODES = 16
 
 
 @command.verb("submit", short_help="Submit a job file")
@@ -51,7 +53,8 @@ def submit(
 def plan(client: clients.Client, file: str, as_json: bool) -> int:
     """Say what would happen to the job that FILE describes: now, later (and when) or never, and why.
 
-    The exit code is 0 for now and later, 1 for never.
+    Now: where, and what it would cost. Later: who holds what it needs, the smallest change that would start it now, and
+    when it should start. The exit code is 0 for now and later, 1 for never.
     """
     from oarlock.cli import submitting
 
@@ -62,7 +65,7 @@ def plan(client: clients.Client, file: str, as_json: bool) -> int:
     if as_json:
         terminal.json_out(forecast)
     else:
-        _tell(forecast)
+        _tell(client, forecast)
     return 1 if forecast.when == "never" else 0
 
 
@@ -79,18 +82,52 @@ def _load(file: str, name: str | None) -> jobfile.JobSpec:
     return spec
 
 
-def _tell(forecast: plans.Forecast) -> None:
-    import time
+def _tell(client: clients.Client, forecast: plans.Forecast) -> None:
+    word = str(forecast.when).capitalize()
+    terminal.out(f"{word}: {terminal.clean(forecast.message)}")
+    for line in _places(forecast):
+        terminal.out(f"  {terminal.clean(line)}")
+    refusal = forecast.refusal
+    held = _held_by(refusal) if refusal is not None else ""
+    later = forecast.expected if forecast.when == "later" else ""
+    place = f"It would be number {forecast.position} of {forecast.waiting} that wait." if forecast.waiting > 1 else ""
+    for line in (held, refusal.change if refusal is not None else "", f"{later} {place if later else ''}".strip()):
+        if line:
+            terminal.out(f"  {terminal.clean(line)}")
+    if forecast.price_per_h:
+        from oarlock.spec import prices
 
+        price = prices.amount_text(forecast.price_per_h, client.server().currency)
+        terminal.out(f"  It costs about {price} an hour.")
+
+
+def _places(forecast: plans.Forecast) -> list[str]:
+    """A line for each node: `n0: worker-0, worker-1 (GPUs 0, 1)`."""
+    tasks: dict[str, list[str]] = {}
+    devices: dict[str, list[str]] = {}
+    for holding in forecast.placement:
+        tasks.setdefault(holding.node, []).append(f"{holding.role}-{holding.index}")
+        devices.setdefault(holding.node, []).extend(map(str, holding.devices))
+    lines = []
+    for node, names in list(tasks.items())[:SHOWN_NODES]:
+        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {', '.join(devices[node])})" if devices[node] else ""
+        lines.append(f"{node}: {', '.join(names)}{held}")
+    more = len(tasks) - len(lines)
+    return [*lines, f"and {more} more node{'' if more == 1 else 's'}"] if more > 0 else lines
+
+
+def _held_by(refusal: refusals.Refusal) -> str:
+    """Who has what it needs."""
+    resource = next((name for name in ("gpus", "cpus", "memory") if refusal.needed.get(name)), "cpus")
+    told = [
+        f"{one.name} ({_amount(resource, one.amount[resource])})" for one in refusal.holders if resource in one.amount
+    ]
+    return f"Held by {', '.join(told)}." if told and refusal.code == "no_capacity" else ""
+
+
+def _amount(resource: str, value: float) -> str:
     from oarlock.spec import quantities
 
-    word = str(forecast.when).capitalize()
-    when = ""
-    if forecast.when == "later" and forecast.start is not None:
-        when = f", in about {quantities.duration_text(max(0.0, forecast.start - time.time()))}"
-    terminal.out(f"{word}{when}: {terminal.clean(forecast.message)}")
-    for holding in forecast.placement:
-        devices = f", GPU {', '.join(map(str, holding.devices))}" if holding.devices else ""
-        terminal.out(f"  {holding.role}-{holding.index} on {terminal.clean(holding.node)}{devices}")
-    if forecast.refusal is not None and forecast.refusal.change:
-        terminal.out(f"  {terminal.clean(forecast.refusal.change)}")
+    if resource == "memory":
+        return quantities.memory_text(value)
+    return f"{value:g} {'CPU' if resource == 'cpus' else 'GPU'}{'' if value == 1 else 's'}"

@@ -26,10 +26,22 @@ def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> 
         terminal.json_out({"items": found})
         return
     from oarlock.cli import tables
+    from oarlock.spec import prices
 
     columns = [
         tables.Column(by.upper(), weight=1),
         tables.Column("DEVICE-HOURS", right=True),
         tables.Column("CPU-HOURS", right=True),
+        tables.Column("COST", right=True),
     ]
-    tables.show(columns, [[row.name, f"{row.device_hours:,.2f}", f"{row.cpu_hours:,.2f}"] for row in found])
+    currency = client.server().currency if any(row.cost for row in found) else ""
+    rows = [
+        [
+            row.name,
+            f"{row.device_hours:,.2f}",
+            f"{row.cpu_hours:,.2f}",
+            prices.amount_text(row.cost, currency) if row.cost else "",
+        ]
+        for row in found
+    ]
+    tables.show(columns, rows)

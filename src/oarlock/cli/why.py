@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 @command.json_option
 @command.connected
 def why(client: clients.Client, job: str, as_json: bool) -> None:
-    """Say why JOB is where it is, and what would change that."""
+    """Say why JOB is where it is, and what would change that.
+
+    Of a job that waits: what it waits for, with the numbers; who holds that, and the smallest change that would start
+    it now; when it should start, and its place among those that wait.
+    """
     found = client.why(job)
     if as_json:
         terminal.json_out(found)
         return
     for line in found.lines:
         terminal.out(terminal.clean(line))
-    refusal = found.refusal
-    for holder in refusal.holders[:10] if refusal is not None else ():
-        amount = ", ".join(f"{resource} {value:g}" for resource, value in holder.amount.items())
-        terminal.out(f"  held by {terminal.clean(holder.name)}: {amount}")

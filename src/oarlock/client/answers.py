@@ -32,6 +32,26 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision about a job. `what` is admitted, refused, preempted, resized, moved, batch or wished."""
+
+    at: float
+    what: str
+    text: str = ""
+    reason: str = ""
+    code: str = ""
+    attempt: int = 0
+    until: float = 0.0
+    count: int = 1
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+    """Oldest first; not `complete` where the oldest are kept no longer."""
+
+    items: tuple[Decision, ...] = ()
+    complete: bool = True
+
+
 class End(msgspec.Struct, frozen=True, kw_only=True):
     """How a job ended: the last line of its log that is followed."""
 

@@ -169,6 +169,10 @@ class AsyncClient:
     async def why(self, job: str) -> answers.Why:
         return await self._sender.send(requests.why(job))
 
+    async def decisions(self, job: str) -> answers.Decisions:
+        """Every decision that was made about the job, with its reason."""
+        return await self._sender.send(requests.decisions(job))
+
     async def events(self, job: str) -> list[Record]:
         """The job's lines of the event log, oldest first."""
         found: list[Record] = []

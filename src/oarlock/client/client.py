@@ -170,6 +170,10 @@ class Client:
     def why(self, job: str) -> answers.Why:
         return self._sender.send(requests.why(job))
 
+    def decisions(self, job: str) -> answers.Decisions:
+        """Every decision that was made about the job, with its reason."""
+        return self._sender.send(requests.decisions(job))
+
     def events(self, job: str) -> list[Record]:
         """The job's lines of the event log, oldest first."""
         found: list[Record] = []

@@ -101,6 +101,10 @@ def why(name: str) -> Request[answers.Why]:
     return Request(method="GET", path=_job(name, "/why"), answer=answers.Why)
 
 
+def decisions(name: str) -> Request[answers.Decisions]:
+    return Request(method="GET", path=_job(name, "/decisions"), answer=answers.Decisions)
+
+
 def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[answers.Page[events.Record]]:
     query = _query(after=after, limit=limit)
     return Request(method="GET", path=_job(name, "/events"), answer=answers.Page[events.Record], query=query)

@@ -336,6 +336,7 @@ def _usage(job: jobs.Job, number: int, held: Sequence[holdings.Holding], started
         attempt=number,
         started_at=started_at,
         ended_at=now,
-        device_seconds=duration_s * sum(claim.amount.gpus for claim in held),
+        device_seconds=duration_s * sum(claim.amount.devices for claim in held),
         cpu_seconds=duration_s * sum(claim.amount.cpus_milli for claim in held) / 1000,
+        cost=job.live.cost_at(now) if job.live is not None else 0.0,
     )

@@ -1,4 +1,6 @@
-"""Which machines there are: what the backend says of its nodes, written to the store for the scheduler to read."""
+"""Which machines there are: what the backend says of its nodes, and what they cost, written to the store for the
+scheduler to read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import msgspec
 
 from oarlock.backends import port as backends
 from oarlock.controllers import leading as leads
-from oarlock.spec import nodes
+from oarlock.spec import nodes, prices
 from oarlock.store import port as stores
 
 PERIOD_S = 10.0
@@ -27,12 +29,14 @@ class Inventory:
         *,
         clock: Callable[[], float],
         period_s: float = PERIOD_S,
+        prices: prices.Prices | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
         self._leading = leading
         self._clock = clock
         self._period_s = period_s
+        self._prices = prices
         self._due = 0.0
 
     def wake_at(self) -> float | None:
@@ -43,6 +47,8 @@ class Inventory:
         if epoch is None or 0 < self._due - now <= self._period_s:
             return
         present = await self._backend.nodes()
+        if self._prices is not None:
+            present = [self._prices.priced(node) for node in present]
         stored = await self._store.read(lambda view: view.nodes())
         if _unversioned(present) != _unversioned(stored):
             await self._store.write(lambda tx: _write(tx, present), epoch=epoch)

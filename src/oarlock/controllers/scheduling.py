@@ -22,6 +22,7 @@ import msgspec
 from oarlock.controllers import batches, candidates, rosters, rounds, stops
 from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
+from oarlock.scheduler import pricing
 from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, refusals
 from oarlock.store import port as stores
 
@@ -65,6 +66,7 @@ class Scheduling:
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}
         self._ground: tuple[tuple[nodes.Node, ...], tuple[pools.Pool, ...]] = ((), ())
+        self._book = pricing.Book(())
         self._retry = False
         self._due: float | None = 0.0
 
@@ -97,6 +99,7 @@ class Scheduling:
         seen = await self._store.read(lambda view: (tuple(view.nodes()), tuple(view.pools())))
         if seen != self._ground:
             self._ground = (_same(self._ground[0], seen[0]), _same(self._ground[1], seen[1]))
+            self._book = pricing.Book(seen[0])
             self._rounds.start_anew()
 
     async def _read_progress(self) -> None:
@@ -149,7 +152,13 @@ class Scheduling:
             job = tx.job(launch.job)
             number = 1 if job is None or job.attempt is None else job.attempt.number + 1
             claims = tuple(msgspec.structs.replace(claim, attempt=number) for claim in launch.holdings)
-            admitted = events.Admitted(attempt=number, holdings=claims, reason=launch.reason, batch=launch.batch)
+            admitted = events.Admitted(
+                attempt=number,
+                holdings=claims,
+                reason=launch.reason,
+                batch=launch.batch,
+                price_per_h=self._book.per_hour(claims),
+            )
             after = stepping.step(job, admitted, now) if job is not None else None
             if after is None or after is job:  # it is not what it was when the plan was made
                 return None

@@ -89,6 +89,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         number=number,
         started_at=now,
         batch=event.batch,
+        price_per_h=event.price_per_h,
         restore_step=None if last is None else _best(last.checkpoint_step, last.restore_step),
         tasks=tuple(
             attempts.Task(

@@ -254,6 +254,20 @@ def needed(gang: plans.Gang) -> holdings.Resources:
     return gang.amount(gang.smallest)
 
 
+def held_by(refusal: refusals.Refusal, now: float) -> str:
+    """Who has what it needs, or is to have it, in one sentence; empty where nobody is named."""
+    if refusal.code is Code.RESERVED and refusal.until is not None and refusal.holders:
+        return f"{refusal.holders[0].name} should start in about {wording.about(max(0.0, refusal.until - now))}."
+    if refusal.code is not Code.NO_CAPACITY or not refusal.holders:
+        return ""
+    short = [name for name, value in refusal.needed.items() if value > refusal.free.get(name, 0.0)]
+    name = next((name for name in ("gpus", "cpus", "memory") if name in (short or refusal.needed)), "cpus")
+    told = [
+        f"{one.name} holds {wording.shown(name, one.amount[name])}" for one in refusal.holders if name in one.amount
+    ]
+    return f"{wording.listed(told[: wording.NAMED])}." if told else ""
+
+
 # What is as it was
 
 
@@ -411,11 +425,30 @@ def _never(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
 def _even_empty(gang: plans.Gang, scene: Scene, have: str) -> str:
     tasks, slots = sum(gang.smallest), min(scene.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
     everywhere = f"all nodes together have {have}"
+    large = next((word for ask in gang.asks if ask.min and (word := _too_large(ask, scene))), "")
+    if large:
+        return large
     if gang.topology is not None and gang.topology.required and slots >= tasks:
         return f"{everywhere}, and no {gang.topology.same} holds it even when it is empty"
     if len(gang.asks) > 1 or slots >= tasks:
         return f"{everywhere}, and even empty they do not hold all its tasks at once"
     return f"{everywhere}, and even empty they hold {f'only {slots}' if slots else 'none'} of its tasks"
+
+
+def _too_large(ask: plans.Ask, scene: Scene) -> str:
+    """Where no node has so much of something as one task needs."""
+    asked = usages.numbers(ask.amount)
+    for name in ("gpus", "cpus", "memory"):
+        most = max((usages.numbers(node.capacity).get(name, 0.0) for node in scene.snapshot.nodes), default=0.0)
+        if asked.get(name, 0.0) > most:
+            has = (
+                f"has more than {wording.plain(most)}"
+                if name != "memory"
+                else f"has more than {wording.shown(name, most)}"
+            )
+            needs = wording.shown(name, asked[name], ask.gpu_types)
+            return f"one task needs {needs}, and no node {has if most else 'has any'}"
+    return ""
 
 
 def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:

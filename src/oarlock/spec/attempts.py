@@ -164,6 +164,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
     checkpoint_at: float | None = None  # when that became visible
     batch: curves.Batch | None = None  # its batch size, where that was decided with its place
+    price_per_h: float = 0.0  # of all that it holds, at the prices of when it began
+
+    def cost_at(self, now: float) -> float:
+        """What it has cost by `now`, or by its end: devices are paid for from launch to release."""
+        end = now if self.ended_at is None else self.ended_at
+        return self.price_per_h * max(0.0, end - self.started_at) / 3600
 
     def task(self, role: str, index: int) -> Task | None:
         return next((task for task in self.tasks if task.role == role and task.index == index), None)

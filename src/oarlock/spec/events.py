@@ -41,6 +41,7 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     holdings: tuple[holdings.Holding, ...]
     reason: str = ""  # why now and why there, one line
     batch: curves.Batch | None = None
+    price_per_h: float = 0.0  # of all that it holds
 
 
 class BatchDecided(Event, frozen=True, kw_only=True, tag="batch_decided"):

@@ -35,6 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None  # first PROCESSING
     processed_s: float = 0.0  # PROCESSING time of the attempts that have ended: counts against `timeout`
     served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended
+    cost: float = 0.0  # of the attempts that have ended
     stopped_at: float | None = None  # when it was last released because the scheduler had stopped it
     destined: tuple[holdings.Holding, ...] = ()  # where it is to go, while it is stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needed when it was last known
@@ -53,6 +54,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The attempt that has not been released yet."""
         last = self.attempt
         return last if last is not None and last.ended_at is None else None
+
+    def cost_at(self, now: float) -> float:
+        """What all its attempts have cost by `now`."""
+        live = self.live
+        return self.cost + (live.cost_at(now) if live is not None else 0.0)
 
     @property
     def terminal(self) -> bool:

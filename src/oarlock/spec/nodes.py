@@ -22,7 +22,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     address.
 
     `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`, and
-    `nvlink` too where nothing else is said. `price_per_h` is of the whole machine, in whatever currency all prices are.
+    `nvlink` too where nothing else is said. `price_per_h` is of the whole machine, in whatever currency all prices are;
+    `core_price_per_h` of it falls to each core, the rest to the devices (see `scheduler/pricing.py`).
     """
 
     name: str
@@ -32,6 +33,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     domains: dict[str, str] = {}
     node_class: str = ""
     price_per_h: float = 0.0
+    core_price_per_h: float = 0.0
     ports: tuple[int, int] | None = None
     ready: bool = True
     reason: str = ""

@@ -211,14 +211,18 @@ class When(StrEnum):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of `oarlock plan FILE`.
+    """The verdict of `oarlock plan FILE`: `message` says where, or what it waits for; `expected` says when.
 
     `start` (the earliest) and `latest` are Unix seconds, None where no end of what holds the place is known.
     """
 
     when: When
     message: str
+    expected: str = ""
     refusal: refusals.Refusal | None = None
     start: float | None = None
     latest: float | None = None  # of the range in which it is expected to start; None: not known
+    position: int = 0  # among those that wait, from 1; 0: it does not wait
+    waiting: int = 0  # how many wait
     placement: tuple[holdings.Holding, ...] = ()
+    price_per_h: float = 0.0  # of where it starts, or is expected to; 0: not known, or free

@@ -413,4 +413,5 @@ def _sum(one: port.Usage, other: port.Usage) -> port.Usage:
         ended_at=max(one.ended_at, other.ended_at),
         device_seconds=one.device_seconds + other.device_seconds,
         cpu_seconds=one.cpu_seconds + other.cpu_seconds,
+        cost=one.cost + other.cost,
     )

@@ -52,6 +52,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float = 0.0
     device_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    cost: float = 0.0
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ _USAGE = (
         sa.func.max(schema.usage.c.ended_at),
         sa.func.sum(schema.usage.c.device_seconds),
         sa.func.sum(schema.usage.c.cpu_seconds),
+        sa.func.sum(schema.usage.c.cost),
     )
     .where(schema.usage.c.ended_at > sa.bindparam("since"))
     .group_by(schema.usage.c.owner, schema.usage.c.pool)
@@ -208,10 +209,9 @@ class SqlView:
         return self._one(_TOKEN, Token, sha256=sha256)
 
     def usage(self, *, since: float = 0.0) -> list[port.Usage]:
-        return [
-            port.Usage(owner=owner, pool=pool, started_at=start, ended_at=end, device_seconds=devices, cpu_seconds=cpus)
-            for owner, pool, start, end, devices, cpus in self._connection.execute(_USAGE, {"since": since})
-        ]
+        names = ("owner", "pool", "started_at", "ended_at", "device_seconds", "cpu_seconds", "cost")
+        rows = self._connection.execute(_USAGE, {"since": since})
+        return [port.Usage(**dict(zip(names, row, strict=True))) for row in rows]
 
     def snapshots_in_use(self) -> set[str]:
         return set(self._connection.execute(_SNAPSHOTS).scalars())

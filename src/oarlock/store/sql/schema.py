@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -173,5 +173,6 @@ usage = sa.Table(
     sa.Column("ended_at", sa.Double, nullable=False),
     sa.Column("device_seconds", sa.Double, nullable=False),
     sa.Column("cpu_seconds", sa.Double, nullable=False),
+    sa.Column("cost", sa.Double, nullable=False, server_default=sa.text("0")),
     sa.Index("usage_by_end", "ended_at"),
 )

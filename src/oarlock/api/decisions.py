@@ -1,0 +1,166 @@
+"""Every decision that was made about a job, in words, from its lines of the event log: who was admitted where and why,
+what it was refused for, who took its place, how it grew and shrank, where it was moved.
+
+A refusal that only counts on (the same reason, other numbers) is one decision, told with its last words and how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.scheduler import wording
+from oarlock.spec import errors, events, intents, users
+
+MAX_RECORDS = 20_000
+"""Lines of one job's log that are looked through."""
+
+_PAGE = 1000
+
+
+class What(StrEnum):
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    PREEMPTED = "preempted"
+    RESIZED = "resized"
+    MOVED = "moved"
+    BATCH = "batch"
+    WISHED = "wished"  # by its owner: halt, resume, cancel
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """`at` is when it was made, Unix seconds; `until` when a refusal was last renewed, `count` how often it was."""
+
+    at: float
+    what: What
+    text: str
+    reason: str = ""
+    code: str = ""  # of a refusal
+    attempt: int = 0
+    until: float = 0.0
+    count: int = 1
+
+
+class DecisionList(msgspec.Struct, frozen=True):
+    """Oldest first. `complete` is false where the log's older lines were compacted away."""
+
+    items: list[Decision]
+    next: str | None = None
+    complete: bool = True
+
+
+async def show(call: routes.Call) -> DecisionList:
+    job = await call.access.job(call.path["job"])
+    after, complete = 0, True
+    found: list[events.Record] = []
+    while len(found) < MAX_RECORDS:
+        try:
+            page = await call.access.records(after, _PAGE, job_id=job.id)
+        except errors.Gone as error:
+            if not complete:
+                raise
+            after, complete = int(error.detail["first"]) - 1, False
+            continue
+        found += page.items
+        if len(page.items) < _PAGE:
+            break
+        after = page.seen
+    return DecisionList(list(made(found)), None, complete)
+
+
+def made(records: Iterable[events.Record]) -> Iterable[Decision]:
+    """The decisions in a job's records, oldest first."""
+    refused: Decision | None = None
+    for record in records:
+        decision = _decision(record)
+        if decision is None:
+            continue
+        if decision.what is What.REFUSED and refused is not None and refused.code == decision.code:
+            refused = msgspec.structs.replace(decision, at=refused.at, until=decision.at, count=refused.count + 1)
+            continue
+        if refused is not None:
+            yield refused
+        refused = decision if decision.what is What.REFUSED else None
+        if refused is None:
+            yield decision
+    if refused is not None:
+        yield refused
+
+
+def _decision(record: events.Record) -> Decision | None:
+    data = record.data
+    if record.kind == "admitted":
+        return Decision(
+            at=record.at,
+            what=What.ADMITTED,
+            text=f"attempt {data.get('attempt')} admitted: {places(data.get('holdings', ()))}",
+            reason=data.get("reason", ""),
+            attempt=int(data.get("attempt", 0)),
+        )
+    if record.kind == "refused":
+        refusal = data.get("refusal", {})
+        return Decision(at=record.at, what=What.REFUSED, text=refusal.get("message", ""), code=refusal.get("code", ""))
+    if record.kind == "batch_decided":
+        batch = data.get("batch") or (0, 1)
+        return Decision(at=record.at, what=What.BATCH, text=_batch(batch), attempt=int(data.get("attempt", 0)))
+    return _wish(record) if record.kind == "intended" else None
+
+
+def _wish(record: events.Record) -> Decision:
+    intent, by, reason = (record.data.get(name, "") for name in ("intent", "by", "reason"))
+    if intent == intents.Intent.PREEMPT:
+        return Decision(at=record.at, what=What.PREEMPTED, text=f"preempted by {by or 'the scheduler'}", reason=reason)
+    if intent == intents.Intent.RESIZE:
+        said, _, why = reason.partition(": ")
+        what = What.MOVED if said.startswith("moved") else What.RESIZED
+        return Decision(at=record.at, what=what, text=said or "resized", reason=why)
+    word = {"halt": "halted", "cancel": "canceled", "run": "resumed"}.get(intent, intent)
+    return Decision(at=record.at, what=What.WISHED, text=f"{word} by {by}" if by else word, reason=reason)
+
+
+def places(claims: Iterable[Mapping[str, Any]]) -> str:
+    """`4 tasks on n0 (GPUs 0-3) and 4 on n1 (GPUs 0-3)`."""
+    tasks: dict[str, int] = {}
+    devices: dict[str, list[int]] = {}
+    for claim in claims:
+        node = str(claim["node"])
+        tasks[node] = tasks.get(node, 0) + 1
+        devices.setdefault(node, []).extend(claim.get("devices", ()))
+    parts: list[str] = []
+    for node, count in tasks.items():
+        unit = f" task{'' if count == 1 else 's'}" if not parts else ""
+        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {_runs(devices[node])})" if devices[node] else ""
+        parts.append(f"{count}{unit} on {node}{held}")
+    return wording.named(parts, "more nodes") or "nothing"
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    """`0-3, 6`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def _batch(batch: Any) -> str:
+    local, accumulate = (batch.get("local"), batch.get("accumulate", 1)) if isinstance(batch, Mapping) else batch
+    return f"batch size {local} for each process" + (f", {accumulate} added up" if accumulate > 1 else "")
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/decisions",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="every decision that was made about the job, with its reason",
+        answer=DecisionList,
+    ),
+)

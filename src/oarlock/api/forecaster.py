@@ -1,0 +1,166 @@
+"""When waiting jobs will start: one forecast of each state of the store, shared by everybody who asks for it.
+
+The scheduler's forecast answers for all jobs that wait at once, and takes up to a quarter of a second; so a hundred who
+ask `why` at one moment cost as much as one. It is made in a thread, and kept for `KEPT_S`, while no line is written to
+the event log.
+
+Where nobody has said how long a job lasts, by its progress or otherwise, earlier jobs of the same name and owner that
+completed are asked: the median of what the last few took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from oarlock.api import authorisation
+from oarlock.scheduler import forecasting, gangs, remedies
+from oarlock.spec import holdings, jobs, phases, plans, refusals
+from oarlock.store import port as stores
+
+KEPT_S = 2.0
+HISTORY_KEPT_S = 60.0
+HISTORY_JOBS = 5
+HISTORY_NAMES = 100
+"""Names whose history one forecast looks up; the others it knows already, or does without."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The cluster as the scheduler sees it, and up to which line of the event log."""
+
+    snapshot: plans.Snapshot
+    seq: int
+
+
+class Told(msgspec.Struct, frozen=True):
+    look: Look
+    at: float
+    made_at: float  # monotonic
+    forecasts: dict[str, plans.Forecast]
+
+
+class Forecaster:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._told: Told | None = None
+        self._history: dict[tuple[str, str], tuple[float, float | None]] = {}
+
+    async def of(
+        self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job
+    ) -> plans.Forecast | None:
+        """The forecast of a job that waits, with the smallest change that would start it; None where it does not wait
+        any more.
+        """
+        async with self._lock:
+            told = await self._fresh(access, rules, now)
+        forecast = told.forecasts.get(job.id)
+        gang = next((gang for gang in told.look.snapshot.waiting if gang.job == job.id), None)
+        if forecast is None or gang is None:
+            return None
+        return await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+
+    async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
+        """The forecast of a job that nobody has submitted yet."""
+        look = await access.shared(lambda view: self._look(view, rules))
+        gang = gangs.gang(job)
+        if gang.lasts_s is None:
+            lasts_s = await access.shared(lambda view: self._lasts_s(view, job.owner, job.name))
+            gang = msgspec.structs.replace(gang, lasts_s=lasts_s)
+        forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent())
+        return await self._with_remedy(forecast, look.snapshot, gang, now)
+
+    async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
+        told = self._told
+        young = told is not None and self._monotonic() - told.made_at < KEPT_S
+        if told is not None and young and await access.shared(lambda view: view.last_seq()) == told.look.seq:
+            return told
+        look = await access.shared(lambda view: self._look(view, rules))
+        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, self._spent())
+        self._told = Told(look, now, self._monotonic(), found)
+        return self._told
+
+    async def _with_remedy(
+        self, forecast: plans.Forecast, snapshot: plans.Snapshot, gang: plans.Gang, now: float
+    ) -> plans.Forecast:
+        refusal = forecast.refusal
+        if refusal is None or refusal.code in refusals.NEVER:
+            return forecast
+        words = await asyncio.to_thread(remedies.smallest, snapshot, gang, refusal, now, self._spent())
+        if not words:
+            return forecast
+        return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=words))
+
+    def _spent(self) -> Callable[[], float]:
+        began = self._monotonic()
+        return lambda: self._monotonic() - began
+
+    # The snapshot
+
+    def _look(self, view: stores.View, rules: plans.Rules) -> Look:
+        held: dict[str, list[holdings.Holding]] = {}
+        for holding in view.holdings():
+            held.setdefault(holding.job, []).append(holding)
+        active = view.active()
+        self._remember(view, [job for job in active if not _tells(job)])
+        return Look(
+            snapshot=plans.Snapshot(
+                nodes=tuple(view.nodes()),
+                pools=tuple(view.pools()),
+                waiting=tuple(self._waiting(job) for job in active if waits(job)),
+                running=tuple(self._running(job, held[job.id]) for job in active if job.id in held),
+                rules=rules,
+            ),
+            seq=view.last_seq(),
+        )
+
+    def _waiting(self, job: jobs.Job) -> plans.Gang:
+        gang = gangs.gang(job)
+        return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=self._known(job))
+
+    def _running(self, job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
+        running = gangs.running(job, held)
+        lasts_s = None if _tells(job) else self._known(job)
+        processing_at = job.live.processing_at if job.live is not None else None
+        if lasts_s is None or processing_at is None:
+            return running
+        end = processing_at + lasts_s - job.processed_s
+        if running.expected_end is not None:
+            end = min(end, running.expected_end)
+        return msgspec.structs.replace(running, expected_end=end)
+
+    # Earlier jobs
+
+    def _known(self, job: jobs.Job) -> float | None:
+        return self._history.get((job.owner, job.name), (0.0, None))[1]
+
+    def _remember(self, view: stores.View, asked: Iterable[jobs.Job]) -> None:
+        now = self._monotonic()
+        self._history = {key: row for key, row in self._history.items() if now - row[0] < HISTORY_KEPT_S}
+        names = dict.fromkeys((job.owner, job.name) for job in asked)
+        for owner, name in [key for key in names if key not in self._history][:HISTORY_NAMES]:
+            self._history[owner, name] = now, self._lasts_s(view, owner, name)
+
+    def _lasts_s(self, view: stores.View, owner: str, name: str) -> float | None:
+        """Seconds of processing of the jobs of this name that completed lately: the median."""
+        which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
+        took = [job.processed_s for job in view.jobs(which) if job.processed_s > 0]
+        return statistics.median(took) if took else None
+
+
+def waits(job: jobs.Job) -> bool:
+    return job.phase is phases.Phase.QUEUED and job.live is None
+
+
+_COMPLETED = frozenset({phases.Phase.COMPLETED})
+
+
+def _tells(job: jobs.Job) -> bool:
+    """Whether its progress says how long it still takes."""
+    if job.live is None:
+        return job.lasts_s is not None
+    return any(task.left_s is not None for task in job.live.tasks)

@@ -1,0 +1,334 @@
+"""When waiting gangs will start: the scheduler's own plan, run forward on demand over the ends that are expected.
+
+One run answers for all gangs that wait. It begins with the snapshot, carries out what the plan says (launches at once,
+who is stopped is gone after `STOPPING_S`), goes on to the next moment at which anything can change, and plans again:
+
+- an end, of what runs or of what was started on the way; one that nobody can tell never comes;
+- a back-off that is over;
+- a round in which running gangs may be touched: after `round_s`, and where that changed nothing after twice that, and
+  so on; so who waits for its time slice is found, and who waits for an end costs little.
+
+The **earliest** start is found with the ends that are expected, from progress or from earlier runs. The **latest** is
+found by a second run in which everything lasts until its time-out. None says that it hangs on an end that nobody knows.
+
+Both runs together are given `BUDGET_S` of the caller's clock (`spent` tells how much of it has passed: this room has
+none) and `HORIZON_S` of simulated time. What they do not reach is said to be so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from oarlock.scheduler import explaining, planning, pricing, wording
+from oarlock.spec import holdings, plans, refusals
+
+Spent = Callable[[], float]
+
+BUDGET_S = 0.25
+HORIZON_S = 24 * 3600.0
+STOPPING_S = 30.0
+"""How long a gang that is being stopped is reckoned to hold its devices: the grace that is usual."""
+
+SOON_S = 1.0
+"""What is past its expected end is reckoned to end after this."""
+
+
+class Open(StrEnum):
+    """Why a start was not found."""
+
+    UNKNOWN = "unknown"  # it hangs on an end that nobody knows
+    BEYOND = "beyond"  # later than the horizon
+    UNCOMPUTED = "uncomputed"  # the budget was spent
+
+
+class Start(msgspec.Struct, frozen=True):
+    """When a gang starts in a run, and where."""
+
+    at: float
+    holdings: tuple[holdings.Holding, ...]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a run forward has found: starts by job; why the others have none; who stood in the way without an end."""
+
+    starts: Mapping[str, Start]
+    rest: Open
+    endless: tuple[str, ...] = ()
+
+
+def forecasts(snapshot: plans.Snapshot, now: float, spent: Spent) -> dict[str, plans.Forecast]:
+    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds)."""
+    waiting = {gang.job for gang in snapshot.waiting}
+    return _verdicts(snapshot, now, spent, waiting)
+
+
+def forecast(snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Spent) -> plans.Forecast:
+    """The verdict for `gang` alone, were it submitted now; or as it waits already."""
+    impossible = never(snapshot, gang)
+    if impossible is not None:
+        return impossible
+    others = tuple(other for other in snapshot.waiting if other.job != gang.job)
+    asked = msgspec.structs.replace(snapshot, waiting=(*others, msgspec.structs.replace(gang, refusal=None)))
+    return _verdicts(asked, now, spent, {gang.job})[gang.job]
+
+
+def never(snapshot: plans.Snapshot, gang: plans.Gang) -> plans.Forecast | None:
+    """The verdict where no state of the declared nodes and pools could hold the gang, else None."""
+    impossible = explaining.never(gang, explaining.Scene(snapshot))
+    if impossible is None:
+        return None
+    return plans.Forecast(when=plans.When.NEVER, message=impossible.message, refusal=impossible)
+
+
+def _verdicts(snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collection[str]) -> dict[str, plans.Forecast]:
+    snapshot = msgspec.structs.replace(snapshot, reallocate=True)
+    memo = planning.Memo()
+    first = planning.plan(snapshot, now, memo)
+    launched = {launch.job: launch for launch in first.launches}
+    later = {job for job in asked if job not in launched and not _never(first.refusals.get(job))}
+    earliest = Run(snapshot, now, first, memo, spent, _Expected()).until(later)
+    found = {job for job in later if job in earliest.starts}
+    bounded = any(job.latest_end is not None for job in snapshot.running)
+    latest = Run(snapshot, now, first, planning.Memo(), spent, _Latest()).until(found) if found and bounded else None
+    position = {job: place for place, job in enumerate(_queue(snapshot, first), 1)}
+    told = {}
+    book = pricing.Book(snapshot.nodes)
+    for job in sorted(asked):
+        if job in launched:
+            told[job] = _now(launched[job], now, book)
+        elif job not in later:
+            refusal = first.refusals[job]
+            told[job] = plans.Forecast(when=plans.When.NEVER, message=refusal.message, refusal=refusal)
+        else:
+            told[job] = _later(job, first.refusals[job], now, earliest, latest, position, book)
+    return told
+
+
+def _never(refusal: refusals.Refusal | None) -> bool:
+    return refusal is not None and refusal.code in refusals.NEVER
+
+
+def _queue(snapshot: plans.Snapshot, first: plans.Plan) -> list[str]:
+    """Those that wait on, in the order in which the plan looked at them."""
+    ahead = {job: refusal.ahead for job, refusal in first.refusals.items()}
+    waiting = [gang for gang in snapshot.waiting if gang.job in ahead and not _never(first.refusals[gang.job])]
+    waiting.sort(key=lambda gang: (ahead[gang.job], -gang.priority, gang.submitted_at, gang.job))
+    return [gang.job for gang in waiting]
+
+
+# The verdicts
+
+
+def _now(launch: plans.Launch, now: float, book: pricing.Book) -> plans.Forecast:
+    return plans.Forecast(
+        when=plans.When.NOW,
+        message=f"It starts now: {_where(launch.holdings)}.",
+        expected="It starts now.",
+        start=now,
+        latest=now,
+        placement=launch.holdings,
+        price_per_h=book.per_hour(launch.holdings),
+    )
+
+
+def _later(
+    job: str,
+    refusal: refusals.Refusal,
+    now: float,
+    earliest: Found,
+    latest: Found | None,
+    position: Mapping[str, int],
+    book: pricing.Book,
+) -> plans.Forecast:
+    start = earliest.starts.get(job)
+    bound = latest.starts.get(job) if latest is not None else None
+    end = max(bound.at, start.at) if start is not None and bound is not None else None
+    return plans.Forecast(
+        when=plans.When.LATER,
+        message=refusal.message,
+        expected=_expected(start, end, earliest, now),
+        refusal=refusal,
+        start=None if start is None else start.at,
+        latest=end,
+        position=position.get(job, 0),
+        waiting=len(position),
+        price_per_h=0.0 if start is None else book.per_hour(start.holdings),
+    )
+
+
+def _expected(start: Start | None, latest: float | None, earliest: Found, now: float) -> str:
+    if start is not None and latest is not None:
+        return f"It should start in {wording.span(start.at - now, latest - now)}."
+    if start is not None:
+        return f"It should start in about {wording.about(start.at - now)}."
+    if earliest.rest is Open.BEYOND:
+        return f"It should start later than in {wording.about(HORIZON_S)}."
+    if earliest.rest is Open.UNCOMPUTED:
+        return f"When was not worked out: that takes more than {BUDGET_S * 1000:.0f} ms."
+    if earliest.endless:
+        return f"When is unknown: nothing tells when {wording.named(earliest.endless)} will end."
+    return "When is unknown."
+
+
+def _where(claims: tuple[holdings.Holding, ...]) -> str:
+    count: dict[str, int] = {}
+    for claim in claims:
+        count[claim.node] = count.get(claim.node, 0) + 1
+    return wording.named(
+        [f"{tasks} task{'' if tasks == 1 else 's'} on {node}" for node, tasks in count.items()], "more nodes"
+    )
+
+
+# Running forward
+
+
+class _Expected:
+    """Everything ends when it is expected to."""
+
+    def of(self, job: plans.Running) -> float | None:
+        return job.expected_end
+
+    def started(self, gang: plans.Gang, size: plans.Size, now: float) -> float | None:
+        """The end of a gang that starts now. At another size than its owner asked for it takes as much longer."""
+        if gang.lasts_s is None:
+            return None if gang.at_most_s is None else now + gang.at_most_s
+        lasts_s = gang.lasts_s * max(1, sum(gang.wanted)) / max(1, sum(size))
+        return now + (lasts_s if gang.at_most_s is None else min(lasts_s, gang.at_most_s))
+
+
+class _Latest:
+    """Everything lasts until its time-out."""
+
+    def of(self, job: plans.Running) -> float | None:
+        return job.latest_end
+
+    def started(self, gang: plans.Gang, size: plans.Size, now: float) -> float | None:
+        return None if gang.at_most_s is None else now + gang.at_most_s
+
+
+class Run:
+    """One run forward, from a plan made at `now` of `snapshot`."""
+
+    def __init__(
+        self,
+        snapshot: plans.Snapshot,
+        now: float,
+        first: plans.Plan,
+        memo: planning.Memo,
+        spent: Spent,
+        ends: _Expected | _Latest,
+    ) -> None:
+        self._snapshot = snapshot
+        self._began = self._now = now
+        self._answer = first
+        self._memo = memo
+        self._spent = spent
+        self._ends = ends
+        self._waiting = {gang.job: gang for gang in snapshot.waiting}
+        self._running = {job.job: job for job in snapshot.running}
+        self._end: dict[str, float | None] = {
+            job.job: now + STOPPING_S if job.stopping else self._due(ends.of(job)) for job in snapshot.running
+        }
+        self._starts: dict[str, Start] = {}
+        self._probe_s = snapshot.rules.round_s
+
+    def until(self, asked: Collection[str]) -> Found:
+        """Go on until all of `asked` have started, or nothing more can be said."""
+        left = set(asked)
+        while True:
+            self._carry_out(self._answer)
+            left -= self._starts.keys()
+            if not left:
+                return self._found(Open.UNKNOWN)
+            at = self._next()
+            if at is None:
+                return self._found(Open.UNKNOWN)
+            if at > self._began + HORIZON_S:
+                return self._found(Open.UNKNOWN if self._endless() else Open.BEYOND)
+            if self._spent() > BUDGET_S:
+                return self._found(Open.UNCOMPUTED)
+            self._go_to(at)
+            self._answer = planning.plan(self._present(), at, self._memo)
+
+    def _carry_out(self, answer: plans.Plan) -> None:
+        for launch in answer.launches:
+            gang = self._waiting.pop(launch.job)
+            size = _size(gang, launch.holdings)
+            self._starts.setdefault(launch.job, Start(self._now, launch.holdings))
+            end = self._ends.started(gang, size, self._now)
+            self._end[launch.job] = end
+            self._running[launch.job] = plans.Running(
+                gang=msgspec.structs.replace(gang, starts=gang.starts + 1, destined=()),
+                holdings=launch.holdings,
+                started_at=self._now,
+                expected_end=end,
+                latest_end=None if gang.at_most_s is None else self._now + gang.at_most_s,
+                batch=launch.batch,
+            )
+        for stopped in answer.preemptions:
+            self._stop(stopped.job, ())
+        for resized in answer.resizes:
+            self._stop(resized.job, resized.to)
+        for moved in answer.moves:
+            self._stop(moved.job, moved.to)
+        quiet = not (answer.launches or answer.preemptions or answer.resizes or answer.moves)
+        self._probe_s = 2 * self._probe_s if quiet else self._snapshot.rules.round_s
+
+    def _stop(self, job: str, to: tuple[holdings.Holding, ...]) -> None:
+        """It goes back to the queue, with what it still has to do."""
+        running, end = self._running[job], self._end[job]
+        gang = msgspec.structs.replace(
+            running.gang,
+            destined=to,
+            lasts_s=running.gang.lasts_s if end is None else max(0.0, end - self._now),
+            stopped_at=self._now,
+            served_s=running.gang.served_s + _weight(running) * max(0.0, self._now - running.started_at),
+        )
+        self._running[job] = msgspec.structs.replace(running, gang=gang, stopping=True, returns=True)
+        self._end[job] = self._now + STOPPING_S
+
+    def _next(self) -> float | None:
+        """When anything can change; None: never."""
+        times = [end for end in self._end.values() if end is not None]
+        times += [gang.not_before for gang in self._waiting.values() if gang.not_before and gang.not_before > self._now]
+        if self._running and self._probe_s <= HORIZON_S:
+            times.append(self._now + self._probe_s)
+        return min(times, default=None)
+
+    def _go_to(self, at: float) -> None:
+        self._now = at
+        for job in [job for job, end in self._end.items() if end is not None and end <= at]:
+            gone = self._running.pop(job)
+            del self._end[job]
+            if gone.stopping and gone.returns:
+                self._waiting[job] = gone.gang
+            self._probe_s = self._snapshot.rules.round_s
+
+    def _present(self) -> plans.Snapshot:
+        return msgspec.structs.replace(
+            self._snapshot, waiting=tuple(self._waiting.values()), running=tuple(self._running.values())
+        )
+
+    def _due(self, end: float | None) -> float | None:
+        return None if end is None else max(end, self._now + SOON_S)
+
+    def _endless(self) -> list[plans.Running]:
+        """What runs without a known end, the largest first."""
+        found = [self._running[job] for job, end in self._end.items() if end is None]
+        return sorted(found, key=lambda job: (-_weight(job), job.job))
+
+    def _found(self, rest: Open) -> Found:
+        return Found(self._starts, rest, tuple(job.name for job in self._endless()))
+
+
+def _size(gang: plans.Gang, claims: tuple[holdings.Holding, ...]) -> plans.Size:
+    return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
+
+
+def _weight(running: plans.Running) -> float:
+    """Devices; cores where it holds none."""
+    amount = sum((claim.amount for claim in running.holdings), holdings.Resources())
+    return amount.devices or amount.cpus_milli / 1000
