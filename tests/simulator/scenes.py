@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulator import published
+
 from oarlock.simulator import cluster, outcome, physics, simulation, workload
 from oarlock.spec import jobfile, plans, roles
-from tests.simulator import published
 
 
 def job(

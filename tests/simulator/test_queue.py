@@ -7,9 +7,9 @@ import random
 import statistics
 
 import pytest
+from tests.simulator import scenes
 
 from oarlock.simulator import outcome, workload
-from tests.simulator import scenes
 
 SERVICE_S = 100.0
 JOBS = 6000

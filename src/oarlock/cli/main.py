@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pool": ("pools:pool", "Make, change or remove a resource pool"),
         "sizes": ("sizes:sizes", "List the T-shirt sizes that `run --size` takes"),
         "usage": ("usage:usage", "Sum up device-hours and CPU-hours"),
+        "simulate": ("simulate:simulate", "See how a workload would fare on a cluster, under several policies"),
     },
     "Server": {
         "up": ("server:up", "Start the local server"),

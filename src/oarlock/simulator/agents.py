@@ -34,7 +34,9 @@ class Crew:
         self.attempt = attempt
         self.tasks: dict[attempts.TaskKey, holdings.Holding] = {}
         self.lost: set[str] = set()
-        self.working = False
+        self.batch: curves.Batch | None = None
+        self.begun = False  # its processes run
+        self.working = False  # and they advance
         self.stopping = False
 
     @property
@@ -71,6 +73,8 @@ class Agents:
         self._fails_after = fails_after
         self._spoiled = spoiled
         self._crews: dict[str, Crew] = {}
+        self._group_of: dict[str, str] = {}
+        self._groups: dict[str, set[str]] = {}
         self._fails_at: dict[str, float] = {}
         self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
         self._made: dict[str, None] = {}
@@ -91,8 +95,12 @@ class Agents:
 
     # What happens in time
 
-    def submit(self, arrival_id: str, of: work.Work) -> None:
-        self.works[arrival_id] = of
+    def submit(self, job_id: str, of: work.Work, group: str = "") -> None:
+        """`of` is what the job will do. The jobs of one group work while all of them run."""
+        self.works[job_id] = of
+        if group:
+            self._group_of[job_id] = group
+            self._groups.setdefault(group, set()).add(job_id)
 
     def forget(self, job_id: str) -> work.Work:
         """The job has ended, or the simulation has: what came of it."""
@@ -116,8 +124,10 @@ class Agents:
         while self.next_at() <= now:
             _, job_id, _ = heapq.heappop(self._due)
             crew, does = self._crews[job_id], self.works[job_id]
-            crew.working = False
+            crew.working = crew.begun = False
             done = does.ends_at <= now
+            if not done:
+                self._pause_others(job_id)
             does.stop(now, gracefully=done)
             for key in crew.tasks if done else [crew.chief]:
                 world.end(key, code=0 if done else 1)
@@ -129,6 +139,7 @@ class Agents:
                 crew.lost.add(node)
                 crew.working = False
                 self.works[crew.job].stall(self._clock())
+                self._pause_others(crew.job)
 
     async def tick(self, world: fake.World) -> None:
         """Agents whose gang was made, or whose job is not as it was, hear what they are to do, and do it."""
@@ -170,15 +181,20 @@ class Agents:
     def _stop(self, crew: Crew, live: attempts.Attempt, world: fake.World) -> None:
         if crew.stopping:
             return
-        if crew.working:
-            gracefully = live.stop is attempts.Cause.STOPPED
-            self.works[crew.job].stop(self._clock(), gracefully=gracefully)
-        elif crew.lost:
-            self.works[crew.job].stop(self._clock(), gracefully=False)
-        crew.working, crew.stopping = False, True
+        gracefully = live.stop is attempts.Cause.STOPPED and not crew.lost
+        self.works[crew.job].stop(self._clock(), gracefully=gracefully)
+        crew.begun, crew.working, crew.stopping = False, False, True
+        self._pause_others(crew.job)
         for key, claim in crew.tasks.items():
             if claim.node not in crew.lost:
                 world.stop(key)
+
+    def _pause_others(self, job_id: str) -> None:
+        """Those that work only together with this one wait for it."""
+        for one in self._together(job_id):
+            if one is not None and one.working:
+                self.works[one.job].stop(self._clock(), gracefully=True)
+                one.working = False
 
     async def _begin(self, crew: Crew, batch: curves.Batch | None, world: fake.World) -> None:
         """The gang meets at the barrier and starts its processes."""
@@ -190,11 +206,23 @@ class Agents:
             return
         for key in keys:
             world.begin(key)
-        now = self._clock()
+        crew.begun, crew.batch = True, batch
+        self._fails_at[crew.job] = self._clock() + self._fails_after(crew.job, crew.attempt)
+        together = self._together(crew.job)
+        ready = [one for one in together if one is not None and one.begun]
+        if len(ready) == len(together):
+            for one in ready:
+                self._work(one)
+
+    def _work(self, crew: Crew) -> None:
         crew.working = True
-        self._fails_at[crew.job] = now + self._fails_after(crew.job, crew.attempt)
-        self.works[crew.job].start(now, crew.shape, batch, ready_s=self._ready_s)
+        self.works[crew.job].start(self._clock(), crew.attempt, crew.shape, crew.batch, ready_s=self._ready_s)
         self._foresee(crew)
+
+    def _together(self, job_id: str) -> list[Crew | None]:
+        """The crews of the jobs that work only together, its own among them; None where one does not run."""
+        group = self._groups.get(self._group_of.get(job_id, ""))
+        return [self._crews.get(one) for one in sorted(group or {job_id})]
 
     def _tell(self, tx: stores.Transaction, crew: Crew, happened: Iterable[events.AnyEvent]) -> jobs.Job | None:
         stored = job = tx.job(crew.job)

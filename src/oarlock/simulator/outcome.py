@@ -11,13 +11,16 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of one job: it held these devices (node, indexes) from `start` to `end`."""
+    """One attempt of one job: it held these devices (node, indexes) from `start` to `end`, and they advanced it from
+    `useful[0]` to `useful[1]`.
+    """
 
     job: str
     attempt: int
     start: float
     end: float
     held: tuple[tuple[str, tuple[int, ...]], ...]
+    useful: tuple[float, float] = (0.0, 0.0)
 
     @property
     def devices(self) -> int:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import curves, errors
+from oarlock.spec import curves, errors, jobfile
 
 Shape = tuple[int, ...]
 """Devices on each node that a gang lies on, fewest first; tasks where it has no devices."""
@@ -47,8 +47,8 @@ class Physics(Protocol):
 class Scaled:
     """A job that lasts `duration_s` on `devices` devices, and is `speedup(n)` times as fast on n as on one.
 
-    Progress is in seconds at `devices`. A step takes `step_s` seconds there. What of it grows with the devices is
-    waiting: the computation itself is divided among them.
+    Progress is in seconds at `devices` on one node. A step takes `step_s` seconds there, and `far` times as long where
+    the gang lies on several nodes. What of it is not the computation divided by the devices is waiting.
     """
 
     def __init__(
@@ -58,11 +58,13 @@ class Scaled:
         speedup: Callable[[int], float],
         *,
         step_s: float = 1.0,
+        far: float = 1.0,
         examples: int | None = None,
     ) -> None:
         self.total = duration_s
         self.step = step_s
         self._speedup = speedup
+        self._far = far
         self._of_one_s = step_s * speedup(devices)
         self._examples = examples
 
@@ -71,7 +73,7 @@ class Scaled:
 
     def pace(self, shape: Shape, batch: curves.Batch | None, progress: float) -> Pace:
         devices = sum(shape)
-        step_s = self._of_one_s / self._speedup(devices)
+        step_s = self._of_one_s / self._speedup(devices) * (self._far if len(shape) > 1 else 1.0)
         return Pace(
             rate=self.step / step_s,
             until=self.total,
@@ -97,17 +99,14 @@ def measured(speedups: tuple[float, ...]) -> Callable[[int], float]:
 class Modelled:
     """A synchronous job that follows the model of `spec.curves` exactly, with the batch size that it is given.
 
-    Progress is in examples at the initial batch size's efficiency. `asked` is the batch size of the whole gang that it
-    takes where nobody decides, `local_most` what one process takes at once.
+    Progress is in examples at the efficiency of the batch size `asked`: the one of the whole gang that it takes where
+    nobody decides. `local_most` is what one process takes at once.
     """
 
-    def __init__(
-        self, model: curves.Allreduce, examples: float, *, initial: int, asked: int, local_most: int | None = None
-    ) -> None:
+    def __init__(self, model: curves.Allreduce, examples: float, *, asked: int, local_most: int | None = None) -> None:
         self.total = examples
-        self.step = float(asked) * _efficiency(model.noise, initial, asked)
+        self.step = float(asked)
         self._model = model
-        self._initial = initial
         self._asked = asked
         self._local_most = local_most
         self._known: dict[tuple[Shape, curves.Batch], Pace] = {}
@@ -128,7 +127,7 @@ class Modelled:
         sync_s = self._sync_s(len(shape), devices)
         step_s = (grad_s**model.overlap + sync_s**model.overlap) ** (1.0 / model.overlap)
         examples = devices * batch.local * batch.accumulate
-        efficiency = _efficiency(model.noise, self._initial, examples)
+        efficiency = _efficiency(model.noise, self._asked, examples)
         return Pace(
             rate=examples * efficiency / ((batch.accumulate - 1) * grad_s + step_s),
             until=self.total,
@@ -144,6 +143,13 @@ class Modelled:
         if nodes == 1:
             return model.near_s + model.near_per_device_s * (devices - 2)
         return model.far_s + model.far_per_device_s * (devices - 2)
+
+
+def lasting(model: curves.Allreduce, duration_s: float, shape: Shape, batch: jobfile.Batch) -> Modelled:
+    """A job of that model that lasts `duration_s` at this shape with its own batch size."""
+    probe = Modelled(model, 1.0, asked=batch.size, local_most=batch.local_max)
+    examples = duration_s * probe.pace(shape, None, 0.0).rate
+    return Modelled(model, examples, asked=batch.size, local_most=batch.local_max)
 
 
 def divided(examples: int, devices: int, local_most: int | None) -> curves.Batch:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from oarlock.backends import fake
 from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, rounds, scheduling
-from oarlock.simulator import agents, faults, ledger, outcome, work, workload
+from oarlock.simulator import agents, fairness, faults, ledger, outcome, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory
 from oarlock.store import port as stores
@@ -85,7 +85,7 @@ class Simulation:
         settings: Settings,
         plan: scheduling.Plan,
         *,
-        memo: Callable[[], Any] = dict,
+        memo: Any = None,
         progress: Progress = lambda now_s, ended, total: None,
     ) -> None:
         self.now = ORIGIN_S
@@ -136,9 +136,19 @@ class Simulation:
     def clock(self) -> float:
         return self.now
 
+    async def _open(self) -> None:
+        """What an administrator has set up before anybody came."""
+
+        def pools(tx: stores.Transaction) -> None:
+            for pool in self.workload.pools:
+                tx.put_pool(pool)
+
+        await self.store.write(pools)
+
     async def run(self) -> outcome.Result:
         """To the end of the last job. Suspends once at every instant, so that it can be cancelled."""
         began_cpu_s = time.process_time()
+        await self._open()
         await self._turns()
         while not self._is_over():
             at = self._next_at()
@@ -186,7 +196,7 @@ class Simulation:
             self._nodes_changed = True
 
     async def _submit(self, arrival: workload.Arrival) -> None:
-        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s))
+        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s), arrival.group)
         job = jobs.Job(
             id=arrival.id,
             name=arrival.id,
@@ -271,15 +281,36 @@ class Simulation:
             settings=shown(settings),
             devices=sum(len(node.devices) for node in self._machines),
             over=self.now - ORIGIN_S,
-            stories=tuple(self._stories[one.id] for one in self.workload.arrivals if one.id in self._stories),
+            stories=self._compared(),
             spans=tuple(span for _, spans in sorted(self.ledger.spans.items()) for span in spans),
             faults=self._strikes.counts,
         )
         return outcome.Result(outcome=found, decisions=outcome.Decisions(times_s=tuple(self.decided_s), cpu_s=cpu_s))
 
+    def _compared(self) -> tuple[outcome.JobStory, ...]:
+        """Every story in the order of arrival, those that ended beside what an equal part would have given them."""
+        over = self.now - ORIGIN_S
+        known = [(one, self._stories[one.id]) for one in self.workload.arrivals if one.id in self._stories]
+        presence = fairness.Presence(
+            (story.arrived, over if story.ended is None else story.ended) for _, story in known
+        )
+        devices = sum(len(node.devices) or 1 for node in self._machines)
+        alone = fairness.Alone(max(len(node.devices) for node in self._machines), self.settings.restart_s)
+        return tuple(
+            story
+            if story.ended is None
+            else msgspec.structs.replace(
+                story, alone_s=alone.seconds(arrival, devices / presence.mean(story.arrived, story.ended))
+            )
+            for arrival, story in known
+        )
+
     def _story(self, job: jobs.Job) -> outcome.JobStory:
-        spans = self.ledger.spans.get(job.id, [])
         did = self.agents.forget(job.id)
+        spans = self.ledger.spans[job.id] = [
+            msgspec.structs.replace(span, useful=_since_origin(did.stretches.get(span.attempt)))
+            for span in self.ledger.spans.get(job.id, [])
+        ]
         arrived = job.created_at - ORIGIN_S
         ended = job.ended_at - ORIGIN_S if job.ended_at is not None else None
         held_s = sum(span.end - span.start for span in spans)
@@ -304,6 +335,10 @@ def shown(settings: Settings) -> dict[str, str]:
     for part in ("rules", "faults"):
         told |= msgspec.structs.asdict(told.pop(part))  # type: ignore[arg-type]
     return {name: str(value) for name, value in sorted(told.items())}
+
+
+def _since_origin(stretch: tuple[float, float] | None) -> tuple[float, float]:
+    return (0.0, 0.0) if stretch is None else (stretch[0] - ORIGIN_S, stretch[1] - ORIGIN_S)
 
 
 def _forget(tx: stores.Transaction, gone: Sequence[str], seq: int, now: float) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import bisect
 import csv
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -199,7 +198,7 @@ class Trained:
         self.model = model
         self.total = model.total
         self.step = 1.0
-        self._asked = asked
+        self.asked = asked
         self._known: dict[tuple[physics.Shape, curves.Batch, int], physics.Pace] = {}
 
     def batch(self, devices: int) -> curves.Batch:
@@ -207,7 +206,7 @@ class Trained:
         the initial size, because its gradient noise could not be measured else.
         """
         model = self.model
-        examples = self._asked or max(model.initial, model.local_least * devices)
+        examples = self.asked or max(model.initial, model.local_least * devices)
         part = -(-examples // devices)
         accumulate = max(-(-part // model.local_most), 2 if devices == 1 and examples > model.initial else 1)
         local = -(-part // accumulate)
@@ -232,7 +231,7 @@ class Trained:
             until=model.epoch_end(epoch),
             step_s=step_s,
             sync_s=sync_s,
-            noise=model.initial * variance / square if square > 0 else math.inf,
+            noise=model.initial * variance / square if square > 0 else None,
         )
 
 

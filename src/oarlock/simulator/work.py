@@ -15,7 +15,8 @@ from oarlock.spec import curves
 class Work:
     """`saves_every_s` is the interval of its checkpoints while it runs; None: only when it is told to stop.
 
-    `device_s` is the time that its devices advanced it, `lost_device_s` how much of that was in vain.
+    `device_s` is the time that its devices advanced it, `lost_device_s` how much of that was in vain; `stretches` says
+    from when to when each attempt advanced.
     """
 
     def __init__(self, does: physics.Physics, *, saves_every_s: float | None = None) -> None:
@@ -23,6 +24,7 @@ class Work:
         self.progress = 0.0
         self.device_s = 0.0
         self.lost_device_s = 0.0
+        self.stretches: dict[int, tuple[float, float]] = {}
         self._saves_every_s = saves_every_s
         self._saved = 0.0
         self._unsaved_device_s = 0.0
@@ -30,6 +32,8 @@ class Work:
         self._shape: physics.Shape | None = None
         self._batch: curves.Batch | None = None
         self._at = 0.0
+        self._from = 0.0
+        self._attempt = 0
         self._ends_at = math.inf
 
     @property
@@ -48,10 +52,12 @@ class Work:
             return self.physics.batch(sum(self._shape))
         return self._batch
 
-    def start(self, now: float, shape: physics.Shape, batch: curves.Batch | None, *, ready_s: float) -> None:
+    def start(
+        self, now: float, attempt: int, shape: physics.Shape, batch: curves.Batch | None, *, ready_s: float
+    ) -> None:
         """From its last checkpoint, on these devices. It advances after `ready_s` seconds of starting up."""
-        self._shape, self._batch = shape, batch
-        self._at = now + ready_s
+        self._shape, self._batch, self._attempt = shape, batch, attempt
+        self._at = self._from = now + ready_s
         self._save_at = self._at + self._saves_every_s if self._saves_every_s is not None else math.inf
         self._foresee()
 
@@ -64,7 +70,7 @@ class Work:
     def stall(self, now: float) -> None:
         """It holds its devices and goes no further: a part of it cannot be reached."""
         self.advance(now)
-        self._shape, self._ends_at = None, math.inf
+        self._stand(now)
 
     def stop(self, now: float, *, gracefully: bool) -> None:
         """The attempt ends. Gracefully: it saves all that it did; else what came after its last checkpoint is lost."""
@@ -73,7 +79,7 @@ class Work:
             self.lost_device_s += self._unsaved_device_s
             self.progress = self._saved
         self._saved, self._unsaved_device_s = self.progress, 0.0
-        self._shape, self._batch, self._ends_at = None, None, math.inf
+        self._stand(now)
 
     def pace(self, now: float) -> physics.Pace | None:
         """Its present pace; None while it starts up, stands still, or has nothing left to do."""
@@ -81,6 +87,11 @@ class Work:
         if self._shape is None or now < self._at or self.progress >= self.physics.total:
             return None
         return self.physics.pace(self._shape, self._batch, self.progress)
+
+    def _stand(self, now: float) -> None:
+        if self._shape is not None and now > self._from:
+            self.stretches[self._attempt] = (self._from, now)
+        self._shape, self._batch, self._ends_at = None, None, math.inf
 
     def advance(self, now: float) -> None:
         """Progress up to `now`, checkpoint by checkpoint."""

@@ -1,0 +1,136 @@
+"""Numbers by chance, with every parameter stated: how long jobs last, how large they are, when they come.
+
+Everything is drawn from a `random.Random` that the caller has seeded, one draw after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+from oarlock.spec import errors, quantities
+
+Quantity = float | str
+"""A number, or a duration in seconds (`90s`, `1h30m`)."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a scenario: unknown fields are errors."""
+
+
+class Exponential(Part, frozen=True):
+    mean: Quantity
+
+
+class Lognormal(Part, frozen=True):
+    """`sigma` is the standard deviation of the logarithm."""
+
+    median: Quantity
+    sigma: float
+
+
+class Uniform(Part, frozen=True):
+    least: Quantity
+    most: Quantity
+
+
+class Distribution(Part, frozen=True):
+    """One of the kinds. `choice` maps values to their weights. What falls outside `at_least` and `at_most` is drawn to
+    them.
+    """
+
+    exponential: Exponential | None = None
+    lognormal: Lognormal | None = None
+    uniform: Uniform | None = None
+    choice: dict[float | str, float] | None = None
+    at_least: Quantity | None = None
+    at_most: Quantity | None = None
+
+
+class Poisson(Part, frozen=True):
+    per_h: float
+
+
+class Arrivals(Part, frozen=True):
+    """When the jobs of a group come, from `start` on: all at once, one `every` so often, or by chance."""
+
+    start: Quantity = 0.0
+    every: Quantity | None = None
+    poisson: Poisson | None = None
+
+
+def draws(of: Distribution | Quantity, chance: random.Random, path: str) -> Iterator[float]:
+    """Endless. Raises InvalidInput for what is no distribution."""
+    if not isinstance(of, Distribution):
+        fixed = number(of, path)
+        return iter(lambda: fixed, None)
+    kinds = [kind for kind in ("exponential", "lognormal", "uniform", "choice") if getattr(of, kind) is not None]
+    if len(kinds) != 1:
+        raise errors.InvalidInput(
+            f"one kind of distribution is wanted, there are {len(kinds)}",
+            path=path,
+            hint="Give exponential, lognormal, uniform or choice.",
+        )
+    least = -math.inf if of.at_least is None else number(of.at_least, f"{path}.at_least")
+    most = math.inf if of.at_most is None else number(of.at_most, f"{path}.at_most")
+    return (min(most, max(least, drawn)) for drawn in _drawn(of, chance, path))
+
+
+def times(of: Arrivals, chance: random.Random, path: str) -> Iterator[float]:
+    """Endless, in their order."""
+    at = number(of.start, f"{path}.start")
+    if of.every is not None and of.poisson is not None:
+        raise errors.InvalidInput("both every and poisson", path=path, hint="Say one of them.")
+    if of.poisson is not None and not 0 < of.poisson.per_h < math.inf:
+        raise errors.InvalidInput(f"{of.poisson.per_h:g} an hour", path=f"{path}.poisson.per_h", hint="More than 0.")
+    every = None if of.every is None else number(of.every, f"{path}.every")
+    return _times(at, every, None if of.poisson is None else of.poisson.per_h / 3600.0, chance)
+
+
+def number(value: Quantity, path: str) -> float:
+    """Raises InvalidInput with the path."""
+    try:
+        return quantities.seconds(value) if isinstance(value, str) else quantities.seconds(float(value))
+    except errors.InvalidInput as error:
+        error.path = error.path or path
+        raise
+
+
+def _times(at: float, every: float | None, per_s: float | None, chance: random.Random) -> Iterator[float]:
+    while True:
+        if per_s is not None:
+            at += chance.expovariate(per_s)
+        yield at
+        if every is not None:
+            at += every
+
+
+def _drawn(of: Distribution, chance: random.Random, path: str) -> Iterator[float]:
+    if of.exponential is not None:
+        rate = 1.0 / _positive(of.exponential.mean, f"{path}.exponential.mean")
+        while True:
+            yield chance.expovariate(rate)
+    if of.lognormal is not None:
+        middle = math.log(_positive(of.lognormal.median, f"{path}.lognormal.median"))
+        while True:
+            yield chance.lognormvariate(middle, of.lognormal.sigma)
+    if of.uniform is not None:
+        least, most = number(of.uniform.least, f"{path}.uniform.least"), number(of.uniform.most, f"{path}.uniform.most")
+        while True:
+            yield chance.uniform(least, most)
+    weights = of.choice or {}
+    values = [number(value, f"{path}.choice") for value in weights]
+    if not values or min(weights.values()) < 0 or sum(weights.values()) <= 0:
+        raise errors.InvalidInput("no weights", path=f"{path}.choice", hint="Write it as {1: 0.7, 4: 0.3}.")
+    while True:
+        yield chance.choices(values, list(weights.values()))[0]
+
+
+def _positive(value: Quantity, path: str) -> float:
+    found = number(value, path)
+    if found <= 0:
+        raise errors.InvalidInput(f"{found:g}", path=path, hint="It must be more than 0.")
+    return found

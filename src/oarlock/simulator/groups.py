@@ -1,0 +1,166 @@
+"""Groups of jobs in a scenario: how many, when they come, how large they are, how long they last, how they scale."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from oarlock.simulator import chances, physics, workload
+from oarlock.spec import curves, errors, jobfile, judging
+
+COMMAND = "train"
+
+
+class Model(chances.Part, frozen=True):
+    """`curves.Allreduce`, with its field names. `noise` is at the batch size that the job file asks for."""
+
+    compute_s: float
+    compute_per_example_s: float
+    near_s: float = 0.0
+    near_per_device_s: float = 0.0
+    far_s: float = 0.0
+    far_per_device_s: float = 0.0
+    overlap: float = 1.0
+    noise: float | None = None
+
+
+class Speed(chances.Part, frozen=True):
+    """How a job's speed grows with its devices: one of these, linearly without them. `far` is how many times longer a
+    step takes where the gang lies on several nodes (not with `allreduce`, which says it itself).
+    """
+
+    amdahl: float | None = None
+    speedups: tuple[float, ...] | None = None
+    allreduce: Model | None = None
+    far: float = 1.0
+
+
+class Group(chances.Part, frozen=True):
+    """`count` jobs alike. `lasts` is at the size that is asked for, on as few nodes as hold it. `gpus` is how many
+    tasks with a GPU each a job has, `least` and `most` how few and how many will do; without them the roles of `spec`
+    say it.
+    """
+
+    name: str = "job"
+    count: int = 1
+    arrivals: chances.Arrivals = chances.Arrivals()
+    lasts: chances.Distribution | chances.Quantity = 3600.0
+    gpus: chances.Distribution | int | None = None
+    least: int | None = None
+    most: int | None = None
+    speed: Speed = Speed()
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)  # of the job file; `command` may be left out
+    owner: str = "somebody"
+    apart: bool = False  # each task is a job of its own, which works once all of them run
+
+
+def arrivals(
+    group: Group, *, over: Mapping[str, Any], apart: bool, seed: str, path: str, per_node: int
+) -> Iterator[workload.Arrival]:
+    """Its jobs. `over` is laid over their job files; `per_node` is how many devices the largest node has. Each of their
+    properties is drawn from a sequence of its own, so that to change one changes no other.
+    """
+    if not 0 < group.count <= workload.MOST_JOBS:
+        raise errors.InvalidInput(f"{group.count} jobs", path=f"{path}.count", hint="At least one.")
+    times = chances.times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
+    lasting = chances.draws(group.lasts, random.Random(f"{seed}/lasts"), f"{path}.lasts")
+    sizes: Iterator[float | None] = itertools.repeat(None)
+    if group.gpus is not None:
+        sizes = chances.draws(group.gpus, random.Random(f"{seed}/gpus"), f"{path}.gpus")
+    width = len(str(group.count))
+    for number, at, lasts_s, size in zip(range(1, group.count + 1), times, lasting, sizes, strict=False):
+        name = group.name if group.count == 1 else f"{group.name}-{number:0{width}}"
+        spec = _spec(group, over, name, None if size is None else max(1, round(size)), path)
+        if apart:
+            yield from _apart(group, spec, name, at, lasts_s)
+        else:
+            does = _physics(group.speed, spec, lasts_s, per_node, path)
+            yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner)
+
+
+def laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One table over another, part by part."""
+    found = dict(below)
+    for key, value in above.items():
+        known = found.get(key)
+        found[key] = laid(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, path: str) -> jobfile.JobSpec:
+    raw: dict[str, Any] = {"command": COMMAND, "name": name}
+    if size is not None:
+        least = size if group.least is None else min(size, group.least)
+        most = size if group.most is None else max(size, group.most)
+        raw["roles"] = {"worker": {"count": size, "min": least, "max": most, "gpus": 1}}
+    try:
+        return judging.decode(laid(laid(raw, group.spec), over))
+    except errors.InvalidInput as error:
+        error.path = f"{path}.spec.{error.path}".rstrip(".")
+        raise
+
+
+def _physics(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: int, path: str) -> physics.Physics:
+    said = [name for name in ("amdahl", "speedups", "allreduce") if getattr(speed, name) is not None]
+    if len(said) > 1:
+        raise errors.InvalidInput(f"both {' and '.join(said)}", path=f"{path}.speed", hint="Say one of them.")
+    devices = round(sum(role.count * role.gpus for role in spec.roles.values())) or sum(
+        role.count for role in spec.roles.values()
+    )
+    if speed.allreduce is not None:
+        if spec.batch is None:
+            raise errors.InvalidInput(
+                "a job that scales by `allreduce` has a batch size", path=f"{path}.spec.batch", hint="Give its size."
+            )
+        model = curves.Allreduce(**{name: getattr(speed.allreduce, name) for name in Model.__struct_fields__})
+        return physics.lasting(model, lasts_s, compact(devices, per_node), spec.batch)
+    speedup: Callable[[int], float] = physics.linear
+    if speed.amdahl is not None:
+        speedup = physics.amdahl(_share(speed.amdahl, f"{path}.speed.amdahl"))
+    if speed.speedups is not None:
+        if not speed.speedups or min(speed.speedups) <= 0:
+            raise errors.InvalidInput("no speeds", path=f"{path}.speed.speedups", hint="Of 1, 2, 3... devices.")
+        speedup = physics.measured(speed.speedups)
+    if not speed.far > 0:
+        raise errors.InvalidInput(f"{speed.far:g}", path=f"{path}.speed.far", hint="1 costs nothing, 1.5 half more.")
+    return physics.Scaled(
+        lasts_s, devices, speedup, far=speed.far, examples=None if spec.batch is None else spec.batch.size
+    )
+
+
+def compact(devices: int, per_node: int) -> physics.Shape:
+    """So many devices on as few nodes as hold them."""
+    if per_node < 1:
+        return (devices,)
+    whole, rest = divmod(devices, per_node)
+    return tuple(sorted([per_node] * whole + [rest] * (rest > 0)))
+
+
+def _apart(group: Group, spec: jobfile.JobSpec, name: str, at: float, lasts_s: float) -> Iterator[workload.Arrival]:
+    """Its tasks as jobs of their own, which no scheduler knows to belong together."""
+    for role_name, role in spec.roles.items():
+        for index in range(role.count):
+            alone = {role_name: jobfile.Role(**{**_fields(role), "count": 1, "min": None, "max": None})}
+            task = f"{name}-{role_name}-{index}"
+            yield workload.Arrival(
+                id=task,
+                at=at,
+                spec=jobfile.JobSpec(**{**_fields(spec), "name": task, "roles": alone}),
+                does=physics.Scaled(lasts_s, 1, physics.linear),
+                owner=group.owner,
+                group=name,
+            )
+
+
+def _fields(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in of.__struct_fields__}
+
+
+def _share(value: float, path: str) -> float:
+    if not 0 <= value <= 1:
+        raise errors.InvalidInput(f"{value:g}", path=path, hint="A share of a step, from 0 to 1.")
+    return value

@@ -1,0 +1,69 @@
+"""A workload that was recorded elsewhere: which file, which part of it, and how it is read.
+
+The columns of a file say whose it is: AdaptDL's name an `application`, Philly's a duration.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from oarlock.simulator import adaptdl, chances, philly, traces, workload
+from oarlock.spec import errors
+
+Freedom = adaptdl.Freedom
+
+
+class Recorded(chances.Part, frozen=True):
+    """`traces` is the directory with a model's measurements in each folder (AdaptDL); without it, `traces` beside the
+    file, or beside its directory. `start` to `end` and the first `jobs` are cut out.
+    """
+
+    file: str
+    traces: str | None = None
+    start: chances.Quantity = 0.0
+    end: chances.Quantity | None = None
+    jobs: int | None = None
+
+
+def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.Workload:
+    """`base` is where relative paths begin, `scale` how many times as often the jobs come."""
+    path = base / of.file
+    columns = _columns(path)
+    if "application" in columns:
+        found = adaptdl.read(path, traces.load(_traces(of, path, base)), freedom)
+    elif "duration" in columns:
+        found = philly.read(path)
+    else:
+        raise errors.InvalidInput(
+            f"{path} is no workload that is known here: its columns are {', '.join(columns) or 'none'}",
+            hint="AdaptDL's have name,time,application,..., Philly's timestamp,duration,num_gpus,...",
+        )
+    return workload.cut(
+        found,
+        start_s=chances.number(of.start, "recorded.start"),
+        end_s=None if of.end is None else chances.number(of.end, "recorded.end"),
+        jobs=of.jobs,
+        scale=scale,
+    )
+
+
+def _columns(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return next(csv.reader(file), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise errors.NotFound(f"{path} cannot be read: {error}", hint="Name a workload: a YAML or CSV file.") from error
+
+
+def _traces(of: Recorded, path: Path, base: Path) -> Path:
+    if of.traces is not None:
+        return base / of.traces
+    near = [path.parent / "traces", path.parent.parent / "traces"]
+    found = next((place for place in near if place.is_dir()), None)
+    if found is None:
+        raise errors.NotFound(
+            f"{path} names measured models, and there is no directory `traces` near it",
+            hint="Name the directory that has a folder for each model with --traces.",
+        )
+    return found

@@ -1,0 +1,182 @@
+"""A scenario: one YAML file that says everything about an experiment (docs/simulator.md).
+
+Jobs in groups, by hand or by chance, or a recorded workload; the cluster, the pools, the faults; and `runs`, each of
+which changes something of it, so that what is compared stands in one file. `cases` turns it into simulations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oarlock.simulator import chances, cluster, faults, groups, recorded, simulation, workload
+from oarlock.spec import errors, judging, nodes, plans, pools
+
+
+class Run(chances.Part, frozen=True):
+    """What of the scenario is another in this run. `spec` is laid over every job's; `policies` are parameters of
+    policies; `scale` is how many times as often the jobs come.
+    """
+
+    policy: str | None = None
+    round: chances.Quantity | None = None
+    restart: chances.Quantity | None = None
+    min_runtime: chances.Quantity | None = None
+    backfill: bool | None = None
+    policies: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    scale: float | None = None
+    nodes: str | tuple[cluster.NodeClass, ...] | None = None
+    freedom: recorded.Freedom | None = None
+    apart: bool | None = None
+
+
+class Scenario(chances.Part, frozen=True):
+    """`run` holds for all `runs`. `checkpoint` is how often jobs save what they have done; null: only when told to
+    stop.
+    """
+
+    name: str | None = None
+    seed: int = 0
+    nodes: str | tuple[cluster.NodeClass, ...] = "16x4"
+    pools: tuple[dict[str, Any], ...] = ()
+    jobs: tuple[groups.Group, ...] = ()
+    recorded: recorded.Recorded | None = None
+    faults: dict[str, chances.Quantity] = msgspec.field(default_factory=dict)  # `faults.Faults`
+    checkpoint: chances.Quantity | None = "10m"
+    until: chances.Quantity | None = None
+    run: Run = Run()
+    runs: dict[str, Run] = msgspec.field(default_factory=dict)
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation: everything that `simulation.Simulation` needs but the scheduler."""
+
+    workload: workload.Workload
+    machines: tuple[nodes.Node, ...]
+    settings: simulation.Settings
+
+
+FREEDOMS = {"goodput": recorded.Freedom.ADAPTIVE, "optimus": recorded.Freedom.ELASTIC}
+"""What of AdaptDL's jobs is left to a policy where nobody says: what it can use. To the others, nothing."""
+
+
+def load(path: Path) -> Scenario:
+    """A scenario file, or a recorded workload as a scenario of its own. Raises InvalidInput and NotFound."""
+    if path.suffix not in (".yaml", ".yml"):
+        return Scenario(name=path.stem, recorded=recorded.Recorded(file=path.name))
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise errors.NotFound(
+            f"{path} cannot be read: {error.strerror}", hint="Name a workload: a YAML or CSV file."
+        ) from error
+    found = judging.convert(judging.plain(text, source=str(path)), Scenario)
+    if bool(found.jobs) == (found.recorded is not None):
+        raise errors.InvalidInput(
+            f"{path} says {'twice' if found.jobs else 'nowhere'} which jobs there are",
+            hint="Give `jobs` or `recorded`, one of them.",
+        )
+    return found if found.name is not None else msgspec.structs.replace(found, name=path.stem)
+
+
+def titles(of: Scenario, policies: Sequence[str] = ()) -> list[tuple[str, str, str | None]]:
+    """The name of each simulation, the run and the policy that it is of: every run with every one of `policies`, or
+    with its own where there are none.
+    """
+    chosen: list[tuple[str, str, str | None]] = []
+    for name, run in (of.runs or {"": Run()}).items():
+        for policy in policies or (None,):
+            own = run.policy or of.run.policy or plans.Rules().policy
+            said = [name] if name and policy is None else [name, policy or own]
+            chosen.append(("/".join(part for part in said if part), name, policy))
+    return chosen
+
+
+def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, over: Run) -> Case:
+    """The simulation of the run `name` with `policy`; what `over` says prevails. `base` is where the scenario's paths
+    begin.
+    """
+    run = _merged(of, name, policy, over)
+    given = _rules(run)
+    machines = tuple(_machines(of.nodes if run.nodes is None else run.nodes))
+    settings = simulation.Settings(
+        name=title,
+        rules=given,
+        restart_s=given.restart_s,
+        checkpoint_s=None if of.checkpoint is None else chances.number(of.checkpoint, "checkpoint"),
+        faults=judging.convert(
+            {name: chances.number(value, f"faults.{name}") for name, value in of.faults.items()}, faults.Faults
+        ),
+        seed=of.seed,
+        until_s=math.inf if of.until is None else chances.number(of.until, "until"),
+    )
+    return Case(workload=_workload(of, run, given.policy, machines, base), machines=machines, settings=settings)
+
+
+def rules(of: Scenario, name: str, policy: str | None, over: Run) -> plans.Rules:
+    """The scheduler's settings in that run."""
+    return _rules(_merged(of, name, policy, over))
+
+
+def _merged(of: Scenario, name: str, policy: str | None, over: Run) -> Run:
+    return _over(_over(_over(of.run, of.runs.get(name, Run())), over), Run(policy=policy))
+
+
+def _over(below: Run, above: Run) -> Run:
+    """`above` where it says something; tables are laid over each other."""
+    fields: dict[str, Any] = {}
+    for field in Run.__struct_fields__:
+        low, high = getattr(below, field), getattr(above, field)
+        fields[field] = groups.laid(low, high) if isinstance(low, dict) else low if high is None else high
+    return Run(**fields)
+
+
+def _rules(run: Run) -> plans.Rules:
+    said: dict[str, Any] = {
+        name: chances.number(value, name.removesuffix("_s"))
+        for name, value in (("round_s", run.round), ("restart_s", run.restart), ("min_runtime_s", run.min_runtime))
+        if value is not None
+    }
+    said |= {name: value for name in ("policy", "backfill") if (value := getattr(run, name)) is not None}
+    return plans.Rules(policies=run.policies, **said)
+
+
+def _machines(said: str | tuple[cluster.NodeClass, ...]) -> list[nodes.Node]:
+    return cluster.machines(cluster.parse([said]) if isinstance(said, str) else said)
+
+
+def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node], base: Path) -> workload.Workload:
+    scale = 1.0 if run.scale is None else run.scale
+    if not scale > 0:
+        raise errors.InvalidInput(f"{scale:g}", path="scale", hint="1 is as it is written, 2 twice the load.")
+    given = tuple(judging.convert(pool, pools.Pool) for pool in of.pools)
+    if of.recorded is not None:
+        freedom = run.freedom or FREEDOMS.get(policy, recorded.Freedom.GIVEN)
+        found = recorded.read(of.recorded, base, freedom, scale)
+        return workload.made(of.name or found.name, [_respecified(one, run.spec) for one in found.arrivals], given)
+    per_node = max(len(node.devices) for node in machines)
+    made = [
+        msgspec.structs.replace(arrival, at=arrival.at / scale)
+        for place, group in enumerate(of.jobs)
+        for arrival in groups.arrivals(
+            group,
+            over=run.spec,
+            apart=group.apart if run.apart is None else run.apart,
+            seed=f"{of.seed}/{place}/{group.name}",
+            path=f"jobs[{place}]",
+            per_node=per_node,
+        )
+    ]
+    return workload.made(of.name or "scenario", made, given)
+
+
+def _respecified(arrival: workload.Arrival, over: dict[str, Any]) -> workload.Arrival:
+    if not over:
+        return arrival
+    raw: Any = msgspec.to_builtins(arrival.spec)
+    return msgspec.structs.replace(arrival, spec=judging.decode(groups.laid(raw, over)))

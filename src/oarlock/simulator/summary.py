@@ -1,0 +1,124 @@
+"""From an outcome to the numbers that are compared: seconds, shares from 0 to 1, percentiles interpolated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from oarlock.simulator import fairness, outcome
+from oarlock.spec import phases
+
+LONG_S = 15 * 60.0
+"""Queued for longer than this is counted (FfDL, Middleware '19)."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the jobs that completed, where it speaks of completion; `queued` is from arrival to the first start, of all
+    that started. `slowdown` is the time to completion against the time with an equal part of the cluster (`fairness`).
+    """
+
+    run: str
+    jobs: int
+    completed: int
+    failed: int
+    unfinished: int
+    completion_mean_s: float
+    completion_median_s: float
+    completion_p99_s: float
+    makespan_s: float
+    held_share: float  # of all devices, from the first arrival to the last end
+    useful_share: float  # the same, less starting up, standing still, and what was lost
+    lost_device_h: float
+    restarts: int
+    restarts_per_job: float
+    queued_mean_s: float
+    queued_p99_s: float
+    queued_long_share: float
+    waited_mean_s: float  # all the time that it held nothing
+    slowdown_median: float
+    slower_share: float  # of the jobs, slower than with an equal part
+    jain: float  # index of the slowdowns
+    faults: dict[str, int] = {}
+
+
+class DecisionTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured on this machine."""
+
+    plans: int
+    median_s: float
+    p99_s: float
+    most_s: float
+    cpu_s: float
+
+
+def of(found: outcome.Outcome) -> Summary:
+    stories = found.stories
+    done = [story for story in stories if story.phase == phases.Phase.COMPLETED]
+    completions = [story.ended - story.arrived for story in done if story.ended is not None]
+    queued = [story.first_start - story.arrived for story in stories if story.first_start is not None]
+    slowdowns = [
+        (story.ended - story.arrived) / story.alone_s for story in done if story.ended is not None and story.alone_s
+    ]
+    makespan = span_s(found)
+    room = found.devices * makespan
+    held = sum(story.held_device_s for story in stories)
+    lost = sum(story.lost_device_s for story in stories)
+    advanced = sum(story.advanced_device_s for story in stories)
+    restarts = sum(max(0, story.starts - 1) for story in stories)
+    return Summary(
+        run=found.run,
+        jobs=len(stories),
+        completed=len(done),
+        failed=sum(story.phase == phases.Phase.FAILED for story in stories),
+        unfinished=sum(story.ended is None for story in stories),
+        completion_mean_s=mean(completions),
+        completion_median_s=percentile(completions, 0.5),
+        completion_p99_s=percentile(completions, 0.99),
+        makespan_s=makespan,
+        held_share=held / room if room else 0.0,
+        useful_share=(advanced - lost) / room if room else 0.0,
+        lost_device_h=lost / 3600,
+        restarts=restarts,
+        restarts_per_job=restarts / len(stories) if stories else 0.0,
+        queued_mean_s=mean(queued),
+        queued_p99_s=percentile(queued, 0.99),
+        queued_long_share=mean([float(wait > LONG_S) for wait in queued]),
+        waited_mean_s=mean([story.waited_s for story in stories]),
+        slowdown_median=percentile(slowdowns, 0.5),
+        slower_share=mean([float(slowdown > 1) for slowdown in slowdowns]),
+        jain=fairness.jain(slowdowns) if slowdowns else 1.0,
+        faults={what: count for what, count in found.faults.items() if count},
+    )
+
+
+def decisions(measured: outcome.Decisions) -> DecisionTimes:
+    return DecisionTimes(
+        plans=len(measured.times_s),
+        median_s=percentile(measured.times_s, 0.5),
+        p99_s=percentile(measured.times_s, 0.99),
+        most_s=max(measured.times_s, default=0.0),
+        cpu_s=measured.cpu_s,
+    )
+
+
+def span_s(found: outcome.Outcome) -> float:
+    """From the first arrival to the last end; to the end of the simulation where something did not end."""
+    first = min((story.arrived for story in found.stories), default=0.0)
+    ends = [found.over if story.ended is None else story.ended for story in found.stories]
+    return max(ends, default=0.0) - first
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Between the two nearest, linearly; 0 where there is nothing."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    lower = int(place)
+    upper = min(lower + 1, len(ordered) - 1)
+    return ordered[lower] + (ordered[upper] - ordered[lower]) * (place - lower)
