@@ -41,7 +41,7 @@ class Everywhere:
             self.sizes = dict(index.sizes)
             for name in without:
                 node = room.nodes.get(name)
-                if node is not None and (taken := index.of(node)):
+                if node is not None and (taken := node.slots(index)):
                     self.sizes[taken] -= 1
                     self.total -= taken
 
@@ -49,7 +49,7 @@ class Everywhere:
         first = []
         for name in self._prefer:
             node = self._room.nodes.get(name)
-            if node is not None and name not in self._without and self._index.of(node) == slots:
+            if node is not None and name not in self._without and node.slots(self._index) == slots:
                 first.append(name)
                 yield node
         for name in self._index.names(slots):
@@ -63,7 +63,7 @@ class Among:
     def __init__(self, index: slots.Index, nodes: Iterable[rooms.NodeRoom], prefer: Collection[str] = ()) -> None:
         self._by_slots: dict[int, list[rooms.NodeRoom]] = {}
         for node in nodes:
-            if taken := index.of(node):
+            if taken := node.slots(index):
                 self._by_slots.setdefault(taken, []).append(node)
         self._prefer = prefer
         self.sizes = {slots: len(nodes) for slots, nodes in self._by_slots.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler import generations, seating
+from oarlock.scheduler import generations, seating, shapes
 from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, plans
 
@@ -40,11 +40,12 @@ def place(
     Nodes named in `keep` are not used; those in `prefer`, where it stood before, come first among equals.
     """
     size = gang.wanted if size is None else size
-    for gpu_type in gpu_types(gang, room):
-        for bare in _passes(gang, room):
-            found = seating.Seating(gang, size, room, gpu_type, bare=bare, keep=keep, prefer=prefer).claims()
-            if found is not None:
-                return found
+    for needs in _ways(gang, room):
+        if any(tasks and room.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
+            continue  # the sums say no: most gangs that do not fit are refused here
+        found = seating.Seating(gang, size, needs, room, keep=keep, prefer=prefer).claims()
+        if found is not None:
+            return found
     return None
 
 
@@ -53,7 +54,8 @@ def most(gang: plans.Gang, room: rooms.Room) -> int:
     if gang.topology is not None and gang.topology.required:
         best = widest(gang, room)
         return 0 if best is None else best.tasks
-    return max((_attempt(gang, room, kind).fitting(None) for kind in gpu_types(gang, room)), default=0)
+    ways = _ways(gang, room)
+    return max((seating.Seating(gang, gang.wanted, needs, room).fitting(None) for needs in ways), default=0)
 
 
 def widest(gang: plans.Gang, room: rooms.Room) -> Domain | None:
@@ -61,7 +63,7 @@ def widest(gang: plans.Gang, room: rooms.Room) -> Domain | None:
     if gang.topology is None:
         return None
     level = gang.topology.same
-    attempts = (_attempt(gang, room, kind) for kind in gpu_types(gang, room))
+    attempts = (seating.Seating(gang, gang.wanted, needs, room) for needs in _ways(gang, room))
     found = [Domain(level, name, tasks) for attempt in attempts for name, tasks in attempt.widest(level)]
     return max(found, key=lambda domain: (domain.tasks, domain.name), default=None)
 
@@ -85,12 +87,20 @@ def gpu_types(gang: plans.Gang, room: rooms.Room) -> list[str | None]:
     return found
 
 
-def _passes(gang: plans.Gang, room: rooms.Room) -> tuple[bool, ...]:
-    """Without need of a GPU: first on nodes that have none, then on any."""
-    if room.types and not any(ask.amount.gpus or ask.amount.gpu_milli for ask in gang.asks):
-        return True, False
-    return (False,)
+def _ways(gang: plans.Gang, room: rooms.Room) -> tuple[tuple[shapes.Shape, ...], ...]:
+    """What its tasks may look like, best first, each as one shape for every ask: on this type of GPU or on that one.
 
-
-def _attempt(gang: plans.Gang, room: rooms.Room, kind: str | None) -> seating.Seating:
-    return seating.Seating(gang, gang.wanted, room, kind)
+    Without need of a GPU: first on nodes that have none, then on any.
+    """
+    key = gang.asks, gang.mixed, gang.priority < generations.ORDINARY_PRIORITY
+    ways = room.ways.get(key)
+    if ways is None:
+        passes: tuple[bool, ...] = (False,)
+        if room.types and not any(ask.amount.gpus or ask.amount.gpu_milli for ask in gang.asks):
+            passes = (True, False)
+        ways = room.ways[key] = tuple(
+            tuple(shapes.shape(ask, kind, bare=bare) for ask in gang.asks)
+            for kind in gpu_types(gang, room)
+            for bare in passes
+        )
+    return ways

@@ -20,6 +20,8 @@ from oarlock.spec import holdings, nodes, plans
 NOTHING = holdings.Resources()
 MAX_INDEXES = 512
 MAX_LOG = 100_000
+MAX_WAYS = 20_000
+MAX_STATES = 1000
 
 
 class NodeRoom:
@@ -111,6 +113,10 @@ class NodeRoom:
         """Where it stands: near ones are near each other in this order."""
         domains = self.node.domains
         return domains.get("zone", ""), domains.get("rack", ""), domains.get("nvlink", ""), self.name
+
+    def slots(self, index: indexed.Index) -> int:
+        """How many tasks of the index's shape it takes."""
+        return 0 if self.state is None else index.count(self.state)
 
     def has(self, claim: holdings.Holding) -> bool:
         """Whether all of the claim is free."""
@@ -236,6 +242,8 @@ class Room:
         self._states: dict[object, shapes.State] = {}
         self._indexes: dict[shapes.Shape, indexed.Index] = {}  # the one that was asked last comes last
         self._log: list[indexed.Change] = []
+        self.ways: dict[object, tuple[tuple[shapes.Shape, ...], ...]] = {}  # kept for `placement`
+        self._levels: dict[str, dict[str, str]] = {}
         self._members: dict[str, dict[str, list[NodeRoom]]] = {}
         self._done: list[tuple[tuple[holdings.Holding, ...], int]] = []
         self._free = [0, 0, 0, 0]
@@ -281,13 +289,20 @@ class Room:
         """The nodes of one domain, ready or not, by name."""
         return self._by_domain(level).get(domain, [])
 
+    def levels(self, level: str) -> dict[str, str]:
+        """The nodes' domains of that level, by their names; those that are in none are left out."""
+        known = self._levels.get(level)
+        if known is None:
+            domains = ((name, node.domain(level)) for name, node in self.nodes.items())
+            known = self._levels[level] = {name: domain for name, domain in domains if domain is not None}
+        return known
+
     def _by_domain(self, level: str) -> dict[str, list[NodeRoom]]:
         known = self._members.get(level)
         if known is None:
             known = self._members[level] = {}
-            for node in self.nodes.values():
-                if (domain := node.domain(level)) is not None:
-                    known.setdefault(domain, []).append(node)
+            for name, domain in self.levels(level).items():
+                known.setdefault(domain, []).append(self.nodes[name])
         return known
 
     # How much would fit
@@ -304,15 +319,27 @@ class Room:
 
     def index(self, shape: shapes.Shape) -> indexed.Index:
         """The slots for tasks of that shape, as of now."""
-        index = self._indexes.pop(shape, None)
-        if index is None or len(self._log) - index.seen > 4 * len(self._states) + 1000:
-            index = indexed.Index(shape, self._states.values(), len(self._log))
-            if len(self._indexes) >= MAX_INDEXES:
-                del self._indexes[next(iter(self._indexes))]
-        elif index.seen < len(self._log):
-            index.follow(self._log)
-        self._indexes[shape] = index
+        index = self._indexes.get(shape)
+        if index is None or index.seen < len(self._log):
+            self._indexes.pop(shape, None)
+            if index is None or self._lags(index):
+                index = indexed.Index(shape, self._states.values(), len(self._log))
+                if len(self._indexes) >= MAX_INDEXES:
+                    del self._indexes[next(iter(self._indexes))]
+            else:
+                index.follow(self._log)
+            self._indexes[shape] = index
         return index
+
+    def lacks(self, shape: shapes.Shape, count: int) -> bool:
+        """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes."""
+        if shape not in self._indexes and self.index(shape.devices_only).total < count:
+            return True
+        return self.index(shape).total < count
+
+    def _lags(self, index: indexed.Index) -> bool:
+        """Whether it is so far behind that it is better made anew."""
+        return len(self._log) - index.seen > 4 * len(self.nodes if index.tables else self._states) + 100
 
     # The transaction
 
@@ -353,26 +380,31 @@ class Room:
                 free[1] -= times * amount.memory_bytes
                 free[2] -= times * amount.gpus
                 free[3] -= times * amount.gpu_milli
-        for node in touched.values():
-            if node.state is not None:
-                self._move(node)
+        self._move(touched.values())
 
-    def _move(self, node: NodeRoom) -> None:
-        """Put a node among those that have the same left; nowhere where it is not ready."""
-        old, new = node.state, None
-        if node.node.ready:
-            left = node.left()
-            new = self._states.get(left)
-            if new is None:
-                new = self._states[left] = shapes.State(*left)
-        if new is old:
-            return
-        if old is not None:
-            del old.names[bisect.bisect_left(old.names, node.name)]
-        if new is not None:
-            bisect.insort(new.names, node.name)
-        node.state = new
-        self._log.append((node, old, new))
+    def _move(self, touched: Iterable[NodeRoom]) -> None:
+        """Put nodes among those that have the same left; nowhere where they are not ready."""
+        moved: dict[tuple[shapes.State | None, shapes.State | None], list[str]] = {}
+        for node in touched:
+            old, new = node.state, self._state(node)
+            if new is old:
+                continue
+            if old is not None:
+                del old.names[bisect.bisect_left(old.names, node.name)]
+            if new is not None:
+                bisect.insort(new.names, node.name)
+            node.state = new
+            moved.setdefault((old, new), []).append(node.name)
+        self._log += [indexed.Change(old, new, names) for (old, new), names in moved.items()]
+
+    def _state(self, node: NodeRoom) -> shapes.State | None:
+        if not node.node.ready:
+            return None
+        left = node.left()
+        state = self._states.get(left)
+        if state is None:
+            state = self._states[left] = shapes.State(*left)
+        return state
 
     # From one snapshot to the next
 
@@ -416,6 +448,11 @@ class Room:
             self._become(room, there[name])
         if come:
             self.nodes = {name: self.nodes[name] for name in sorted(self.nodes)}
+        self.ways.clear()
+        self._levels.clear()
+        self._members.clear()
+        for index in self._indexes.values():
+            index.tables.clear()
 
     def _leave(self, node: NodeRoom) -> None:
         self._become(node, self._nowhere(node.name)[0])
@@ -425,10 +462,7 @@ class Room:
     def _become(self, room: NodeRoom, node: nodes.Node) -> None:
         before, free_before = room.node, room.free if room.state is not None else NOTHING
         room.become(node, self._kind(node))
-        self._members.clear()
-        if before.domains != node.domains:
-            self._indexes.clear()
-        self._move(room)
+        self._move([room])
         _add(self._total, node.capacity, before.capacity)
         _add(self._free, room.free if room.state is not None else NOTHING, free_before)
         for device in {device.type for device in before.devices}:
@@ -452,15 +486,16 @@ class Room:
 
     def _tidy(self) -> None:
         """Drop what was only kept to save work, so that nothing grows with time."""
-        behind = len(self._log) - len(self._states)
-        self._indexes = {shape: index for shape, index in self._indexes.items() if index.seen >= behind}
+        self._indexes = {shape: index for shape, index in self._indexes.items() if not self._lags(index)}
         for index in self._indexes.values():
             index.follow(self._log)
             index.seen = 0
         self._log.clear()
+        if len(self.ways) > MAX_WAYS:
+            self.ways.clear()
         self._absent = {name: node for name, node in self._absent.items() if node.used}
         live = {key: state for key, state in self._states.items() if state.names}
-        if len(self._states) > 2 * len(live) + 1000:
+        if len(self._states) > 2 * len(live) + MAX_STATES:
             self._states = live
             for index in self._indexes.values():
                 index.forget()

@@ -39,14 +39,15 @@ class Want(NamedTuple):
 
 
 class Seating:
+    """`needs`: the shape of a task of each ask."""
+
     def __init__(
         self,
         gang: plans.Gang,
         size: plans.Size,
+        needs: Sequence[shapes.Shape],
         room: rooms.Room,
-        gpu_type: str | None,
         *,
-        bare: bool = False,
         keep: frozenset[str] = frozenset(),
         prefer: Sequence[str] = (),
     ) -> None:
@@ -55,17 +56,15 @@ class Seating:
         self.keep = keep
         self.prefer = [name for name in dict.fromkeys(prefer) if name in room.nodes]
         wants = [
-            Want(place, ask, count, shapes.shape(ask, gpu_type, bare=bare))
-            for place, (ask, count) in enumerate(zip(gang.asks, size, strict=True))
-            if count
+            Want(place, ask, tasks, need)
+            for place, (ask, tasks, need) in enumerate(zip(gang.asks, size, needs, strict=True))
+            if tasks
         ]
         self.spreads = gang.placement is jobfile.Placement.SPREAD
         self.beside = gang.beside if any(not want.server for want in wants) else None
         self.wants = sorted(wants, key=self._largest_first) if len(wants) > 1 else wants
 
     def claims(self) -> tuple[holdings.Holding, ...] | None:
-        if self._hopeless():
-            return None
         for scope in self._scopes():
             if (claims := self._seat(scope)) is not None:
                 return claims
@@ -90,17 +89,9 @@ class Seating:
 
     def widest(self, level: str) -> list[tuple[str, int]]:
         """For each ask the domain with most slots for it, and how many of all tasks fit there."""
-        tables = [self.room.index(want.shape).table(level, self.room.nodes.values()) for want in self.wants]
+        tables = [self.room.index(want.shape).table(level, self.room.levels(level)) for want in self.wants]
         names = {best[1] for table in tables if (best := table.most()) is not None}
         return [(name, self.fitting(self.room.members(level, name))) for name in sorted(names)]
-
-    def _hopeless(self) -> bool:
-        """Whether the sums say no: most gangs that do not fit are refused here."""
-        for want in self.wants:
-            need = want.shape
-            if (need.gpus or need.milli) and self.room.index(need.devices_only).total < want.tasks:
-                return True
-        return any(self.room.index(want.shape).total < want.tasks for want in self.wants)
 
     # Where to look
 
@@ -125,7 +116,7 @@ class Seating:
         else:
             index, count = self.room.index(_together(self.wants)), 1
         room, enough = self.room, sorted(size for size in index.sizes if size >= count)
-        stood = (name for name in self.prefer if index.of(room.nodes[name]) >= count)
+        stood = (name for name in self.prefer if room.nodes[name].slots(index) >= count)
         fullest = chain.from_iterable(index.names(size) if self.keep else index.firsts(size) for size in enough)
         names = (name for name in chain(stood, fullest) if name not in self.keep)
         for name in list(islice(names, 1 if len(self.wants) == 1 else TRIED_NODES)):
@@ -134,12 +125,12 @@ class Seating:
     def _domains(self, level: str) -> Iterator[list[rooms.NodeRoom]]:
         """The domains that could take all of it: where it stood before, then the tightest first."""
         room = self.room
-        tables = [room.index(want.shape).table(level, room.nodes.values()) for want in self.wants]
+        tables = [room.index(want.shape).table(level, room.levels(level)) for want in self.wants]
         kept: list[dict[str, int]] = [{} for _ in self.wants]
         for name in self.keep:
             if (node := room.nodes.get(name)) is not None and (domain := node.domain(level)) is not None:
                 for want, less in zip(self.wants, kept, strict=True):
-                    less[domain] = less.get(domain, 0) + room.index(want.shape).of(node)
+                    less[domain] = less.get(domain, 0) + node.slots(room.index(want.shape))
 
         def holds(domain: str) -> bool:
             return all(
@@ -204,7 +195,7 @@ class Seating:
             return apart or self._fill(want.shape, want.tasks, scope, without, spreads=True)
         index = self.room.index(want.shape)
         near = [self.room.nodes[name] for name in sorted(here)]
-        inside = min(want.tasks, sum(index.of(node) for node in near))
+        inside = min(want.tasks, sum(node.slots(index) for node in near))
         spots = self._fill(want.shape, inside, near, without, spreads=False) if inside else []
         rest = want.tasks - inside
         if rest and spots is not None:

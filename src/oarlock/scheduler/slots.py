@@ -7,44 +7,43 @@ follows the room's log of nodes that went from one state to another when it is a
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple
 
 from oarlock.scheduler import shapes
 
 _KEY = attrgetter("key")
 
 
-class Place(Protocol):
-    """A node, as far as an index looks at it."""
+class Change(NamedTuple):
+    """Nodes by their names that went from one state to another; None where they are not ready."""
 
-    name: str
-    state: shapes.State | None  # None: it is not ready
-
-    def domain(self, level: str) -> str | None: ...
-
-
-Change = tuple[Place, shapes.State | None, shapes.State | None]
-"""A node, the state it was in, and the one that it is in now."""
+    old: shapes.State | None
+    new: shapes.State | None
+    names: list[str]
 
 
 class Table:
-    """The slots in each domain of one level of the topology."""
+    """The slots in each domain of one level of the topology. `domains` gives each node's by its name."""
 
-    def __init__(self, level: str) -> None:
-        self.level = level
+    def __init__(self, domains: Mapping[str, str]) -> None:
         self.totals: dict[str, int] = {}
+        self._domains = domains
         self._order: list[tuple[int, str]] = []
         self._changed: dict[str, int] = {}  # what a domain had when it was put in order
 
-    def add(self, place: Place, slots: int) -> None:
-        domain = place.domain(self.level)
-        if domain is not None:
-            before = self.totals.get(domain, 0)
-            self._changed.setdefault(domain, before)
-            self.totals[domain] = before + slots
+    def add(self, names: Iterable[str], slots: int) -> None:
+        """Each of these nodes has so many more (or less)."""
+        domains, totals, changed = self._domains, self.totals, self._changed
+        for name in names:
+            domain = domains.get(name)
+            if domain is not None:
+                before = totals.get(domain, 0)
+                totals[domain] = before + slots
+                if domain not in changed:
+                    changed[domain] = before
 
     def holding(self, count: int) -> Iterator[str]:
         """The domains with at least `count` slots, the tightest first."""
@@ -97,10 +96,6 @@ class Index:
             slots = self._counts[state] = shapes.fit(self.shape, state)
         return slots
 
-    def of(self, place: Place) -> int:
-        """Slots of that node now."""
-        return 0 if place.state is None else self.count(place.state)
-
     def names(self, slots: int) -> Iterator[str]:
         """The nodes with just so many slots, in the order in which they are to be used."""
         for state in self._buckets.get(slots, ()):
@@ -111,21 +106,21 @@ class Index:
         for state in self._buckets.get(slots, ()):
             yield state.names[0]
 
-    def table(self, level: str, places: Iterable[Place]) -> Table:
-        """The slots by domain. `places`: all nodes."""
+    def table(self, level: str, domains: Mapping[str, str]) -> Table:
+        """The slots by domain of that level. `domains` gives each node's by its name."""
         table = self.tables.get(level)
         if table is None:
-            table = self.tables[level] = Table(level)
-            for place in places:
-                if slots := self.of(place):
-                    table.add(place, slots)
+            table = self.tables[level] = Table(domains)
+            for slots, bucket in self._buckets.items():
+                for state in bucket:
+                    table.add(state.names, slots)
         return table
 
     def follow(self, log: Sequence[Change]) -> None:
         """Take in what the log has to say since the last time."""
         touched: set[shapes.State] = set()
         sizes, tables = self.sizes, list(self.tables.values())
-        for place, old, new in islice(log, self.seen, None):
+        for old, new, names in islice(log, self.seen, None):
             was = 0 if old is None else self.count(old)
             now = 0 if new is None else self.count(new)
             if was and old is not None:
@@ -133,13 +128,13 @@ class Index:
             if now and new is not None:
                 touched.add(new)
             if was != now:
-                self.total += now - was
+                self.total += (now - was) * len(names)
                 if was:
-                    sizes[was] -= 1
+                    sizes[was] -= len(names)
                 if now:
-                    sizes[now] = sizes.get(now, 0) + 1
+                    sizes[now] = sizes.get(now, 0) + len(names)
                 for table in tables:
-                    table.add(place, now - was)
+                    table.add(names, now - was)
         self.seen = len(log)
         for state in touched:
             self._list(state)
