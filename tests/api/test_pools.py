@@ -199,9 +199,9 @@ class TestShown:
         await machine(rig, 8)
         await change(rig, "research", reserve={"gpus": 4})
         await change(rig, "vision", parent="research", reserve={"gpus": 3})
-        await change(rig, "speech", parent="research")
+        await change(rig, "audio", parent="research")
         await change(rig, "accounting")
-        for pool, devices in (("vision", 2), ("speech", 1), ("default", 1)):
+        for pool, devices in (("vision", 2), ("audio", 1), ("default", 1)):
             job = msgspec.json.decode((await submit(rig, pool=pool, roles=workers(devices))).content)
             claims = [
                 holdings.Holding(
@@ -222,7 +222,7 @@ class TestShown:
             "accounting",
             "default",
             "research",
-            "speech",
+            "audio",
             "vision",
         ]
         told = {
@@ -233,13 +233,13 @@ class TestShown:
             "accounting": (0, 0, 0, 0),
             "default": (1, 1, 1, 0),
             "research": (3, 5, 2, 1),
-            "speech": (1, 1, 1, 0),
+            "audio": (1, 1, 1, 0),
             "vision": (2, 4, 1, 1),
         }
         assert tree["capacity"] == {"gpus": 8.0, "cpus": 1000.0, "memory": 0.0}
         assert tree["notes"] == []
         reserved = {item["pool"]["name"]: item["reserved"].get("gpus") for item in tree["items"]}
-        assert reserved == {"accounting": 0, "default": 4, "research": None, "speech": 0, "vision": 3}
+        assert reserved == {"accounting": 0, "default": 4, "research": None, "audio": 0, "vision": 3}
 
     async def test_lost_nodes_are_said(self, rig: rigs.Rig) -> None:
         await change(rig, "a", reserve={"gpus": 2})
