@@ -172,6 +172,7 @@ TestRooms.settings = hypothesis.settings(max_examples=120, stateful_step_count=2
 def test_nothing_grows_with_time(monkeypatch) -> None:
     """A room that lives for months keeps no memory of what was."""
     monkeypatch.setattr(rooms, "MAX_LOG", 50)
+    monkeypatch.setattr(rooms, "MAX_LAG", 10)
     monkeypatch.setattr(rooms, "MAX_WAYS", 10)
     monkeypatch.setattr(rooms, "MAX_STATES", 30)
     of = tuple(

@@ -19,7 +19,8 @@ from oarlock.spec import holdings, nodes, plans
 
 NOTHING = holdings.Resources()
 MAX_INDEXES = 512
-MAX_LOG = 100_000
+MAX_LOG = 10_000
+MAX_LAG = 1_000
 MAX_WAYS = 20_000
 MAX_STATES = 1000
 
@@ -249,8 +250,7 @@ class Room:
         self._free = [0, 0, 0, 0]
         self._total = [0, 0, 0, 0]
         self._know(tuple(of))
-        self._held = tuple(held)
-        self._change(self._held, 1)
+        self.take(held)
 
     # What there is
 
@@ -323,13 +323,20 @@ class Room:
         if index is None or index.seen < len(self._log):
             self._indexes.pop(shape, None)
             if index is None or self._lags(index):
-                index = indexed.Index(shape, self._states.values(), len(self._log))
+                index = indexed.Index(shape, self._states_for(shape), len(self._log))
                 if len(self._indexes) >= MAX_INDEXES:
                     del self._indexes[next(iter(self._indexes))]
             else:
                 index.follow(self._log)
             self._indexes[shape] = index
         return index
+
+    def _states_for(self, shape: shapes.Shape) -> Iterable[shapes.State]:
+        """Those that may take a task of that shape: of nodes without the devices nothing else needs to be known."""
+        coarse = shape.devices_only
+        if shape == coarse or not (shape.gpus or shape.milli):
+            return self._states.values()
+        return self.index(coarse).states()
 
     def lacks(self, shape: shapes.Shape, count: int) -> bool:
         """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes."""
@@ -348,9 +355,14 @@ class Room:
 
     def rollback(self, mark: int) -> None:
         """Undo what was taken and given back since `mark`."""
+        touched: dict[str, NodeRoom] = {}
+        self._undo(mark, touched)
+        self._move(touched.values())
+
+    def _undo(self, mark: int, touched: dict[str, NodeRoom]) -> None:
         while len(self._done) > mark:
             claims, times = self._done.pop()
-            self._change(claims, -times)
+            self._apply(claims, -times, touched)
 
     def take(self, claims: Iterable[holdings.Holding]) -> None:
         self._do(tuple(claims), 1)
@@ -360,12 +372,14 @@ class Room:
 
     def _do(self, claims: tuple[holdings.Holding, ...], times: int) -> None:
         self._done.append((claims, times))
-        self._change(claims, times)
-        if len(self._log) > MAX_LOG:
-            self._tidy()
-
-    def _change(self, claims: Iterable[holdings.Holding], times: int) -> None:
         touched: dict[str, NodeRoom] = {}
+        self._apply(claims, times, touched)
+        self._move(touched.values())
+        self._absent = {name: node for name, node in self._absent.items() if node.used}
+        self._tidy()
+
+    def _apply(self, claims: Iterable[holdings.Holding], times: int, touched: dict[str, NodeRoom]) -> None:
+        """Take claims, or (-1) give them back. The nodes that are `touched` are to be moved to their states then."""
         free = self._free
         for claim in claims:
             name = claim.node
@@ -380,7 +394,6 @@ class Room:
                 free[1] -= times * amount.memory_bytes
                 free[2] -= times * amount.gpus
                 free[3] -= times * amount.gpu_milli
-        self._move(touched.values())
 
     def _move(self, touched: Iterable[NodeRoom]) -> None:
         """Put nodes among those that have the same left; nowhere where they are not ready."""
@@ -413,8 +426,8 @@ class Room:
 
         Earlier marks mean nothing then. What is the same object as in the last snapshot is not looked at.
         """
-        self.rollback(0)
-        self._tidy()
+        touched: dict[str, NodeRoom] = {}
+        self._undo(0, touched)
         self._know(tuple(of))
         now = {id(one): one for one in running}
         gone = [self._running[key] for key in self._running.keys() - now.keys()]
@@ -425,10 +438,11 @@ class Room:
             if same is not None and same.holdings == one.holdings:
                 del come[one.gang.job]
             else:
-                self._change(one.holdings, -1)
-        self._change(chain.from_iterable(one.holdings for one in come.values()), 1)
-        self._change(self._held, -1)
-        self._held = ()
+                self._apply(one.holdings, -1, touched)
+        self._apply(chain.from_iterable(one.holdings for one in come.values()), 1, touched)
+        self._move(touched.values())
+        self._absent = {name: node for name, node in self._absent.items() if node.used}
+        self._tidy()
 
     def _know(self, of: tuple[nodes.Node, ...]) -> None:
         """Nodes that came, went, or changed."""
@@ -485,15 +499,17 @@ class Room:
         return node, self._kind(node)
 
     def _tidy(self) -> None:
-        """Drop what was only kept to save work, so that nothing grows with time."""
-        self._indexes = {shape: index for shape, index in self._indexes.items() if not self._lags(index)}
+        """Now and then, drop what is only kept to save work, so that nothing grows with time."""
+        if len(self.ways) > MAX_WAYS:
+            self.ways.clear()
+        if len(self._log) <= MAX_LOG:
+            return
+        asked = len(self._log) - MAX_LAG  # an index that lags further behind was not asked for long
+        self._indexes = {shape: index for shape, index in self._indexes.items() if index.seen >= asked}
         for index in self._indexes.values():
             index.follow(self._log)
             index.seen = 0
         self._log.clear()
-        if len(self.ways) > MAX_WAYS:
-            self.ways.clear()
-        self._absent = {name: node for name, node in self._absent.items() if node.used}
         live = {key: state for key, state in self._states.items() if state.names}
         if len(self._states) > 2 * len(live) + MAX_STATES:
             self._states = live

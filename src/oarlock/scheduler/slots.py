@@ -106,6 +106,10 @@ class Index:
         for state in self._buckets.get(slots, ()):
             yield state.names[0]
 
+    def states(self) -> Iterable[shapes.State]:
+        """Those of whose nodes each takes one at least."""
+        return self._listed
+
     def table(self, level: str, domains: Mapping[str, str]) -> Table:
         """The slots by domain of that level. `domains` gives each node's by its name."""
         table = self.tables.get(level)
