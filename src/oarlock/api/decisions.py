@@ -29,7 +29,7 @@ class What(StrEnum):
     RESIZED = "resized"
     MOVED = "moved"
     BATCH = "batch"
-    WISHED = "wished"  # by its owner: halt, resume, cancel
+    OWNER = "owner"  # what its owner wanted: halt, resume, cancel
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def _decision(record: events.Record) -> Decision | None:
         return Decision(
             at=record.at,
             what=What.ADMITTED,
-            text=f"attempt {data.get('attempt')} admitted: {places(data.get('holdings', ()))}",
+            text=f"attempt {data.get('attempt')}: {places(data.get('holdings', ()))}",
             reason=data.get("reason", ""),
             attempt=int(data.get("attempt", 0)),
         )
@@ -113,29 +113,32 @@ def _decision(record: events.Record) -> Decision | None:
 def _wish(record: events.Record) -> Decision:
     intent, by, reason = (record.data.get(name, "") for name in ("intent", "by", "reason"))
     if intent == intents.Intent.PREEMPT:
-        return Decision(at=record.at, what=What.PREEMPTED, text=f"preempted by {by or 'the scheduler'}", reason=reason)
+        return Decision(at=record.at, what=What.PREEMPTED, text=f"by {by or 'the scheduler'}", reason=reason)
     if intent == intents.Intent.RESIZE:
         said, _, why = reason.partition(": ")
         what = What.MOVED if said.startswith("moved") else What.RESIZED
-        return Decision(at=record.at, what=what, text=said or "resized", reason=why)
+        return Decision(at=record.at, what=what, text=said.removeprefix(f"{what} "), reason=why)
     word = {"halt": "halted", "cancel": "canceled", "run": "resumed"}.get(intent, intent)
-    return Decision(at=record.at, what=What.WISHED, text=f"{word} by {by}" if by else word, reason=reason)
+    return Decision(at=record.at, what=What.OWNER, text=f"{word} by {by}" if by else word, reason=reason)
 
 
 def places(claims: Iterable[Mapping[str, Any]]) -> str:
-    """`4 tasks on n0 (GPUs 0-3) and 4 on n1 (GPUs 0-3)`."""
+    """`4 tasks each on n0 and n1 (GPUs 0-3), 1 task on n2`."""
     tasks: dict[str, int] = {}
     devices: dict[str, list[int]] = {}
     for claim in claims:
         node = str(claim["node"])
         tasks[node] = tasks.get(node, 0) + 1
         devices.setdefault(node, []).extend(claim.get("devices", ()))
-    parts: list[str] = []
+    alike: dict[tuple[int, str], list[str]] = {}
     for node, count in tasks.items():
-        unit = f" task{'' if count == 1 else 's'}" if not parts else ""
-        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {_runs(devices[node])})" if devices[node] else ""
-        parts.append(f"{count}{unit} on {node}{held}")
-    return wording.named(parts, "more nodes") or "nothing"
+        alike.setdefault((count, _runs(devices[node])), []).append(node)
+    parts = []
+    for (count, held), nodes in alike.items():
+        each = " each" if len(nodes) > 1 else ""
+        cards = f" (GPU{'' if held.isdigit() else 's'} {held})" if held else ""
+        parts.append(f"{count} task{'' if count == 1 else 's'}{each} on {wording.named(nodes, 'more nodes')}{cards}")
+    return ", ".join(parts) or "nowhere"
 
 
 def _runs(numbers: Iterable[int]) -> str:

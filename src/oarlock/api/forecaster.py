@@ -23,7 +23,7 @@ from oarlock.spec import holdings, jobs, phases, plans, refusals
 from oarlock.store import port as stores
 
 KEPT_S = 2.0
-HISTORY_KEPT_S = 60.0
+HISTORY_KEPT_S = 10.0
 HISTORY_JOBS = 5
 HISTORY_NAMES = 100
 """Names whose history one forecast looks up; the others it knows already, or does without."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.api import decisions, forecaster, jobs, routes
+from oarlock.api import forecaster, jobs, routes
 from oarlock.scheduler import explaining, gangs, wording
 from oarlock.spec import attempts, intents, jobfile, phases, plans, refusals, users
 from oarlock.spec import jobs as nouns
@@ -51,7 +51,8 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     """Three lines. Of a job that waits: for what, with the numbers; who has it, and what would change that; when, and
     its place among those that wait. Of another: where it is, why, and what can be done.
     """
-    where = f"{job.name} is {job.phase}" + (f" since {wording.about(now - job.phase_at)}." if job.phase_at else ".")
+    lately = wording.about(max(0.0, now - job.phase_at))
+    where = f"{job.name} ended {lately} ago: {job.phase}." if job.terminal else f"{job.name} is {job.phase} for {lately}."
     verdict = job.attempt.verdict if job.attempt is not None else None
     if forecast is not None:
         return _waiting(job, forecast, where, now)
@@ -82,19 +83,21 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     place = f"It is {rank} of {forecast.waiting:,} that wait." if forecast.position else ""
     place = "Nobody else waits." if forecast.waiting == 1 else place
     return (
-        f"{job.name} waits since {wording.about(now - job.phase_at)}. {refusal.message}",
+        f"{job.name} has waited {wording.about(max(0.0, now - job.phase_at))}. {refusal.message}",
         " ".join(filter(None, told)) or "Nothing smaller would start it now.",
         " ".join(filter(None, [forecast.expected, place])) or "It can never start as it is.",
     )
 
 
 def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
-    """Where it runs since when, and why there; or why it is being stopped."""
+    """What it holds, since when and why; or why it is being stopped."""
     if job.intent is not intents.Intent.RUN or live.stop is not None:
         return _sentence(job.reason or live.stop_message) or "It is being stopped."
-    held = [{"node": task.node, "devices": task.devices} for task in live.tasks]
+    devices = sum(len(task.devices) for task in live.tasks)
+    held = f"{wording.shown('gpus', devices)} on " if devices else ""
+    nodes = wording.named(dict.fromkeys(task.node for task in live.tasks), "more nodes")
     reason = f": {job.reason.rstrip('.')}" if job.reason else ""
-    return f"Placed {wording.about(now - live.started_at)} ago, {decisions.places(held)}{reason}."
+    return f"It has held {held}{nodes} for {wording.about(max(0.0, now - live.started_at))}{reason}."
 
 
 def _end(job: nouns.Job, now: float) -> str:

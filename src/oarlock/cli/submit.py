@@ -102,18 +102,29 @@ def _tell(client: clients.Client, forecast: plans.Forecast) -> None:
 
 
 def _places(forecast: plans.Forecast) -> list[str]:
-    """A line for each node: `n0: worker-0, worker-1 (GPUs 0, 1)`."""
+    """A line for each node: `n0: worker-0, worker-1 (GPUs 0-1)`."""
     tasks: dict[str, list[str]] = {}
-    devices: dict[str, list[str]] = {}
+    devices: dict[str, list[int]] = {}
     for holding in forecast.placement:
         tasks.setdefault(holding.node, []).append(f"{holding.role}-{holding.index}")
-        devices.setdefault(holding.node, []).extend(map(str, holding.devices))
+        devices.setdefault(holding.node, []).extend(holding.devices)
     lines = []
     for node, names in list(tasks.items())[:SHOWN_NODES]:
-        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {', '.join(devices[node])})" if devices[node] else ""
+        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {_runs(devices[node])})" if devices[node] else ""
         lines.append(f"{node}: {', '.join(names)}{held}")
     more = len(tasks) - len(lines)
     return [*lines, f"and {more} more node{'' if more == 1 else 's'}"] if more > 0 else lines
+
+
+def _runs(numbers: list[int]) -> str:
+    """`0-3, 6`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def _held_by(refusal: refusals.Refusal) -> str:

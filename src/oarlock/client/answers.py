@@ -33,7 +33,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision about a job. `what` is admitted, refused, preempted, resized, moved, batch or wished."""
+    """One decision about a job. `what` is admitted, refused, preempted, resized, moved, batch or owner."""
 
     at: float
     what: str

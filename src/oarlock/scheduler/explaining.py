@@ -9,6 +9,8 @@ why`) gets all of it afresh, with the smallest change tried out (`oarlock.schedu
 
 from __future__ import annotations
 
+import functools
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -34,12 +36,18 @@ DETAILED = 32
 class Scene:
     """What the refusals of one plan have in common, worked out once and only where asked for.
 
-    `room` is the plan's own, in which what was granted so far is taken; without one, what runs is.
+    `room` is the plan's own, in which what was granted so far is taken; without one, what runs is. A `terse` one has no
+    words for what lacks room: for plans of which nobody reads the refusals.
     """
+
+    terse = False
 
     def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
         self.snapshot = snapshot
         self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
+        self._ready: list[rooms.NodeRoom] | None = None
+        self._totals: dict[tuple[str, ...], Numbers] = {}
+        self._free: dict[tuple[str, ...], tuple[holdings.Resources, Numbers, float]] = {}
         self._holders: dict[tuple[str, tuple[str, ...]], tuple[refusals.Holder, ...]] = {}
         self._never: dict[object, refusals.Refusal | None] = {}
         self._empty: rooms.Room | None = None
@@ -52,24 +60,39 @@ class Scene:
             self._empty = rooms.Room([msgspec.structs.replace(node, ready=True) for node in self.snapshot.nodes])
         return self._empty
 
-    def free(self, kinds: Sequence[str] = ()) -> Numbers:
+    @property
+    def ready(self) -> list[rooms.NodeRoom]:
+        if self._ready is None:
+            self._ready = self.room.ready()
+        return self._ready
+
+    def free(self, kinds: tuple[str, ...] = ()) -> Numbers:
         """On nodes that are ready; `gpus` of these types alone, where any are given."""
-        found = usages.numbers(self.room.free())
-        if kinds:
-            found["gpus"] = sum(_devices(one.node, one.free.devices, kinds) for one in self.room.ready())
+        return self._looked(kinds)[1]
+
+    def most_on_one_node(self, kinds: tuple[str, ...] = ()) -> float:
+        """Free GPUs."""
+        return self._looked(kinds)[2]
+
+    def _looked(self, kinds: tuple[str, ...]) -> tuple[holdings.Resources, Numbers, float]:
+        """All nodes are looked at once, and again when something was taken since."""
+        free = self.room.free()
+        found = self._free.get(kinds)
+        if found is None or found[0] != free:
+            each = [_devices(one.node, one.free.devices, kinds) for one in self.ready]
+            numbers = usages.numbers(free) | ({"gpus": sum(each)} if kinds else {})
+            found = self._free[kinds] = free, numbers, max(each, default=0.0)
         return found
 
-    def total(self, kinds: Sequence[str] = ()) -> Numbers:
+    def total(self, kinds: tuple[str, ...] = ()) -> Numbers:
         """Of the nodes that are ready."""
-        return _total([one.node for one in self.room.ready()], kinds)
+        if kinds not in self._totals:
+            self._totals[kinds] = _total([one.node for one in self.ready], kinds)
+        return self._totals[kinds]
 
-    def most_on_one_node(self, kinds: Sequence[str] = ()) -> float:
-        """Free GPUs."""
-        return max((_devices(one.node, one.free.devices, kinds) for one in self.room.ready()), default=0.0)
-
-    def holders(self, resource: str, kinds: Sequence[str] = ()) -> tuple[refusals.Holder, ...]:
+    def holders(self, resource: str, kinds: tuple[str, ...] = ()) -> tuple[refusals.Holder, ...]:
         """Who holds most of a resource (of GPUs of these types), most first."""
-        key = (resource, tuple(kinds))
+        key = (resource, kinds)
         if key not in self._holders:
             self._holders[key] = _holders(self.snapshot, resource, kinds)
         return self._holders[key]
@@ -101,8 +124,10 @@ def newly_impossible(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
 def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refusal:
     """It would fit an emptier cluster: what it needs, what is free, and who holds the rest."""
     needed, kinds = _needed(gang), wording.kinds(gang)
-    if not scene.room.ready():
+    if not scene.ready:
         return _no_nodes(gang, needed, scene, ahead)
+    if scene.terse:
+        return refusals.Refusal(code=Code.NO_CAPACITY, message="", needed=needed, ahead=ahead)
     known = _deep(gang, Code.NO_CAPACITY, needed, ahead)
     if known is not None:
         return known
@@ -300,7 +325,13 @@ def _deep(gang: plans.Gang, code: refusals.Code, needed: Numbers, ahead: int) ->
 
 
 def _needed(gang: plans.Gang) -> Numbers:
-    return usages.numbers(needed(gang))
+    return _numbers(gang.asks)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _numbers(asks: tuple[plans.Ask, ...]) -> Numbers:
+    """Of all asks at their least. Asked for each gang in each round: nobody changes what it gets."""
+    return usages.numbers(sum((ask.amount.times(ask.min) for ask in asks), rooms.NOTHING))
 
 
 def _over(
@@ -350,7 +381,7 @@ def _free_text(gang: plans.Gang, scene: Scene, needed: Numbers, free: Numbers, s
     )
     if not short:
         text += _apart(gang, scene)
-    down = len(scene.snapshot.nodes) - len(scene.room.ready())
+    down = len(scene.snapshot.nodes) - len(scene.ready)
     return f"{text} ({down} of {len(scene.snapshot.nodes)} nodes not ready)" if down else text
 
 
@@ -494,14 +525,29 @@ def _no_such_device(gang: plans.Gang, scene: Scene) -> refusals.Refusal:
 
 
 def _holders(snapshot: plans.Snapshot, resource: str, kinds: Sequence[str]) -> tuple[refusals.Holder, ...]:
-    where = {node.name: node for node in snapshot.nodes} if kinds and resource == "gpus" else {}
-    found = []
-    for job in snapshot.running:
-        held = usages.numbers(_sum(one for one in job.holdings if not where or _has(where.get(one.node), kinds)))
-        if held.get(resource):
-            found.append(refusals.Holder(job.job, job.name, held))
-    found.sort(key=lambda holder: (-holder.amount[resource], holder.job))
-    return tuple(found[:SHOWN_HOLDERS])
+    where = {node.name for node in snapshot.nodes if _has(node, kinds)} if kinds and resource == "gpus" else None
+    of = _OF[resource]
+    held = [
+        (-sum(of(one.amount) for one in job.holdings if where is None or one.node in where), job.job, place)
+        for place, job in enumerate(snapshot.running)
+    ]
+    most = heapq.nsmallest(SHOWN_HOLDERS, (one for one in held if one[0]))
+    jobs = [snapshot.running[place] for _, _, place in most]
+    return tuple(
+        refusals.Holder(
+            job.job,
+            job.name,
+            usages.numbers(_sum(one for one in job.holdings if where is None or one.node in where)),
+        )
+        for job in jobs
+    )
+
+
+_OF: dict[str, Callable[[holdings.Resources], float]] = {
+    "gpus": lambda amount: amount.devices,
+    "cpus": lambda amount: amount.cpus_milli,
+    "memory": lambda amount: amount.memory_bytes,
+}
 
 
 def _held(snapshot: plans.Snapshot) -> Iterable[holdings.Holding]:
@@ -517,8 +563,8 @@ def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
     return sum((claim.amount for claim in claims), rooms.NOTHING)
 
 
-def _has(node: nodes.Node | None, kinds: Sequence[str]) -> bool:
-    return node is not None and any(device.type in kinds for device in node.devices)
+def _has(node: nodes.Node, kinds: Sequence[str]) -> bool:
+    return any(device.type in kinds for device in node.devices)
 
 
 def _devices(node: nodes.Node, count: float, kinds: Sequence[str]) -> float:

@@ -8,6 +8,9 @@ who is stopped is gone after `STOPPING_S`), goes on to the next moment at which 
 - a round in which running gangs may be touched: after `round_s`, and where that changed nothing after twice that, and
   so on; so who waits for its time slice is found, and who waits for an end costs little.
 
+Moments that lie close together, as seen from the beginning (`CLOSE`), are one: nobody reads "in 15 minutes" to the
+second. Gangs behind more than `DEPTH` others are left out.
+
 The **earliest** start is found with the ends that are expected, from progress or from earlier runs. The **latest** is
 found by a second run in which everything lasts until its time-out. None says that it hangs on an end that nobody knows.
 
@@ -28,6 +31,13 @@ from oarlock.spec import holdings, plans, refusals
 Spent = Callable[[], float]
 
 BUDGET_S = 0.25
+EARLIEST_S = 0.17
+"""Of the budget, what the run for the earliest starts may take."""
+
+CLOSE = ((0.0, 1 / 32), (0.06, 1 / 16), (0.12, 1 / 8))
+"""From when on (seconds of the budget spent) which part of the time since the beginning is no difference."""
+
+DEPTH = 256
 HORIZON_S = 24 * 3600.0
 STOPPING_S = 30.0
 """How long a gang that is being stopped is reckoned to hold its devices: the grace that is usual."""
@@ -42,6 +52,7 @@ class Open(StrEnum):
     UNKNOWN = "unknown"  # it hangs on an end that nobody knows
     BEYOND = "beyond"  # later than the horizon
     UNCOMPUTED = "uncomputed"  # the budget was spent
+    DEEP = "deep"  # too many are before it
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -89,11 +100,19 @@ def _verdicts(snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collect
     first = planning.plan(snapshot, now, memo)
     launched = {launch.job: launch for launch in first.launches}
     later = {job for job in asked if job not in launched and not _never(first.refusals.get(job))}
-    earliest = Run(snapshot, now, first, memo, spent, _Expected()).until(later)
+    position = {job: place for place, job in enumerate(_queue(snapshot, first), 1)}
+    if any(place > DEPTH for place in position.values()):
+        first_ones = tuple(gang for gang in snapshot.waiting if position.get(gang.job, 0) <= DEPTH)
+        ahead = msgspec.structs.replace(snapshot, waiting=first_ones)
+    else:
+        ahead = snapshot
+    deep = {job for job in later if position[job] > DEPTH}
+    earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected()).until(later - deep)
     found = {job for job in later if job in earliest.starts}
     bounded = any(job.latest_end is not None for job in snapshot.running)
-    latest = Run(snapshot, now, first, planning.Memo(), spent, _Latest()).until(found) if found and bounded else None
-    position = {job: place for place, job in enumerate(_queue(snapshot, first), 1)}
+    latest = None
+    if found and bounded:
+        latest = Run(ahead, now, first, planning.Memo(), spent, BUDGET_S, _Latest()).until(found)
     told = {}
     book = pricing.Book(snapshot.nodes)
     for job in sorted(asked):
@@ -125,7 +144,7 @@ def _queue(snapshot: plans.Snapshot, first: plans.Plan) -> list[str]:
 def _now(launch: plans.Launch, now: float, book: pricing.Book) -> plans.Forecast:
     return plans.Forecast(
         when=plans.When.NOW,
-        message=f"It starts now: {_where(launch.holdings)}.",
+        message=f"It starts on {_where(launch.holdings)}.",
         expected="It starts now.",
         start=now,
         latest=now,
@@ -146,10 +165,11 @@ def _later(
     start = earliest.starts.get(job)
     bound = latest.starts.get(job) if latest is not None else None
     end = max(bound.at, start.at) if start is not None and bound is not None else None
+    rest = Open.DEEP if position.get(job, 0) > DEPTH else earliest.rest
     return plans.Forecast(
         when=plans.When.LATER,
         message=refusal.message,
-        expected=_expected(start, end, earliest, now),
+        expected=_expected(start, end, _endless(refusal, earliest), rest, now),
         refusal=refusal,
         start=None if start is None else start.at,
         latest=end,
@@ -159,27 +179,30 @@ def _later(
     )
 
 
-def _expected(start: Start | None, latest: float | None, earliest: Found, now: float) -> str:
+def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
+    """Those whose end nobody knows, of those that hold what it needs; of all, where none of these is among them."""
+    holders = {one.name for one in refusal.holders}
+    return [name for name in found.endless if name in holders] or list(found.endless)
+
+
+def _expected(start: Start | None, latest: float | None, endless: list[str], rest: Open, now: float) -> str:
     if start is not None and latest is not None:
         return f"It should start in {wording.span(start.at - now, latest - now)}."
     if start is not None:
         return f"It should start in about {wording.about(start.at - now)}."
-    if earliest.rest is Open.BEYOND:
+    if rest is Open.BEYOND:
         return f"It should start later than in {wording.about(HORIZON_S)}."
-    if earliest.rest is Open.UNCOMPUTED:
+    if rest is Open.UNCOMPUTED:
         return f"When was not worked out: that takes more than {BUDGET_S * 1000:.0f} ms."
-    if earliest.endless:
-        return f"When is unknown: nothing tells when {wording.named(earliest.endless)} will end."
+    if rest is Open.DEEP:
+        return f"When was not worked out: more than {DEPTH} are before it."
+    if endless:
+        return f"When is unknown: nothing tells when {wording.named(endless)} will end."
     return "When is unknown."
 
 
 def _where(claims: tuple[holdings.Holding, ...]) -> str:
-    count: dict[str, int] = {}
-    for claim in claims:
-        count[claim.node] = count.get(claim.node, 0) + 1
-    return wording.named(
-        [f"{tasks} task{'' if tasks == 1 else 's'} on {node}" for node, tasks in count.items()], "more nodes"
-    )
+    return wording.named(dict.fromkeys(claim.node for claim in claims), "more nodes")
 
 
 # Running forward
@@ -219,6 +242,7 @@ class Run:
         first: plans.Plan,
         memo: planning.Memo,
         spent: Spent,
+        budget_s: float,
         ends: _Expected | _Latest,
     ) -> None:
         self._snapshot = snapshot
@@ -226,8 +250,9 @@ class Run:
         self._answer = first
         self._memo = memo
         self._spent = spent
+        self._budget_s = budget_s
         self._ends = ends
-        self._waiting = {gang.job: gang for gang in snapshot.waiting}
+        self._waiting = {gang.job: _refused(gang, first) for gang in snapshot.waiting}
         self._running = {job.job: job for job in snapshot.running}
         self._end: dict[str, float | None] = {
             job.job: now + STOPPING_S if job.stopping else self._due(ends.of(job)) for job in snapshot.running
@@ -248,10 +273,10 @@ class Run:
                 return self._found(Open.UNKNOWN)
             if at > self._began + HORIZON_S:
                 return self._found(Open.UNKNOWN if self._endless() else Open.BEYOND)
-            if self._spent() > BUDGET_S:
+            if self._spent() > self._budget_s:
                 return self._found(Open.UNCOMPUTED)
             self._go_to(at)
-            self._answer = planning.plan(self._present(), at, self._memo)
+            self._answer = planning.plan(self._present(), at, self._memo, words=False)
 
     def _carry_out(self, answer: plans.Plan) -> None:
         for launch in answer.launches:
@@ -291,12 +316,16 @@ class Run:
         self._end[job] = self._now + STOPPING_S
 
     def _next(self) -> float | None:
-        """When anything can change; None: never."""
+        """When anything can change, and what else changes close to that has changed too; None: never."""
         times = [end for end in self._end.values() if end is not None]
         times += [gang.not_before for gang in self._waiting.values() if gang.not_before and gang.not_before > self._now]
         if self._running and self._probe_s <= HORIZON_S:
             times.append(self._now + self._probe_s)
-        return min(times, default=None)
+        if not times:
+            return None
+        close = next(part for since, part in reversed(CLOSE) if self._spent() >= since)
+        first = min(times)
+        return max(at for at in times if at <= first + close * (first - self._began))
 
     def _go_to(self, at: float) -> None:
         self._now = at
@@ -322,6 +351,12 @@ class Run:
 
     def _found(self, rest: Open) -> Found:
         return Found(self._starts, rest, tuple(job.name for job in self._endless()))
+
+
+def _refused(gang: plans.Gang, first: plans.Plan) -> plans.Gang:
+    """With its refusal, so that nobody asks again whether it is possible at all."""
+    refusal = first.refusals.get(gang.job)
+    return gang if refusal is None or gang.refusal is refusal else msgspec.structs.replace(gang, refusal=refusal)
 
 
 def _size(gang: plans.Gang, claims: tuple[holdings.Holding, ...]) -> plans.Size:

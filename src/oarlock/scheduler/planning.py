@@ -21,9 +21,10 @@ class Memo:
         self.room = rooms.Room()
 
 
-def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None) -> plans.Plan:
-    """The plan for `snapshot` at `now` (Unix seconds). Raises InvalidInput where the rules or a pool name a policy or a
-    parameter that there is not.
+def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, words: bool = True) -> plans.Plan:
+    """The plan for `snapshot` at `now` (Unix seconds); without `words` for whoever reads no refusals.
+
+    Raises InvalidInput where the rules or a pool name a policy or a parameter that there is not.
     """
     room = (memo or Memo()).room
     room.follow(snapshot.nodes, snapshot.running)
@@ -31,6 +32,7 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None) -> plan
     usage = usages.Usage(snapshot, sum((amount for _, amount in ready), rooms.NOTHING))
     order = ordering.Order(snapshot, now, usage, ordering.Budgets(ready, usage))
     grants = granting.Granting(snapshot, now, room, usage)
+    grants.scene.terse = not words
     for turns in order.turns.values():
         grants.consider(turns)
     for turn in order:

@@ -62,7 +62,9 @@ class Trial:
         asked = msgspec.structs.replace(
             self._snapshot, waiting=(*self._others, msgspec.structs.replace(gang, refusal=None))
         )
-        return any(launch.job == gang.job for launch in planning.plan(asked, self._now, self._memo).launches)
+        return any(
+            launch.job == gang.job for launch in planning.plan(asked, self._now, self._memo, words=False).launches
+        )
 
 
 def _found(

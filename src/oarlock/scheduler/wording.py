@@ -66,7 +66,7 @@ def plain(value: float) -> str:
 def about(seconds: float) -> str:
     """A time to come, as precisely as it can be meant: `40 s`, `12 min`, `3 h`, `2 d`."""
     size, unit = _unit(seconds)
-    return f"{_rounded(seconds / size)} {unit}"
+    return f"{_rounded(seconds / size) if size > 1 else round(seconds)} {unit}"
 
 
 def span(low_s: float, high_s: float) -> str:
