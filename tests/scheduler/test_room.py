@@ -186,10 +186,10 @@ def test_nothing_grows_with_time(monkeypatch) -> None:
         running = plans.Running(gang=gang, holdings=claims, started_at=0.0)
         room.follow(of, (running,))
         assert len(room._log) <= 60
-        assert len(room._states) <= 2 * len(of) + 40
+        assert len(room._states) <= 2 * len(of) + 30 + 60
         assert len(room.ways) <= 12
         assert not room._done
-        assert all(len(index._counts) <= len(room._states) + 60 for index in room._indexes.values())
+        assert all(len(index._counts) <= len(room._states) + 120 for index in room._indexes.values())
 
 
 def test_what_is_held_of_a_node_that_went_is_held_when_it_is_back() -> None:
