@@ -1,11 +1,13 @@
 """Scenarios as text: a cluster, jobs arriving, and what the scheduler says. The language of `scenarios/*.txt`.
 
-    node NAME cpus=4 gpus=2:h100 memory=16Gi rack=r1 ports=20000-20099 down
+    node NAME cpus=4 gpus=2:h100 memory=16Gi rack=r1 nvlink=d1 zone=z price=3 ports=20000-20099 down
     pool NAME limit.gpus=4 parent=NAME
     running JOB tasks=2 cpus=1 gpus=1 on=NODE pool=P end=120
     job JOB tasks=2 cpus=1 gpus=1 type=h100,a100 gpu_memory=40Gi priority=60 spread same=rack required not_before=50
+        gpus=0.5 mixed ps=2 ps_cpus=1 beside|apart
     plan now=0         what follows the line `----` is the plan, one line a job
     forecast JOB now=0
+    place JOB keep=NODE,NODE prefer=NODE    where it goes, whoever else waits, and it runs there from now on
     start JOB          what was planned for JOB runs from now on (end=T: until T)
     finish JOB
 
@@ -16,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oarlock.scheduler import forecasting, planning
+from oarlock.scheduler import forecasting, placement, planning
+from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
 
 
@@ -53,7 +56,8 @@ class Cluster:
             name=name,
             capacity=_amount(options | {"gpus": count}),
             devices=devices,
-            domains={level: options[level] for level in ("rack", "zone") if level in options},
+            domains={level: options[level] for level in ("nvlink", "rack", "zone") if level in options},
+            price_per_h=float(options.get("price", "0")),
             ports=tuple(int(port) for port in ports.split("-")) if ports else None,  # type: ignore[arg-type]
             ready="down" not in options,
         )
@@ -74,16 +78,22 @@ class Cluster:
             gpu_types=tuple(options["type"].split(",")) if "type" in options else (),
             gpu_memory_bytes=quantities.memory_bytes(options.get("gpu_memory", "0")),
         )
+        asks = (ask,)
+        if "ps" in options:
+            servers, cpus = int(options["ps"]), quantities.cpus_milli(options.get("ps_cpus", "1"))
+            asks += (plans.Ask(role="ps", count=servers, min=servers, max=servers, amount=holdings.Resources(cpus)),)
         same = options.get("same")
         self.waiting[name] = plans.Gang(
             job=name,
             name=name,
             pool=options.get("pool", "default"),
-            asks=(ask,),
+            asks=asks,
             submitted_at=float(options.get("at", len(self.waiting))),
             priority=int(options.get("priority", "50")),
             placement=jobfile.Placement.SPREAD if "spread" in options else jobfile.Placement.PACK,
             topology=jobfile.Topology(same=jobfile.Domain(same), required="required" in options) if same else None,
+            mixed="mixed" in options,
+            beside="beside" in options if {"beside", "apart"} & set(options) else None,
             not_before=float(options["not_before"]) if "not_before" in options else None,
         )
 
@@ -129,6 +139,20 @@ class Cluster:
             expected_end=float(end) if end else None,
         )
 
+    def _place(self, name: str, options: dict[str, str]) -> str:
+        gang = self.waiting[name]
+        room = rooms.Room()
+        room.follow(tuple(self.nodes.values()), tuple(self.running.values()))
+        keep, prefer = (tuple(options.get(which, "").split(",")) for which in ("keep", "prefer"))
+        claims = placement.place(gang, room, keep=frozenset(keep), prefer=prefer)
+        if claims is None:
+            fitting, widest = placement.most(gang, room), placement.widest(gang, room)
+            at_most = f"; {widest.level} {widest.name} takes {widest.tasks}" if widest is not None else ""
+            return f"{name}: no place, {fitting} of {len(gang.tasks)} tasks would fit{at_most}"
+        del self.waiting[name]
+        self.running[name] = plans.Running(gang=gang, holdings=claims, started_at=0.0)
+        return f"{name}: {_places(claims)}"
+
     def _finish(self, name: str, _: dict[str, str]) -> None:
         del self.running[name]
 
@@ -140,26 +164,34 @@ class Cluster:
 
 
 def _amount(options: dict[str, str]) -> holdings.Resources:
+    gpus = float(options.get("gpus", "0"))
     return holdings.Resources(
         cpus_milli=quantities.cpus_milli(options.get("cpus", "0")),
         memory_bytes=quantities.memory_bytes(options.get("memory", "0")),
-        gpus=int(options.get("gpus", "0")),
+        gpus=int(gpus),
+        gpu_milli=round(gpus % 1 * 1000),
     )
 
 
 def _told(answer: plans.Plan, name: str) -> str:
     launch = next((launch for launch in answer.launches if launch.job == name), None)
     if launch is not None:
-        places = ", ".join(
-            claim.node
-            + (f"[{','.join(str(device) for device in claim.devices)}]" if claim.devices else "")
-            + (f":{claim.ports[0]}-{claim.ports[-1]}" if claim.ports else "")
-            for claim in sorted(launch.holdings, key=lambda claim: claim.index)
-        )
-        return f"{name}: starts on {places}"
+        return f"{name}: starts on {_places(launch.holdings)}"
     refusal = answer.refusals[name]
     change = f" {refusal.change}" if refusal.change else ""
     return f"{name}: {refusal.code}: {refusal.message}{change}"
+
+
+def _places(claims: tuple[holdings.Holding, ...]) -> str:
+    """By role and index; a role other than `worker` is named."""
+    roles: dict[str, list[str]] = {}
+    for claim in sorted(claims, key=lambda claim: claim.index):
+        devices = f"[{','.join(str(device) for device in claim.devices)}]" if claim.devices else ""
+        ports = f":{claim.ports[0]}-{claim.ports[-1]}" if claim.ports else ""
+        roles.setdefault(claim.role, []).append(claim.node + devices + ports)
+    return "; ".join(
+        ("" if role == "worker" else f"{role} ") + ", ".join(roles[role]) for role in sorted(roles, reverse=True)
+    )
 
 
 def blocks(text: str) -> Iterator[tuple[list[str], str]]:

@@ -21,7 +21,7 @@ def situations(draw: st.DrawFn, roles: int = 1) -> tuple[list[nodes.Node], list[
     return of, draw(clusters.held(of)), draw(clusters.gangs(roles=roles))
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(situations(), st.frozensets(st.sampled_from(["n0", "n1", "n2"])))
 def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None:
     of, held, gang = situation
@@ -33,7 +33,7 @@ def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None
         assert not keep & {claim.node for claim in claims}
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(situations(roles=3))
 def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     of, held, gang = situation
@@ -47,7 +47,7 @@ def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     assert placement.most(gang, room) <= len(gang.tasks)
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=120)
 @hypothesis.given(situations())
 def test_packed_takes_the_fewest_nodes(situation) -> None:
     """Of one type where one will do, of nodes without GPUs where those will do, within its domain if it is in one."""
@@ -74,7 +74,7 @@ def test_packed_takes_the_fewest_nodes(situation) -> None:
     assert len(used) == reference.Cluster(of, held).fewest(gang, types, among)
 
 
-@hypothesis.settings(max_examples=200)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(situations())
 def test_spread_is_even(situation) -> None:
     """No node has two more tasks than another one that could take one of them."""
@@ -93,7 +93,7 @@ def test_spread_is_even(situation) -> None:
     assert all(tasks[more] - tasks[less] < 2 or tasks[less] == slots[less] for more in tasks for less in tasks)
 
 
-@hypothesis.settings(max_examples=200)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(situations(roles=2), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> None:
     of, held, gang = situation
@@ -103,7 +103,7 @@ def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> N
     assert placement.place(gang, rooms.Room(of, held)) == first
 
 
-@hypothesis.settings(max_examples=200)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(situations())
 def test_as_many_as_fit_are_as_many_as_it_says(situation) -> None:
     """`most` and `slots` agree with a plain count; a gang of just so many tasks fits, and with one more it does not."""
