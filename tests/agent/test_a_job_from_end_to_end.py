@@ -200,7 +200,16 @@ def test_progress_checkpoints_and_metrics_flow(rig):
     digest = hashlib.sha256(manifest.encode()).hexdigest()
     events = [
         {"event": "hello", "library": "1", "can_rejoin": True, "can_stack": True},
-        {"event": "progress", "step": 5, "loss": 0.5},
+        {
+            "event": "progress",
+            "step": 5,
+            "loss": 0.5,
+            "step_s": 0.25,
+            "sync_s": 0.1,
+            "local": 8,
+            "noise": 90.5,
+            "odd": 1,
+        },
         {"event": "checkpoint", "step": 5, "path": str(checkpoint), "manifest_sha256": digest, "bytes": 9},
         {"event": "checkpoint", "step": 6, "path": str(checkpoint), "manifest_sha256": "0" * 64, "bytes": 9},
     ]
@@ -218,7 +227,8 @@ def test_progress_checkpoints_and_metrics_flow(rig):
     (posted,) = rig.server.checkpoints
     assert (posted["step"], posted["manifest"]) == (5, {"format": 1, "step": 5})
     reports = rig.server.reports
-    assert next(r["progress"] for r in reports if r.get("progress"))["loss"] == 0.5
+    progress = next(r["progress"] for r in reports if r.get("progress"))
+    assert progress == {"step": 5, "loss": 0.5, "step_s": 0.25, "sync_s": 0.1, "local": 8, "noise": 90.5}
     assert next(r["hello"] for r in reports if r.get("hello"))["can_rejoin"] is True
     assert bytes(rig.server.metrics["0"]) == bytes(range(256)) * 8192
     assert "does not have the digest" in (rig.directory / "agent.log").read_text()
@@ -233,6 +243,21 @@ def test_a_new_round_is_written_for_the_survivors(rig):
     rigs.until(path.exists, "the second round")
     assert json.loads(path.read_text()) == {"round": 2, "processes": [{"env": {"RANK": "7"}}], "restore": []}
     assert (rig.directory / "hostfile").read_text() == "b\n"
+
+
+def test_another_batch_size_is_written_for_whoever_follows(rig):
+    rig.begin("exec sleep 1000")
+    rig.server.wait_for(lambda: rig.server.phases() == ["PROCESSING"])
+    path = rig.directory / "report/batch.json"
+    assert not path.exists()
+    for batch in ({"local": 32, "accumulate": 2}, {"local": 64, "accumulate": 1, "later": "x"}):
+        rig.server.order(batch=batch)
+        told = {"local": batch["local"], "accumulate": batch["accumulate"]}
+        rigs.until(lambda told=told: path.exists() and json.loads(path.read_text()) == told, "the decision")
+    rig.server.order(batch="much")
+    rig.server.order(stop={"grace_s": 1})
+    rig.finish()
+    assert json.loads(path.read_text())["local"] == 64
 
 
 def test_the_same_sources_make_the_same_bytes(tmp_path, agent):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 
 import pytest
 from tests.api import rig as rigs
 
 from oarlock.api import inbox as inboxes
-from oarlock.spec import attempts, events, jobs
+from oarlock.spec import attempts, curves, events, jobs
 
 REGISTER = {"pid": 1, "host": "h", "address": "127.0.0.1", "ports": [20000, 20001], "agent_version": "1", "python": "3"}
 
@@ -188,6 +189,63 @@ async def test_progress_is_gathered_and_a_phase_is_not(rig: rigs.Rig, monkeypatc
     job = await rig.store.read(lambda view: view.job(key.job))
     assert job.live.tasks[0].progress.step == 19
     assert job.version - version <= 3
+
+
+async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(rig: rigs.Rig) -> None:
+    job = await gang(rig, 1)
+    key = rigs.key_of(job)
+    await register(rig, key)
+    told = {
+        "step": 3,
+        "time": 1.0,
+        "step_s": 0.5,
+        "sync_s": 0.2,
+        "ranks": 2,
+        "local": 32,
+        "accumulate": 4,
+        "noise": 900,
+    }
+    odd = {"step": 4, "time": 2.0, "step_s": -1, "sync_s": 1e300, "ranks": 0, "local": 2**40, "noise": 1e400}
+    async with rig.as_task(key) as http:
+        await http.post("/agent/v1/report", json={"phase": "PROCESSING", "progress": told})
+        await rig.services.inbox.drain()
+        kept = (await rig.store.read(lambda view: view.job(key.job))).live.tasks[0].progress
+        assert (kept.step_s, kept.sync_s, kept.ranks, kept.local, kept.accumulate, kept.noise) == (
+            0.5,
+            0.2,
+            2,
+            32,
+            4,
+            900,
+        )
+        body = json.dumps({"progress": odd}).replace("Infinity", "1e308")
+        answer = await http.post("/agent/v1/report", content=body)
+        assert answer.status_code == 200
+        await rig.services.inbox.drain()
+        kept = (await rig.store.read(lambda view: view.job(key.job))).live.tasks[0].progress
+    assert (kept.step, kept.step_s, kept.sync_s, kept.ranks, kept.local, kept.noise) == (
+        4,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+async def test_a_batch_size_that_was_decided_is_ordered_at_once(rig: rigs.Rig) -> None:
+    job = await gang(rig, 1)
+    key = rigs.key_of(job)
+    await register(rig, key)
+    async with rig.as_task(key) as http:
+        now = (await http.get("/agent/v1/orders", params={"seen": ""})).json()
+        assert now.get("batch") is None
+        waiting = asyncio.create_task(http.get("/agent/v1/orders", params={"seen": now["version"], "wait": 60}))
+        await asyncio.sleep(0.05)
+        await rig.happen(job.id, events.BatchDecided(attempt=1, batch=curves.Batch(64, 2)))
+        async with asyncio.timeout(WOKEN_S):
+            told = (await waiting).json()
+    assert told["batch"] == {"local": 64, "accumulate": 2}
 
 
 async def test_an_exit_is_in_the_record_when_it_is_answered(rig: rigs.Rig) -> None:

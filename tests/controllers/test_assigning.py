@@ -8,7 +8,7 @@ from tests.controllers.plant import machine
 from tests.lifecycle import script
 
 from oarlock.controllers import assigning
-from oarlock.spec import assignments, attempts, holdings, jobs, roles, tasktokens
+from oarlock.spec import assignments, attempts, curves, holdings, jobs, roles, tasktokens
 
 SETTINGS = assigning.Settings(
     server="http://127.0.0.1:7317",
@@ -91,6 +91,18 @@ def test_results_lie_in_the_servers_place_where_the_job_says_nothing() -> None:
     without = msgspec.structs.replace(SETTINGS, results=None)
     task = attempts.Task(role=roles.RoleName.WORKER, index=0)
     assert assigning.assignment(job("{}"), 1, task, None, without).uploads is None
+
+
+def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:
+    asked = job("{batch: {size: 64, max: 256}, roles: {worker: {}}}")
+    assert told(asked).env["OARLOCK_BATCH_SIZE"] == "64"
+    assert "OARLOCK_LOCAL_BATCH" not in told(asked).env
+    live = attempts.Attempt(number=3, started_at=0.0, batch=curves.Batch(32, 2))
+    env = told(job("{batch: {size: 64}}", attempts=(live,))).env
+    assert (env["OARLOCK_LOCAL_BATCH"], env["OARLOCK_ACCUMULATE"]) == ("32", "2")
+    earlier = msgspec.structs.replace(live, number=2)
+    assert "OARLOCK_LOCAL_BATCH" not in told(job("{batch: {size: 64}}", attempts=(earlier,))).env
+    assert not any("BATCH" in name for name in told(job("{}")).env)
 
 
 def gang_of(one: jobs.Job, workers: int = 2) -> list[attempts.Task]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,41 @@ def remember(folder: Path, total_steps: int, expected: dict[str, Any]) -> None:
         assert mine.seen == expected["mine"][world.rank], mine.seen
         for _ in session.steps():
             mine.seen = [world.rank]
+
+
+def adapt(folder: Path, *, change: dict[int, str], total_steps: int | None = None, epochs: int | None = None) -> None:
+    """A script that leaves its batch size to the scheduler. After step S the chief's agent writes `change[S]`."""
+    world = train.init()
+    torch.manual_seed(3)
+    model = train.data_parallel(nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    images, labels = examples(96)
+    batches = train.Batches((images, labels, torch.arange(96)), 8, seed=1)
+    seen: list[tuple[int, int, list[int]]] = []
+    options: dict[str, Any] = {"total_steps": total_steps, "adapt": True, "checkpoints": folder / "checkpoints"}
+    with train.Session(model=model, optimizer=optimizer, batches=batches, **options) as session:
+        for x, y, which in session.steps(batches, epochs=epochs):
+            session.backward(nn.functional.cross_entropy(model(x), y))
+            seen.append((session.step, batches.epoch, which.tolist()))
+            if session.accumulating:
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+            if world.is_chief and session.step in change:
+                report = Path(os.environ["OARLOCK_REPORT"])
+                (report / "batch.json~").write_text(change[session.step])
+                (report / "batch.json~").rename(report / "batch.json")
+    kept = {"model": model.state_dict(), "seen": seen, "batch": (session.batch.local, session.batch.accumulate)}
+    torch.save({**kept, "gain": session.gain, "total": session.total_steps}, folder / f"adapted-{world.rank}.pt")
+
+
+def drag(folder: Path, total_steps: int, slow_rank: int) -> None:
+    """One rank dawdles before each backward pass: the other waits for its gradients."""
+    world = train.init()
+    model = train.data_parallel(nn.Linear(6, 3))
+    batches = train.Batches(examples(96), 8, seed=1)
+    with train.Session(model=model, batches=batches, total_steps=total_steps) as session:
+        for x, y in session.steps(batches):
+            if world.rank == slow_rank:
+                time.sleep(0.05)
+            nn.functional.cross_entropy(model(x), y).backward()

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 READ_BYTES = 256 << 10
 LONGEST_LINE_BYTES = 1 << 20
 HELLO_FIELDS = ("library", "can_rejoin", "can_stack")
-PROGRESS_FIELDS = ("time", "step", "total_steps", "examples_per_s", "loss", "epoch")
+PROGRESS_FIELDS = (
+    *("time", "step", "total_steps", "examples_per_s", "loss", "epoch"),
+    *("step_s", "sync_s", "ranks", "local", "accumulate", "noise"),
+)
 LONGEST_TEXT = 200
 
 

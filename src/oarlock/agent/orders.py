@@ -1,11 +1,14 @@
-"""The long poll for orders, and the two that need no decision of main: stacks, and a new round of the membership."""
+"""The long poll for orders, and those that need no decision of main: stacks, a new round of the membership, another
+batch size.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
-from oarlock.agent import client, rendezvous
+from oarlock.agent import client, files, rendezvous
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class Orders:
     ) -> None:
         self._task, self._connect, self._board, self._reach, self._journal = task, connect, board, reach, journal
         self._stacks_done: object = None
+        self._batch_told: object = None
         self._started = False
 
     def start(self) -> None:
@@ -62,8 +66,20 @@ class Orders:
         if request is not None and request != self._stacks_done and self._board.phase is not None:
             self._stacks_done = request
             threading.Thread(target=self._send_stacks, args=(request,), name="stacks", daemon=True).start()
+        batch = orders.get("batch")
+        if isinstance(batch, dict) and batch != self._batch_told:
+            self._tell_batch(batch)
         if current is not None and int(orders.get("round") or 0) > current.round:
             self._next_round(server, int(orders["round"]))
+
+    def _tell_batch(self, batch: dict[str, object]) -> None:
+        """The library in the user's process looks for it there, where the script has chosen to follow."""
+        told = {name: batch[name] for name in ("local", "accumulate") if isinstance(batch.get(name), int)}
+        try:
+            files.write_json(os.path.join(self._task.report, "batch.json"), told)
+            self._batch_told = batch
+        except OSError as error:
+            self._journal.say(f"the batch size could not be written: {error}")
 
     def _send_stacks(self, request: object) -> None:
         from oarlock.agent import stacks  # rarely asked for

@@ -30,6 +30,8 @@ MANIFEST_LIMIT_BYTES = 40 << 20
 MAX_STACK_CHARACTERS = 64 * 1024
 MAX_STACKS = 64
 MAX_DETAIL_CHARACTERS = 500
+MAX_MEASURE = 1e12
+MAX_COUNT = 1 << 20
 _STREAM = re.compile(r"(stdout|stderr)\.\d{1,4}")
 _REPORTED = {phase.value: phase for phase in (phases.Phase.DOWNLOADING, phases.Phase.PROCESSING, phases.Phase.STORING)}
 
@@ -67,6 +69,12 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_s: float | None = None
     loss: float | None = None
     epoch: float | None = None
+    step_s: float | None = None
+    sync_s: float | None = None
+    ranks: int | None = None
+    local: int | None = None
+    accumulate: int | None = None
+    noise: float | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -378,7 +386,22 @@ def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | Non
         examples_per_s=told.examples_per_s,
         loss=told.loss,
         epoch=told.epoch,
+        step_s=_measure(told.step_s),
+        sync_s=_measure(told.sync_s),
+        ranks=_count(told.ranks),
+        local=_count(told.local),
+        accumulate=_count(told.accumulate),
+        noise=_measure(told.noise),
     )
+
+
+def _measure(value: float | None) -> float | None:
+    """What a user's process writes may be anything: a decision is made of plausible numbers only."""
+    return value if value is not None and 0 <= value < MAX_MEASURE else None
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and 0 < value <= MAX_COUNT else None
 
 
 def _urgent(job: jobs.Job, key: attempts.TaskKey, reported: events.TaskReported) -> bool:

@@ -59,7 +59,7 @@ def assignment(
         helper=settings.helper,
         command=_HOLD if _holds_slots(spec, task.role) else spec.command,
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
-        env=_environment(job, settings),
+        env=_environment(job, attempt, settings),
         path_env=job.shell,
         grace_s=quantities.seconds(spec.grace),
         orphan_timeout_s=settings.orphan_timeout_s,
@@ -104,11 +104,19 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
     return assignments.Upload("results", f"{place.rstrip('/')}/{task.name}")
 
 
-def _environment(job: jobs.Job, settings: Settings) -> dict[str, str]:
-    """The job's own variables, and where and how often it is to keep checkpoints."""
+def _environment(job: jobs.Job, attempt: int, settings: Settings) -> dict[str, str]:
+    """The job's own variables, where and how often it is to keep checkpoints, and its batch size where that is ours to
+    decide.
+    """
     asked = job.spec.checkpoint
     env = dict(job.spec.env)
     env["OARLOCK_JOB_NAME"] = job.name
+    if job.spec.batch is not None:
+        env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
+    live = job.live
+    if live is not None and live.number == attempt and live.batch is not None:
+        env["OARLOCK_LOCAL_BATCH"] = str(live.batch.local)
+        env["OARLOCK_ACCUMULATE"] = str(live.batch.accumulate)
     place = settings.checkpoints if asked.to is None or _elsewhere(asked.to) else _path(asked.to)
     if place is not None:
         env["OARLOCK_CHECKPOINTS"] = f"{place.rstrip('/')}/{job.id}"

@@ -26,6 +26,7 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
         stacks=live.stacks_request if asked else None,
         round=live.round,
         release=leave_at is not None and now >= leave_at,
+        batch=assignments.Batch(live.batch.local, live.batch.accumulate) if live.batch is not None else None,
     )
     digest = hashlib.sha256(msgspec.json.encode(unversioned)).hexdigest()[:16]
     return msgspec.structs.replace(unversioned, version=digest)

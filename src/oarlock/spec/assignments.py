@@ -77,6 +77,11 @@ class Stop(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Batch(msgspec.Struct, frozen=True):
+    local: int
+    accumulate: int
+
+
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """What a task's agent is to do. Derived from the job at every asking; `version` is a digest of the rest."""
 
@@ -85,3 +90,4 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     stacks: int | None = None
     round: int = 0
     release: bool = False
+    batch: Batch | None = None

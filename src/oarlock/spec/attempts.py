@@ -48,8 +48,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     examples_per_s: float | None = None
     loss: float | None = None
     epoch: float | None = None
-    step_s: float | None = None  # mean seconds of a step since the last report
+    step_s: float | None = None  # mean seconds of a step since the last report; of its last part, where it has several
     sync_s: float | None = None  # of that, waiting for the exchange of gradients
+    ranks: int | None = None  # processes that train together
     local: int | None = None  # examples that each process takes at once
     accumulate: int | None = None
     noise: float | None = None  # gradient noise scale, in examples

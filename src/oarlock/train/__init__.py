@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from oarlock.train.allotment import Batch
     from oarlock.train.batches import Batches
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
     from oarlock.train.hooks import Hook
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
+    "Batch": "allotment",
     "Batches": "batches",
     "CheckpointError": "errors",
     "Hook": "hooks",
@@ -53,6 +55,7 @@ _HOMES = {
 
 __all__ = [
     "AllReduce",
+    "Batch",
     "Batches",
     "CheckpointError",
     "Hook",

@@ -96,6 +96,14 @@ class Batches:
         self.last = not self._batches_from(self._taken)
         return _moved(batch, self._device)
 
+    def resize(self, batch_size: int) -> None:
+        """Another number of examples for each rank, from the next batch on; all ranks at the same batch.
+
+        Where it does not go even once into an epoch, the largest that does is taken.
+        """
+        most = max(1, self._length // self._world.world_size) if self._drop_last else batch_size
+        self.batch_size, self._stream = min(batch_size, most), None
+
     def state_dict(self) -> dict[str, int]:
         return {"seed": self._seed, "length": self._length, "epoch": self.epoch, "taken": self._taken}
 

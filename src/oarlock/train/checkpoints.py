@@ -56,6 +56,7 @@ class Restored:
     shared: dict[str, Any]
     own: dict[str, Any] | None
     world_size: int
+    noise: float | None = None  # the gradients', when it was saved
 
 
 class Checkpoints:
@@ -149,7 +150,9 @@ class Checkpoints:
             ours = chiefs if self._world.is_chief else _read_shard(path / manifest.shards[self._world.rank].file)
             own = ours["own"]
         self._good = path
-        return Restored(path, manifest.step, chiefs["shared"], own, manifest.world_size)
+        noise = manifest.meta.get("noise")
+        known = float(noise) if isinstance(noise, (int, float)) else None
+        return Restored(path, manifest.step, chiefs["shared"], own, manifest.world_size, known)
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
         """The chief makes the directory, where the shards of all ranks will fit; what keeps it from that, else None."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from oarlock.train.pace import Mean
     from oarlock.train.reports import Row
 
 TERMINAL_EVERY_S = 0.5
@@ -16,7 +17,11 @@ PLAIN_EVERY_S = 10.0
 
 @dataclass
 class Progress:
-    """`step` steps are done of `total_steps`; `examples` of all ranks together; None where not known."""
+    """`step` steps are done of `total_steps`; `examples` of all ranks together; None where not known.
+
+    `pace` tells the seconds of a step since it was last asked; `local` and `accumulate` the batch size that it is of,
+    `ranks` how many processes train together; `measure_noise` is asked for the gradients' noise whenever it is told.
+    """
 
     step: int = 0
     total_steps: int | None = None
@@ -24,6 +29,12 @@ class Progress:
     examples_per_s: float | None = None
     loss: float | None = None
     epoch: int | None = None
+    ranks: int | None = None
+    local: int | None = None
+    accumulate: int | None = None
+    noise: float | None = None
+    pace: Mean | None = None
+    measure_noise: Callable[[], float | None] | None = None
 
     def note(self, rows: Sequence[Row]) -> None:
         """Take the last `loss` among these rows."""
@@ -36,9 +47,29 @@ class Progress:
         """The fields of a progress event: step and total_steps always, the others where known. NaN is no JSON, hence
         left out.
         """
-        known = {"examples_per_s": self.examples_per_s, "loss": self.loss, "epoch": self.epoch}
+        known: dict[str, float | None] = {
+            "examples_per_s": self.examples_per_s,
+            "loss": self.loss,
+            "epoch": self.epoch,
+            **self._speed(),
+        }
         finite = {name: value for name, value in known.items() if value is not None and value - value == 0}
         return {"step": self.step, "total_steps": self.total_steps, **finite}
+
+    def _speed(self) -> dict[str, float | None]:
+        """What a scheduler wants to know; empty where no step was counted since the last time."""
+        mean = self.pace.since() if self.pace is not None else None
+        if mean is None:
+            return {}
+        self.noise = self.measure_noise() if self.measure_noise is not None else None
+        return {
+            "step_s": mean[0],
+            "sync_s": mean[1],
+            "ranks": self.ranks,
+            "local": self.local,
+            "accumulate": self.accumulate,
+            "noise": self.noise,
+        }
 
     def text(self) -> str:
         of = f"/{self.total_steps}" if self.total_steps else ""

@@ -14,6 +14,7 @@ anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -27,14 +28,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import agreement, errors, failpoints, manifests, rng
+from oarlock.train import agreement, allotment, errors, failpoints, manifests, pace, rng
 from oarlock.train import world as worlds
+from oarlock.train.allotment import Batch
 from oarlock.train.batches import Batches
 from oarlock.train.checkpoints import Checkpoints, Restored
 from oarlock.train.hooks import Hook
 from oarlock.train.progress import Line
 from oarlock.train.reports import VERSION, MetricFrames, Reports, Sink
-from oarlock.train.strategies.allreduce import broadcast
+from oarlock.train.strategies.allreduce import AllReduce, broadcast, strategy_of
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.tensorboard import EventFile
 
@@ -59,7 +61,8 @@ class Session:
     OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) the job decides. Without a directory nothing is saved.
     `total_steps` ends the steps. `per_rank` is state that differs between ranks; it is dropped when their number
     changes. `logdir` is where TensorBoard's event files go (else OARLOCK_TENSORBOARD). `resume=False` begins at the
-    first step.
+    first step. `adapt=True` lets the scheduler choose the batch size, where the job file says so: the kept `Batches`
+    take it up, `backward` and `accumulating` keep to its parts, and `gain` says what it is worth.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Session:
         per_rank: Mapping[str, Any] | None = None,
         logdir: str | os.PathLike[str] | None = None,
         resume: bool = True,
+        adapt: bool = False,
         **state: Any,
     ) -> None:
         for name, value in (*state.items(), *(per_rank or {}).items()):
@@ -86,11 +90,20 @@ class Session:
         environ = os.environ
         self.world = worlds.init()
         self.step = 0  # steps done; within the body, the number of the step being taken, from 1
-        self.total_steps = total_steps
+        self.total_steps = self._limit = total_steps
         self._state = state
         self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
         self._hooks, self._strategy, self._resume = tuple(hooks), strategy, resume
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
+        self._models = [each for each in state.values() if isinstance(each, nn.Module)]
+        self._adapt, self._allotment = adapt, allotment.Allotment(environ)
+        self._parts_left = 0  # of the step being taken, after the present one
+        self._noise: float | None = None  # the same on every rank
+        self._pace = pace.Pace()
+        self._told = (0, 0.0)  # exchanges and waiting, by the end of the last step
+        self.batch = Batch(self._batches.batch_size) if self._batches is not None else None
+        self._taken: Batch | None = None  # the decision that was taken up last
+        self._epochs: tuple[int, Batches] | None = None
         self._every_steps = every_steps if "OARLOCK_CHECKPOINT_EVERY_S" not in environ else None
         default_s = EVERY_S if self._every_steps is None else None
         self._every_s = float(environ.get("OARLOCK_CHECKPOINT_EVERY_S") or 0) or every_s or default_s
@@ -109,6 +122,30 @@ class Session:
     def should_stop(self) -> bool:
         """True once all ranks have agreed to stop, or all steps are done. The same on every rank."""
         return self._stop != agreement.GO_ON or (self.total_steps is not None and self.step >= self.total_steps)
+
+    @property
+    def accumulating(self) -> bool:
+        """True in those parts of a step after which the optimizer is not to step yet. Only with `adapt`."""
+        return self._parts_left > 0
+
+    @property
+    def gain(self) -> float:
+        """By how much more a step brings forward than one at the batch size that the job began with: what to multiply
+        the learning rate with (AdaScale SGD, arXiv 2007.05105). 1 while the gradients' noise is not known.
+        """
+        initial, batch = self._allotment.initial, self.batch
+        if initial is None or batch is None or not self._noise:
+            return 1.0
+        total = batch.local * batch.accumulate * self.world.world_size
+        return total / initial * (self._noise + initial) / (self._noise + total)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """`loss.backward()`; where a step has several parts, of their mean, with one exchange at the last of them."""
+        with contextlib.ExitStack() as held_back:
+            for strategy in self._strategies() if self.accumulating else ():
+                held_back.enter_context(strategy.no_sync())
+            parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
+            (loss / parts if parts > 1 else loss).backward()
 
     def request_stop(self) -> None:
         """End the training well: all ranks stop after the same step. Any rank may ask."""
@@ -135,12 +172,12 @@ class Session:
                 "steps(epochs=...) needs oarlock.train.Batches, which know where an epoch ends; or use total_steps="
             )
         if epochs is not None and isinstance(batches, Batches):
-            ends = self.step + batches.remaining(epochs)
-            self.total_steps = ends if self.total_steps is None else min(ends, self.total_steps)
-            if self._reports:
-                self._reports.progress.total_steps = self.total_steps
+            self._epochs = epochs, batches
+            self._count_steps()
         stream = None if batches is None else iter(batches)
+        self._pace.anew(cold=True)
         while not self.should_stop:
+            self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
             try:
                 batch = next(stream) if stream is not None else self.step + 1
             except StopIteration:
@@ -149,6 +186,14 @@ class Session:
             for hook in self._hooks:
                 hook.before_step(self)
             yield batch
+            while self._parts_left and stream is not None:
+                self._parts_left -= 1
+                self._pace.anew()
+                try:
+                    batch = next(stream)
+                except StopIteration:
+                    break
+                yield batch
             self._end_step()
 
     def __enter__(self) -> Session:
@@ -186,12 +231,71 @@ class Session:
         for hook in self._hooks:
             hook.after_step(self)
         due = self.world.is_chief and self._every_s is not None and monotonic() - self._saved_at >= self._every_s
-        decision = self._agreement.settle(stop=self._wish, save=due)
+        wanted = self._allotment.look() if self._adapt and self.world.is_chief else None
+        decision = self._agreement.settle(
+            stop=self._wish,
+            save=due,
+            batch=wanted.code if wanted is not None and wanted != self._taken else 0,
+            noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
+        )
+        self._end_pace()
         self._stop = decision.stop
+        self._noise = decision.noise or self._noise
+        if decision.batch:
+            self._take_batch(Batch.of(decision.batch))
         if self._stop == agreement.STOP and self._reports:
             self._reports.event("stopping", step=self.step)
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
+
+    def _end_pace(self) -> None:
+        """Of a gang whose exchanges are ours it is known how long each step waited; a step without one is a part."""
+        before, self._told = self._told, self._waited()
+        exchanges, waited_s = (now - then for now, then in zip(self._told, before))
+        ours = bool(self._strategies())
+        counts = self.world.world_size == 1 or not ours or exchanges > 0
+        known = self.world.world_size == 1 or ours
+        self._pace.ended(counts=counts, waited_s=waited_s if known else None)
+
+    def _waited(self) -> tuple[int, float]:
+        strategies = self._strategies()
+        return sum(one.exchanges for one in strategies), sum(one.waiting.total_s for one in strategies)
+
+    def _strategies(self) -> list[AllReduce]:
+        found = [strategy_of(model) for model in self._models]
+        return [one for one in (*found, self._strategy) if isinstance(one, AllReduce)]
+
+    def _take_batch(self, batch: Batch) -> None:
+        """From the next step on, on every rank alike."""
+        self.batch = self._taken = batch
+        if self._batches is not None:
+            self._batches.resize(batch.local)
+            self.batch = Batch(self._batches.batch_size, batch.accumulate)
+        self._count_steps()
+        self._pace.anew(cold=True)
+        self._tell_batch()
+        of = f"{self.batch.local} examples" + (f" {batch.accumulate} times" if batch.accumulate > 1 else "")
+        self._say(f"from step {self.step + 1} on a step takes {of} on each of {self.world.world_size} ranks")
+
+    def _tell_batch(self) -> None:
+        if self.batch is None:
+            return
+        for strategy in self._strategies():
+            strategy.share = self.batch.local * self.batch.accumulate
+        if self._reports:
+            progress = self._reports.progress
+            progress.local, progress.accumulate = self.batch.local, self.batch.accumulate
+
+    def _count_steps(self) -> None:
+        """How many steps the epochs make at the present batch size; a last step that is not whole takes of the next."""
+        if self._epochs is None:
+            return
+        epochs, batches = self._epochs
+        parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
+        ends = self.step - (-batches.remaining(epochs) // parts)
+        self.total_steps = ends if self._limit is None else min(ends, self._limit)
+        if self._reports:
+            self._reports.progress.total_steps = self.total_steps
 
     def _tell_step(self) -> None:
         if self._reports:
@@ -213,9 +317,10 @@ class Session:
             return
         shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
         own = {"rng": rng.capture(), "per_rank": {name: kept.state_dict() for name, kept in self._own.items()}}
-        meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state)}
+        meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
         saved = self._checkpoints.save(self.step, shared, own, meta)
         self._saved_at = monotonic()
+        self._pace.anew()
         if saved is None:
             return
         self._saved_step = self.step
@@ -245,8 +350,15 @@ class Session:
         line = Line(sys.stderr) if report is None and self.world.is_chief else None
         reports = Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)
         stacks = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
+        reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
+        reports.progress.measure_noise = self._measure_noise
         reports.event("hello", library=VERSION, can_rejoin=False, can_stack=stacks)
         return reports
+
+    def _measure_noise(self) -> float | None:
+        """Called by the thread that reports: it may have to wait for the GPU."""
+        found = [one.noise.examples() for one in self._strategies()]
+        return found[0] if len(found) == 1 else None
 
     def _open_checkpoints(self) -> None:
         if self._directory is None:
@@ -275,6 +387,9 @@ class Session:
             for kept in self._state.values():
                 if isinstance(kept, nn.Module):
                     broadcast(kept)
+        if self._adapt and self._allotment.first is not None:
+            self._take_batch(self._allotment.first)
+        self._tell_batch()
         self._saved_at = monotonic()
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
@@ -306,6 +421,7 @@ class Session:
                     "Build it as it was, or begin again with resume=False."
                 ) from cause
         self.step = self._saved_step = restored.step
+        self._noise = restored.noise
         if restored.own is None:
             kept_back = " and ".join(["the random generators' states", *self._own])
             self._say(

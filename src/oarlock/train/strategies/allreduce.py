@@ -23,7 +23,9 @@ import torch
 from torch import distributed, nn
 
 from oarlock.train import errors
+from oarlock.train import noise as noises
 from oarlock.train import world as worlds
+from oarlock.train.waiting import Waiting
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = (
@@ -52,6 +54,11 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     return _strategies[model].no_sync()
 
 
+def strategy_of(model: nn.Module) -> AllReduce | None:
+    """What keeps this model together, where it was given to data_parallel()."""
+    return _strategies.get(model)
+
+
 def broadcast(model: nn.Module) -> None:
     """Make every rank's parameters and buffers the chief's."""
     if worlds.init().world_size > 1:
@@ -59,7 +66,11 @@ def broadcast(model: nn.Module) -> None:
 
 
 class AllReduce:
-    """The mean of all ranks' gradients, in every step."""
+    """The mean of all ranks' gradients, in every step.
+
+    What it knows of itself: `exchanges` so far, the time spent `waiting` for them, and the gradients' `noise`; `share`
+    is how many of this rank's examples are in a gradient, 0 where nobody said.
+    """
 
     kind = "allreduce"
 
@@ -71,6 +82,11 @@ class AllReduce:
         self._in_backward = False
         self._buckets: list[_Bucket] = []
         self._started = 0
+        self.exchanges = 0
+        self.share = 0
+        self.waiting = Waiting(self._world.device)
+        self.noise = noises.Noise(self._world.world_size)
+        self._measures = False
 
     def attach(self, model: nn.Module) -> nn.Module:
         if self._world.world_size == 1:
@@ -117,6 +133,7 @@ class AllReduce:
     def _begin(self) -> None:
         """The first gradient of a backward pass: be called when the pass is over."""
         self._in_backward, self._started = True, 0
+        self._measures = self.noise.due() and self.share > 0
         for bucket in self._buckets:
             bucket.clear()
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
@@ -126,7 +143,7 @@ class AllReduce:
         things.
         """
         while self._started < len(self._buckets) and self._buckets[self._started].full:
-            self._buckets[self._started].start()
+            self._buckets[self._started].start(self._measures)
             self._started += 1
 
     def _end(self) -> None:
@@ -139,9 +156,19 @@ class AllReduce:
                 "If that is meant, use data_parallel(..., unused_parameters=True)"
             )
         for bucket in self._buckets[self._started :]:
-            bucket.start()
+            bucket.start(self._measures)
         for bucket in self._buckets:
-            bucket.finish()
+            bucket.finish(self.waiting)
+        self.waiting.settle()
+        self.exchanges += 1
+        if self._measures:
+            self._take_norms()
+
+    def _take_norms(self) -> None:
+        norms = [bucket.norms for bucket in self._buckets if bucket.norms is not None]
+        device = norms[0][0].device  # a model on several devices: the sums meet on the first
+        local, mean = (torch.stack([pair[which].to(device) for pair in norms]).sum() for which in (0, 1))
+        self.noise.take(local, mean, self.share)
 
     def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
         """Running statistics are the chief's everywhere, as with DistributedDataParallel."""
@@ -170,7 +197,9 @@ class _Bucket:
         sizes = [parameter.numel() for parameter in self.parameters]
         self._flat = self.parameters[0].new_zeros(sum(sizes) + (len(named) if unused else 0), requires_grad=False)
         *self._views, self._makers = torch.split(self._flat, [*sizes, len(named) if unused else 0])
+        self._gradients = self._flat[: sum(sizes)]
         self._work: Any = None
+        self.norms: tuple[torch.Tensor, torch.Tensor] | None = None  # squared: this rank's, and the mean's
 
     @property
     def full(self) -> bool:
@@ -195,8 +224,9 @@ class _Bucket:
     def clear(self) -> None:
         self._made = [False] * len(self._made)
         self._work = None
+        self.norms = None
 
-    def start(self) -> None:
+    def start(self, measures: bool) -> None:
         with torch.no_grad():
             for made, view, parameter in zip(self._made, self._views, self.parameters):
                 if made:
@@ -205,17 +235,23 @@ class _Bucket:
                     view.copy_(parameter.grad.reshape(-1))
                 else:
                     view.zero_()
+            if measures:
+                here = noises.squared_norm(self._gradients)
+                self.norms = here, here
             self._flat.div_(self._ranks)
             if len(self._makers):
                 made_here = [made or parameter.grad is not None for made, parameter in zip(self._made, self.parameters)]
                 self._makers.copy_(torch.tensor(made_here, dtype=self._makers.dtype))
             self._work = distributed.all_reduce(self._flat, async_op=True)
 
-    def finish(self) -> None:
+    def finish(self, waiting: Waiting) -> None:
         """What no rank has made stays as it is, None mostly: an optimizer passes over it."""
-        self._work.wait()
+        with waiting:
+            self._work.wait()
         self._work = None
         with torch.no_grad():
+            if self.norms is not None:
+                self.norms = self.norms[0], noises.squared_norm(self._gradients)
             made = self._makers.tolist() or [1.0] * len(self.parameters)
             for anywhere, view, parameter in zip(made, self._views, self.parameters):
                 if not anywhere:

@@ -1,0 +1,63 @@
+"""The gradient noise scale: how large a batch may be before it brings nothing more (McCandlish et al. 2018, arXiv
+1812.06162, appendix A.1).
+
+With the squared norms of the gradient of one process's examples, |g|^2, and of the mean over N processes, |G|^2,
+
+    squared = (N |G|^2 - |g|^2) / (N - 1)        without bias the squared norm of the true gradient
+    variance = (|g|^2 - |G|^2) / (1 - 1/N)       and of one process's share, what its examples add by chance
+
+and the scale is variance / squared, in units of one process's examples. Either number of a single step says next to
+nothing, so both are smoothed, each by itself, before they are divided.
+
+It costs two sums over the gradients, in every eighth exchange, and no exchange of its own: each rank looks at its own
+gradient, and the chief's word counts. The numbers stay on the gradients' device until somebody asks.
+"""
+
+from __future__ import annotations
+
+import torch
+
+EVERY = 8
+SMOOTHING = 0.95
+LEAST_SAMPLES = 12
+
+
+class Noise:
+    """Of `ranks` processes with equal shares. Without a second process nothing can be told apart."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._exchanges = 0
+        self._samples = 0
+        self._squared: torch.Tensor | None = None
+        self._variance: torch.Tensor | None = None
+
+    def due(self) -> bool:
+        """Whether the exchange that begins now is to be measured."""
+        self._exchanges += 1
+        return self._ranks > 1 and self._exchanges % EVERY == 1
+
+    def take(self, local: torch.Tensor, mean: torch.Tensor, share: float) -> None:
+        """The squared norms of one exchange; `share` is the number of examples behind the local one."""
+        squared = (self._ranks * mean - local) / (self._ranks - 1)
+        variance = (local - mean) / (1 - 1 / self._ranks) * share
+        if not self._samples or self._squared is None or self._variance is None:
+            self._squared, self._variance = squared, variance
+        else:
+            self._squared = torch.lerp(squared, self._squared, SMOOTHING)
+            self._variance = torch.lerp(variance, self._variance, SMOOTHING)
+        self._samples += 1
+
+    def examples(self) -> float | None:
+        """The scale in examples; None while too little is known, or where the gradient is lost in its noise."""
+        if self._samples < LEAST_SAMPLES or self._squared is None or self._variance is None:
+            return None
+        squared, variance = torch.stack((self._squared, self._variance)).tolist()
+        known = squared > 0 and variance > 0 and variance / squared < float("inf")
+        return float(variance / squared) if known else None
+
+
+def squared_norm(flat: torch.Tensor) -> torch.Tensor:
+    """In 32 bits at least: squares of half precision overflow."""
+    wide = flat.dtype if flat.dtype in (torch.float32, torch.float64) else torch.float32
+    return torch.linalg.vector_norm(flat, dtype=wide).square()

@@ -1,0 +1,228 @@
+"""What a training run says of its speed, and how it follows a batch size that somebody else decides."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import crew, scripts
+
+from oarlock import train
+from oarlock.train import agreement, allotment, noise, pace
+from oarlock.train import world as worlds
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# The pace
+
+
+def test_a_step_is_counted_from_end_to_end_and_warm_up_and_saving_are_not() -> None:
+    clock = Clock()
+    kept = pace.Pace(clock)
+    mean = pace.Mean(kept)
+    for took, waited in [(9.0, 3.0)] * pace.WARM_UP_STEPS + [(2.0, 0.5), (4.0, 1.5)]:
+        clock.now += took
+        kept.ended(counts=True, waited_s=waited)
+    assert mean.since() == (3.0, 1.0)
+    assert mean.since() is None, "nothing new"
+    clock.now += 30  # a checkpoint
+    kept.anew()
+    clock.now += 5
+    kept.ended(counts=False, waited_s=0.0)  # a part without an exchange
+    clock.now += 1
+    kept.ended(counts=True, waited_s=None)
+    assert mean.since() == (1.0, None), "it is not known how long it waited"
+
+
+def test_a_new_batch_size_warms_up_again() -> None:
+    clock = Clock()
+    kept = pace.Pace(clock)
+    for _ in range(10):
+        clock.now += 1
+        kept.ended(counts=True, waited_s=0.0)
+    before = kept.total[0]
+    kept.anew(cold=True)
+    for _ in range(pace.WARM_UP_STEPS):
+        kept.ended(counts=True, waited_s=0.0)
+    assert kept.total[0] == before
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "events-0.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == "progress" and "step_s" in event]
+
+
+def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
+    env = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(2)}
+    assert crew.run(scripts.drag, tmp_path, 40, 1, folder=tmp_path, env_of_rank=env) == [0, 0], crew.output(tmp_path)
+    quick, slow = (reports(tmp_path / f"report-{rank}")[-1] for rank in range(2))
+    assert (quick["ranks"], quick["local"], quick["accumulate"]) == (2, 8, 1)
+    assert slow["sync_s"] < quick["sync_s"] <= quick["step_s"]
+    assert quick["sync_s"] > 0.02, "of 0.05 s that the other takes longer"
+
+
+def test_alone_nobody_is_waited_for(tmp_path: Path) -> None:
+    env = {"OARLOCK_REPORT": str(tmp_path / "report")}
+    assert crew.run(scripts.drag, tmp_path, 30, 0, folder=tmp_path, world_size=1, env=env) == [0]
+    last = reports(tmp_path / "report")[-1]
+    assert (last["ranks"], last["sync_s"], "noise" in last) == (1, 0.0, False)
+    assert last["step_s"] > 0.05
+
+
+# The gradients' noise
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("scale", [20.0, 300.0])
+def test_the_noise_scale_of_a_known_distribution_is_found(ranks: int, scale: float) -> None:
+    """Examples' gradients around a known one with a known variance: the scale is their ratio, whoever measures it."""
+    generator = torch.Generator().manual_seed(7)
+    size, share = 400, 16
+    true = torch.randn(size, generator=generator)
+    each = (scale * true.square().sum() / size).sqrt()  # of one example: trace of the covariance = scale * |G|^2
+    found = noise.Noise(ranks)
+    for _ in range(noise.EVERY * 400):
+        due = found.due()
+        if due:
+            gradients = true + each / share**0.5 * torch.randn(ranks, size, generator=generator)
+            found.take(noise.squared_norm(gradients[0]), noise.squared_norm(gradients.mean(0)), share)
+    told = found.examples()
+    assert told is not None
+    assert told == pytest.approx(scale, rel=0.25)
+
+
+def test_nothing_is_said_before_enough_is_known_or_without_a_second_process() -> None:
+    found = noise.Noise(2)
+    for _ in range(noise.LEAST_SAMPLES - 1):
+        found.take(torch.tensor(3.0), torch.tensor(2.0), 8.0)
+    assert found.examples() is None
+    found.take(torch.tensor(3.0), torch.tensor(2.0), 8.0)
+    assert found.examples() == pytest.approx(8 * 2.0 / 1.0)  # variance (3-2)/(1-1/2), squared (2*2-3)/1
+    assert not any(noise.Noise(1).due() for _ in range(20))
+    lost = noise.Noise(2)
+    for _ in range(20):
+        lost.take(torch.tensor(9.0), torch.tensor(2.0), 8.0)
+    assert lost.examples() is None, "the gradient is lost in its noise"
+
+
+def test_squares_of_half_precision_do_not_overflow() -> None:
+    assert noise.squared_norm(torch.full((4,), 1e4, dtype=torch.float16)).item() == pytest.approx(4e8)
+
+
+# The batch size
+
+
+def test_decisions_are_found_in_the_environment_and_then_in_the_file(tmp_path: Path) -> None:
+    clock = Clock()
+    environ = {"OARLOCK_LOCAL_BATCH": "32", "OARLOCK_ACCUMULATE": "2", "OARLOCK_REPORT": str(tmp_path)}
+    told = allotment.Allotment(environ, clock)
+    assert told.first == train.Batch(32, 2)
+    assert told.look() is None
+    path = tmp_path / allotment.FILE
+    for text, expected in [
+        ('{"local": 64, "accumulate": 1}', train.Batch(64)),
+        ("not json", train.Batch(64)),
+        ('{"local": 0, "accumulate": 1}', train.Batch(64)),
+        ('{"local": 16, "accumulate": 8, "later": true}', train.Batch(16, 8)),
+    ]:
+        (tmp_path / "~").write_text(text)
+        (tmp_path / "~").rename(path)
+        clock.now += 1
+        assert told.look() == expected, text
+    path.write_text('{"local": 1, "accumulate": 1}')
+    assert told.look() == train.Batch(16, 8), "not looked at again so soon"
+    assert allotment.Allotment({"OARLOCK_LOCAL_BATCH": "many"}).first is None
+    assert train.Batch.of(train.Batch(4096, 17).code) == train.Batch(4096, 17)
+
+
+def test_all_ranks_hear_the_chiefs_word_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = worlds.World(0, 1, 0, torch.device("cpu"))
+    told = agreement.Agreement(alone, lambda: 0.0).settle(stop=0, save=False, batch=5, noise=1.5)
+    assert (told.batch, told.noise) == (5, 1.5)
+
+
+def adapted(folder: Path, rank: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / f"adapted-{rank}.pt", weights_only=True)
+    return found
+
+
+def report_env(folder: Path, **more: str) -> dict[int, dict[str, str]]:
+    for rank in range(2):
+        (folder / f"report-{rank}").mkdir(parents=True)
+    return {rank: {"OARLOCK_REPORT": str(folder / f"report-{rank}"), **more} for rank in range(2)}
+
+
+def test_parts_of_a_step_are_worth_the_whole(tmp_path: Path) -> None:
+    """4 examples twice are 8 at once: the same gradient, the same weights up to rounding, as many steps."""
+    for name, local, accumulate in [("whole", "8", "1"), ("parts", "4", "2")]:
+        folder = tmp_path / name
+        env = report_env(folder, OARLOCK_LOCAL_BATCH=local, OARLOCK_ACCUMULATE=accumulate)
+        codes = crew.run(adapt_ten, folder, folder=folder, env_of_rank=env)
+        assert codes == [0, 0], crew.output(folder)
+    whole, parts = adapted(tmp_path / "whole"), adapted(tmp_path / "parts")
+    assert (whole["batch"], parts["batch"]) == ((8, 1), (4, 2))
+    assert len(parts["seen"]) == 2 * len(whole["seen"]) == 20
+    for name, weights in whole["model"].items():
+        assert torch.allclose(weights, parts["model"][name], atol=1e-5), name
+
+
+def adapt_ten(folder: Path) -> None:
+    scripts.adapt(folder, change={}, total_steps=10)
+
+
+def test_a_change_is_taken_up_at_the_same_step_and_no_example_is_lost(tmp_path: Path) -> None:
+    """Only the chief's agent is told; an epoch of 96 examples is seen once, whatever the sizes."""
+    env = report_env(tmp_path, OARLOCK_BATCH_SIZE="16")
+    assert crew.run(adapt_midway, tmp_path, folder=tmp_path, env_of_rank=env) == [0, 0], crew.output(tmp_path)
+    ranks = [adapted(tmp_path, rank) for rank in range(2)]
+    sizes = [[(step, len(which)) for step, _, which in rank["seen"]] for rank in ranks]
+    assert sizes[0] == sizes[1], "in step"
+    assert [rank["batch"] for rank in ranks] == [(4, 3)] * 2
+    assert {size for _, size in sizes[0]} == {8, 4}
+    for rank in ranks:
+        assert rank["total"] == rank["seen"][-1][0]
+    for name, weights in ranks[0]["model"].items():
+        assert torch.equal(weights, ranks[1]["model"][name]), name
+    for epoch in (0, 1):
+        seen = [one for rank in ranks for _, of, which in rank["seen"] if of == epoch for one in which]
+        assert len(set(seen)) == len(seen)
+        assert len(seen) >= 96 - 16, "what is left of an epoch is smaller than a batch"
+
+
+def adapt_midway(folder: Path) -> None:
+    os.environ["OARLOCK_BATCH_SIZE"] = "16"
+    allotment.LOOK_EVERY_S = 0.0
+    scripts.adapt(folder, change={3: '{"local": 4, "accumulate": 3}'}, epochs=4)
+
+
+@pytest.mark.parametrize(
+    ("initial", "total", "scale", "gain"),
+    [("16", 16, 100.0, 1.0), ("16", 64, None, 1.0), ("16", 64, 1e9, 4.0), ("16", 64, 1e-9, 1.0), (None, 64, 9.0, 1.0)],
+)
+def test_what_a_larger_batch_is_worth(
+    monkeypatch: pytest.MonkeyPatch, initial: str | None, total: int, scale: float | None, gain: float
+) -> None:
+    if initial is not None:
+        monkeypatch.setenv("OARLOCK_BATCH_SIZE", initial)
+    batches = train.Batches(scripts.examples(), total)
+    with train.Session(batches=batches, adapt=True) as session:
+        session._noise = scale
+        assert session.gain == pytest.approx(gain, rel=1e-3)
+
+
+def test_a_batch_too_large_for_its_data_is_as_large_as_they_are() -> None:
+    batches = train.Batches(scripts.examples(100), 10)
+    batches.resize(4000)
+    assert batches.batch_size == 100
+    assert len(next(batches)[0]) == 100
