@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oarlock.scheduler import forecasting, placement, planning
+from oarlock.scheduler import explaining, forecasting, placement, planning
 from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
 
@@ -160,7 +160,9 @@ class Cluster:
         now = float(options.get("now", "0"))
         verdict = forecasting.forecast(self.snapshot(), self.waiting[name], now, spent=lambda: 0.0)
         start = "" if verdict.start is None else f" start={verdict.start:g}"
-        return f"{name}: {verdict.when}{start}: {verdict.message}"
+        latest = "" if verdict.latest is None else f" latest={verdict.latest:g}"
+        told = [verdict.message, "" if verdict.when == "now" else verdict.expected]
+        return f"{name}: {verdict.when}{start}{latest}: {' '.join(filter(None, told))}"
 
 
 def _amount(options: dict[str, str]) -> holdings.Resources:
@@ -178,8 +180,8 @@ def _told(answer: plans.Plan, name: str) -> str:
     if launch is not None:
         return f"{name}: starts on {_places(launch.holdings)}"
     refusal = answer.refusals[name]
-    change = f" {refusal.change}" if refusal.change else ""
-    return f"{name}: {refusal.code}: {refusal.message}{change}"
+    told = [refusal.message, explaining.held_by(refusal, 0.0), refusal.change]
+    return f"{name}: {refusal.code}: {' '.join(filter(None, told))}"
 
 
 def _places(claims: tuple[holdings.Holding, ...]) -> str:

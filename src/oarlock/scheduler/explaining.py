@@ -9,105 +9,24 @@ why`) gets all of it afresh, with the smallest change tried out (`oarlock.schedu
 
 from __future__ import annotations
 
-import functools
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from oarlock.scheduler import placement, wording
-from oarlock.scheduler import room as rooms
+from oarlock.scheduler import impossible, wording
+from oarlock.scheduler import scene as scenes
 from oarlock.scheduler import usage as usages
-from oarlock.spec import holdings, nodes, plans, quantities, refusals
+from oarlock.spec import plans, refusals
 
 Code = refusals.Code
 Numbers = dict[str, float]
+Scene = scenes.Scene
 
-SHOWN_HOLDERS = 5
+SHOWN_HOLDERS = scenes.SHOWN_HOLDERS
 REFRESHED = 256
 """Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
 
 _SCATTERED = ", but not where its tasks fit"
-
-DETAILED = 32
-"""For so many gangs of one plan it is tried how many of their tasks would fit: that walks over all nodes."""
-
-
-class Scene:
-    """What the refusals of one plan have in common, worked out once and only where asked for.
-
-    `room` is the plan's own, in which what was granted so far is taken; without one, what runs is. A `terse` one has no
-    words for what lacks room: for plans of which nobody reads the refusals.
-    """
-
-    terse = False
-
-    def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
-        self.snapshot = snapshot
-        self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
-        self._ready: list[rooms.NodeRoom] | None = None
-        self._totals: dict[tuple[str, ...], Numbers] = {}
-        self._free: dict[tuple[str, ...], tuple[holdings.Resources, Numbers, float]] = {}
-        self._holders: dict[tuple[str, tuple[str, ...]], tuple[refusals.Holder, ...]] = {}
-        self._never: dict[object, refusals.Refusal | None] = {}
-        self._empty: rooms.Room | None = None
-        self._detailed = 0
-
-    @property
-    def empty(self) -> rooms.Room:
-        """The declared nodes as if all of them were ready and nothing ran."""
-        if self._empty is None:
-            self._empty = rooms.Room([msgspec.structs.replace(node, ready=True) for node in self.snapshot.nodes])
-        return self._empty
-
-    @property
-    def ready(self) -> list[rooms.NodeRoom]:
-        if self._ready is None:
-            self._ready = self.room.ready()
-        return self._ready
-
-    def free(self, kinds: tuple[str, ...] = ()) -> Numbers:
-        """On nodes that are ready; `gpus` of these types alone, where any are given."""
-        return self._looked(kinds)[1]
-
-    def most_on_one_node(self, kinds: tuple[str, ...] = ()) -> float:
-        """Free GPUs."""
-        return self._looked(kinds)[2]
-
-    def _looked(self, kinds: tuple[str, ...]) -> tuple[holdings.Resources, Numbers, float]:
-        """All nodes are looked at once, and again when something was taken since."""
-        free = self.room.free()
-        found = self._free.get(kinds)
-        if found is None or found[0] != free:
-            each = [_devices(one.node, one.free.devices, kinds) for one in self.ready]
-            numbers = usages.numbers(free) | ({"gpus": sum(each)} if kinds else {})
-            found = self._free[kinds] = free, numbers, max(each, default=0.0)
-        return found
-
-    def total(self, kinds: tuple[str, ...] = ()) -> Numbers:
-        """Of the nodes that are ready."""
-        if kinds not in self._totals:
-            self._totals[kinds] = _total([one.node for one in self.ready], kinds)
-        return self._totals[kinds]
-
-    def holders(self, resource: str, kinds: tuple[str, ...] = ()) -> tuple[refusals.Holder, ...]:
-        """Who holds most of a resource (of GPUs of these types), most first."""
-        key = (resource, kinds)
-        if key not in self._holders:
-            self._holders[key] = _holders(self.snapshot, resource, kinds)
-        return self._holders[key]
-
-    def detailed(self) -> bool:
-        """Whether there is still time to try things out for one more gang."""
-        self._detailed += 1
-        return self._detailed <= DETAILED
-
-    def never(self, gang: plans.Gang) -> refusals.Refusal | None:
-        """As `never`, asked once for all gangs of one shape."""
-        shape = (gang.pool, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
-        if shape not in self._never:
-            self._never[shape] = _never(gang, self)
-        return self._never[shape]
 
 
 def never(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
@@ -123,7 +42,7 @@ def newly_impossible(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
 
 def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refusal:
     """It would fit an emptier cluster: what it needs, what is free, and who holds the rest."""
-    needed, kinds = _needed(gang), wording.kinds(gang)
+    needed, cards = wording.needed(gang), wording.cards(gang)
     if not scene.ready:
         return _no_nodes(gang, needed, scene, ahead)
     if scene.terse:
@@ -131,10 +50,10 @@ def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refu
     known = _deep(gang, Code.NO_CAPACITY, needed, ahead)
     if known is not None:
         return known
-    free = scene.free(kinds)
+    free = scene.free(cards)
     short = [name for name in needed if needed[name] > free.get(name, 0.0)]
     worst = min(short or needed or ["cpus"], key=lambda name: free.get(name, 0.0) / needed.get(name, 1.0))
-    holders = scene.holders(worst, kinds)
+    holders = scene.holders(worst, cards)
     known = _known(gang, Code.NO_CAPACITY, needed, free, ahead, holders)
     if known is not None:
         return known
@@ -142,10 +61,10 @@ def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refu
     waited_for = f"It fits once {holders[0].name} ends." if len(holders) == 1 else ""
     return refusals.Refusal(
         code=Code.NO_CAPACITY,
-        message=f"It needs {wording.wanted(gang, needed)}; {_free_text(gang, scene, needed, free, short)}.",
+        message=f"It needs {wording.wanted(gang)}; {_free_text(gang, scene, needed, free, short)}.",
         needed=needed,
         free=free,
-        total=scene.total(kinds),
+        total=scene.total(cards),
         holders=holders,
         ahead=ahead,
         change=fewer or waited_for,
@@ -154,10 +73,10 @@ def no_capacity(gang: plans.Gang, scene: Scene, ahead: int = 0) -> refusals.Refu
 
 def behind(gang: plans.Gang, first: plans.Gang, ahead: int = 0) -> refusals.Refusal:
     """It waits its turn: what is free is kept for those before it. Not said anew when another one is first."""
-    needed = _needed(gang)
+    needed = wording.needed(gang)
     return _known(gang, Code.BEHIND, needed, {}, ahead) or refusals.Refusal(
         code=Code.BEHIND,
-        message=f"{first.name} came first and waits for {wording.wanted(first, _needed(first))}.",
+        message=f"{first.name} came first and waits for {wording.wanted(first)}.",
         needed=needed,
         ahead=ahead,
         change="A higher priority would take it past.",
@@ -168,15 +87,15 @@ def reserved(
     gang: plans.Gang, head: plans.Gang, until: float | None = None, ahead: int = 0, kept: tuple[str, ...] = ()
 ) -> refusals.Refusal:
     """It would fit now, but then `head` could not start at `until` (Unix seconds; None: not known)."""
-    needed, others = _needed(gang), (_holder(head),)
+    needed, others = wording.needed(gang), (_holder(head),)
     known = _known(gang, Code.RESERVED, needed, {}, ahead, others)
     if known is not None:
         return known if known.until == until else msgspec.structs.replace(known, until=until)
     shorter = "With a `timeout` that ends before that it would start now." if until is not None else ""
     return refusals.Refusal(
         code=Code.RESERVED,
-        message=f"There is room for its {wording.wanted(gang, needed)}, kept for {head.name}, which came first and "
-        f"needs {wording.wanted(head, _needed(head))}.",
+        message=f"There is room for its {wording.wanted(gang)}, kept for {head.name}, which came first and "
+        f"needs {wording.wanted(head)}.",
         needed=needed,
         holders=others,
         ahead=ahead,
@@ -188,7 +107,7 @@ def reserved(
 
 def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[plans.Gang] = ()) -> refusals.Refusal:
     """The policy gives what there is to others for now; `reason` is its own word for why, with the numbers."""
-    needed = _needed(gang)
+    needed = wording.needed(gang)
     others = tuple(_holder(other) for other in by[:SHOWN_HOLDERS])
     known = _deep(gang, Code.OUTRANKED, needed, ahead) or _known(gang, Code.OUTRANKED, needed, {}, ahead, others)
     if known is not None:
@@ -197,7 +116,7 @@ def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[p
     because = f": {reason.rstrip('.')}" if reason else ""
     return refusals.Refusal(
         code=Code.OUTRANKED,
-        message=f"It needs {wording.wanted(gang, needed)}, and what there is goes to {whom} for now{because}.",
+        message=f"It needs {wording.wanted(gang)}, and what there is goes to {whom} for now{because}.",
         needed=needed,
         holders=others,
         ahead=ahead,
@@ -206,7 +125,7 @@ def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[p
 
 def stopping(gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0) -> refusals.Refusal:
     """Its place is being cleared: it starts once these have saved a checkpoint and are gone."""
-    needed = _needed(gang)
+    needed = wording.needed(gang)
     others = tuple(_holder(one) for one in victims[:SHOWN_HOLDERS])
     return _known(gang, Code.STOPPING, needed, {}, ahead, others) or refusals.Refusal(
         code=Code.STOPPING,
@@ -219,7 +138,9 @@ def stopping(gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0) ->
 
 
 def pool_limit(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.Refusal:
-    """The limit of its pool, or of one above, is used up."""
+    """The limit of its pool, or of one above, is used up; or is less than it needs, and always will be."""
+    if wording.needed(gang).get(over.resource, 0.0) > over.bound:
+        return impossible.in_pool(gang, over.pool, over.resource, over.bound)
     return _over(
         gang,
         Code.POOL_LIMIT,
@@ -261,7 +182,7 @@ def not_reserved(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusal
 
 
 def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
-    needed = _needed(gang)
+    needed = wording.needed(gang)
     known = _known(gang, Code.BACKING_OFF, needed, {}, ahead)
     if known is not None and known.not_before == gang.not_before:
         return known
@@ -272,11 +193,6 @@ def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
         ahead=ahead,
         not_before=gang.not_before,
     )
-
-
-def needed(gang: plans.Gang) -> holdings.Resources:
-    """What it cannot do without: all that its smallest size holds."""
-    return gang.amount(gang.smallest)
 
 
 def held_by(refusal: refusals.Refusal, now: float) -> str:
@@ -324,16 +240,6 @@ def _deep(gang: plans.Gang, code: refusals.Code, needed: Numbers, ahead: int) ->
 # The parts of the sentences
 
 
-def _needed(gang: plans.Gang) -> Numbers:
-    return _numbers(gang.asks)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _numbers(asks: tuple[plans.Ask, ...]) -> Numbers:
-    """Of all asks at their least. Asked for each gang in each round: nobody changes what it gets."""
-    return usages.numbers(sum((ask.amount.times(ask.min) for ask in asks), rooms.NOTHING))
-
-
 def _over(
     gang: plans.Gang,
     code: refusals.Code,
@@ -343,7 +249,7 @@ def _over(
     change: str,
 ) -> refusals.Refusal:
     """A bound of a pool. `sentence` is made of what is asked for, what is used, and the bound."""
-    asked, free = _needed(gang), {over.resource: round(over.bound - over.used, 6)}
+    asked, free = wording.needed(gang), {over.resource: round(over.bound - over.used, 6)}
     known = _deep(gang, code, asked, ahead) or _known(gang, code, asked, free, ahead)
     if known is not None:
         return known
@@ -373,10 +279,10 @@ def _no_nodes(gang: plans.Gang, needed: Numbers, scene: Scene, ahead: int) -> re
 
 def _free_text(gang: plans.Gang, scene: Scene, needed: Numbers, free: Numbers, short: Sequence[str]) -> str:
     """`0 of 4 GPUs are free`: what is short; where nothing is, how what is free lies apart."""
-    kinds = wording.kinds(gang)
-    total = scene.total(kinds)
+    cards = wording.cards(gang)
+    total = scene.total(cards)
     told = short or [name for name in ("gpus", "cpus", "memory") if name in needed][:1]
-    text = wording.listed([wording.part(name, free.get(name, 0.0), total.get(name, 0.0), kinds) for name in told]) + (
+    text = wording.listed([wording.part(name, free.get(name, 0.0), total.get(name, 0.0), cards) for name in told]) + (
         " is free" if [free.get(name, 0.0) for name in told] == [1] else " are free"
     )
     if not short:
@@ -388,7 +294,7 @@ def _free_text(gang: plans.Gang, scene: Scene, needed: Numbers, free: Numbers, s
 def _apart(gang: plans.Gang, scene: Scene) -> str:
     """There is enough in sum."""
     devices = max((ask.amount.devices for ask in gang.asks), default=0.0)
-    most = scene.most_on_one_node(wording.kinds(gang))
+    most = scene.most_on_one_node(wording.cards(gang))
     if devices > most:
         return f", but at most {wording.plain(most)} on one node"
     if gang.topology is not None and gang.topology.required:
@@ -396,192 +302,19 @@ def _apart(gang: plans.Gang, scene: Scene) -> str:
     if not scene.detailed():
         return _SCATTERED
     slots = min(scene.room.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
-    return f", in pieces that hold {slots} of its {sum(gang.smallest)} tasks" if len(gang.asks) == 1 else _SCATTERED
+    return f", but hold only {slots} of its {sum(gang.smallest)} tasks" if len(gang.asks) == 1 else _SCATTERED
 
 
 def _fewer(gang: plans.Gang, scene: Scene) -> str:
     """Whether it would fit with fewer workers, and with how many: tried out, not guessed."""
-    least, most = _workers(gang), most_workers(gang, scene.room)
-    return f"With {workers(most)} instead of {least} it would fit now." if most else ""
-
-
-def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
-    """With how many workers, fewer than it cannot do without, there is a place for it; 0: with none."""
-    place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
-    if place is None:
-        return 0
-    low, high = 0, gang.asks[place].min
-    while high - low > 1:
-        middle = (low + high) // 2
-        size = (*gang.smallest[:place], middle, *gang.smallest[place + 1 :])
-        if placement.place(gang, room, size) is not None:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
+    least, most = _workers(gang), impossible.most_workers(gang, scene.room)
+    return f"With {wording.workers(most)} instead of {least} it would fit now." if most else ""
 
 
 def _workers(gang: plans.Gang) -> int:
     return next((ask.min for ask in gang.asks if ask.role == "worker"), 0)
 
 
-# What could never be
-
-
-def _never(gang: plans.Gang, scene: Scene) -> refusals.Refusal | None:
-    beyond = _beyond_the_pool(gang, scene.snapshot)
-    if beyond is not None or not scene.snapshot.nodes:
-        return beyond
-    if any(ask.amount.devices and not _somewhere(ask, scene.snapshot) for ask in gang.asks):
-        return _no_such_device(gang, scene)
-    if placement.place(gang, scene.empty, gang.smallest) is not None:
-        return None
-    needed, kinds = _needed(gang), wording.kinds(gang)
-    total = _total(scene.snapshot.nodes, kinds)
-    have = wording.amounts({name: total.get(name, 0.0) for name in needed}, kinds)
-    most = most_workers(gang, scene.empty)
-    return refusals.Refusal(
-        code=Code.NEVER_FITS,
-        message=f"It needs {wording.wanted(gang, needed)}; {_even_empty(gang, scene, have)}.",
-        needed=needed,
-        total=total,
-        change=f"At most {workers(most)} would fit." if most else "Ask for less for each task.",
-    )
-
-
-def _even_empty(gang: plans.Gang, scene: Scene, have: str) -> str:
-    tasks, slots = sum(gang.smallest), min(scene.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
-    everywhere = f"all nodes together have {have}"
-    large = next((word for ask in gang.asks if ask.min and (word := _too_large(ask, scene))), "")
-    if large:
-        return large
-    if gang.topology is not None and gang.topology.required and slots >= tasks:
-        return f"{everywhere}, and no {gang.topology.same} holds it even when it is empty"
-    if len(gang.asks) > 1 or slots >= tasks:
-        return f"{everywhere}, and even empty they do not hold all its tasks at once"
-    return f"{everywhere}, and even empty they hold {f'only {slots}' if slots else 'none'} of its tasks"
-
-
-def _too_large(ask: plans.Ask, scene: Scene) -> str:
-    """Where no node has so much of something as one task needs."""
-    asked = usages.numbers(ask.amount)
-    for name in ("gpus", "cpus", "memory"):
-        most = max((usages.numbers(node.capacity).get(name, 0.0) for node in scene.snapshot.nodes), default=0.0)
-        if asked.get(name, 0.0) > most:
-            has = (
-                f"has more than {wording.plain(most)}"
-                if name != "memory"
-                else f"has more than {wording.shown(name, most)}"
-            )
-            needs = wording.shown(name, asked[name], ask.gpu_types)
-            return f"one task needs {needs}, and no node {has if most else 'has any'}"
-    return ""
-
-
-def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
-    """The limit of its pool, or of one above it, is below what it cannot do without."""
-    declared = {pool.name: pool for pool in snapshot.pools}
-    name: str | None = gang.pool
-    seen: set[str] = set()
-    needed = _needed(gang)
-    while name in declared and name not in seen:
-        seen.add(name)
-        limit = declared[name].limit
-        for resource, asked in needed.items():
-            if asked > limit.get(resource, asked):
-                return refusals.Refusal(
-                    code=Code.NEVER_IN_POOL,
-                    message=f"It needs {wording.shown(resource, asked)}, and the pool {name} is limited to "
-                    f"{wording.shown(resource, limit[resource])}.",
-                    needed=needed,
-                    total=dict(limit),
-                    change=f"Ask for {wording.shown(resource, limit[resource])} at most, choose another pool, or have "
-                    "the limit raised.",
-                )
-        name = declared[name].parent
-    return None
-
-
-def _no_such_device(gang: plans.Gang, scene: Scene) -> refusals.Refusal:
-    devices = {(one.type, one.memory_bytes) for node in scene.snapshot.nodes for one in node.devices}
-    wanted, memory_bytes = wording.kinds(gang), max(ask.gpu_memory_bytes for ask in gang.asks)
-    with_memory = f" with {quantities.memory_text(memory_bytes)} of memory" if memory_bytes else ""
-    present = sorted(f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in devices)
-    return refusals.Refusal(
-        code=Code.NO_SUCH_DEVICE,
-        message=f"It needs {' or '.join([*wanted, ''])[:-4] + ' ' if wanted else ''}GPUs{with_memory}; "
-        + (f"the nodes have {wording.listed(list(dict.fromkeys(present)))}." if present else "no node has one."),
-        needed=_needed(gang),
-        total=_total(scene.snapshot.nodes),
-        change="Choose among these." if present else "Ask for none, or add a node that has one.",
-    )
-
-
-# Who holds what
-
-
-def _holders(snapshot: plans.Snapshot, resource: str, kinds: Sequence[str]) -> tuple[refusals.Holder, ...]:
-    where = {node.name for node in snapshot.nodes if _has(node, kinds)} if kinds and resource == "gpus" else None
-    of = _OF[resource]
-    held = [
-        (-sum(of(one.amount) for one in job.holdings if where is None or one.node in where), job.job, place)
-        for place, job in enumerate(snapshot.running)
-    ]
-    most = heapq.nsmallest(SHOWN_HOLDERS, (one for one in held if one[0]))
-    jobs = [snapshot.running[place] for _, _, place in most]
-    return tuple(
-        refusals.Holder(
-            job.job,
-            job.name,
-            usages.numbers(_sum(one for one in job.holdings if where is None or one.node in where)),
-        )
-        for job in jobs
-    )
-
-
-_OF: dict[str, Callable[[holdings.Resources], float]] = {
-    "gpus": lambda amount: amount.devices,
-    "cpus": lambda amount: amount.cpus_milli,
-    "memory": lambda amount: amount.memory_bytes,
-}
-
-
-def _held(snapshot: plans.Snapshot) -> Iterable[holdings.Holding]:
-    return (claim for job in snapshot.running for claim in job.holdings)
-
-
 def _holder(gang: plans.Gang) -> refusals.Holder:
     """One that is to have it."""
-    return refusals.Holder(gang.job, gang.name, _needed(gang))
-
-
-def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
-    return sum((claim.amount for claim in claims), rooms.NOTHING)
-
-
-def _has(node: nodes.Node, kinds: Sequence[str]) -> bool:
-    return any(device.type in kinds for device in node.devices)
-
-
-def _devices(node: nodes.Node, count: float, kinds: Sequence[str]) -> float:
-    """`count` where the node's GPUs are of these types. A node has cards of one type."""
-    return count if not kinds or _has(node, kinds) else 0.0
-
-
-def _total(of: Iterable[nodes.Node], kinds: Sequence[str] = ()) -> Numbers:
-    found = list(of)
-    total = usages.numbers(sum((node.capacity for node in found), rooms.NOTHING))
-    return total | {"gpus": sum(_devices(node, node.capacity.devices, kinds) for node in found)} if kinds else total
-
-
-def _somewhere(ask: plans.Ask, snapshot: plans.Snapshot) -> bool:
-    """Whether some node has a device that would do."""
-    return any(
-        (not ask.gpu_types or device.type in ask.gpu_types) and device.memory_bytes >= ask.gpu_memory_bytes
-        for node in snapshot.nodes
-        for device in node.devices
-    )
+    return refusals.Holder(gang.job, gang.name, wording.needed(gang))

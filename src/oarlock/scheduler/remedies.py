@@ -92,7 +92,7 @@ def _slight(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapsho
     if gang.topology is not None and gang.topology.required:
         relaxed = replace(gang.topology, required=False)
         yield Change(f"if it need not be within one {gang.topology.same}", replace(gang, topology=relaxed))
-    wanted = wording.kinds(gang)
+    wanted = wording.cards(gang).types
     present = sorted({device.type for node in snapshot.nodes if node.ready for device in node.devices})
     for kind in [kind for kind in present if wanted and kind not in wanted][:TRIED_TYPES]:
         asks = tuple(replace(ask, gpu_types=(kind,)) if ask.amount.devices else ask for ask in gang.asks)

@@ -1,48 +1,95 @@
-"""Amounts and gangs in plain words, for sentences that people read: `8 h100 GPUs, 64 GiB for 4 tasks`."""
+"""Amounts and gangs in numbers and in plain words, for sentences that people read: `8 h100 GPUs for 4 tasks`."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from oarlock.spec import plans, quantities
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, nodes, plans, quantities
 
 NAMED = 3
 """Of a list of names so many are written out; the rest is counted."""
 
 
-def shown(resource: str, value: float, kinds: Sequence[str] = ()) -> str:
-    """`8 GPUs`, `1 h100 GPU`, `2 GPUs (h100 or a100)`, `0.5 CPUs`, `16 GiB`."""
+class Cards(NamedTuple):
+    """The GPUs that would do: of these types (empty: of any), each with so much memory."""
+
+    types: tuple[str, ...] = ()
+    memory_bytes: int = 0
+
+    def on(self, node: nodes.Node) -> bool:
+        """Whether the node's are such. A node has cards of one type."""
+        return any(
+            (not self.types or device.type in self.types) and device.memory_bytes >= self.memory_bytes
+            for device in node.devices
+        )
+
+
+ANY = Cards()
+
+
+def devices(node: nodes.Node, count: float, cards: Cards) -> float:
+    """`count` where the node's GPUs would do, else none."""
+    return count if not any(cards) or cards.on(node) else 0.0
+
+
+def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
+    """What nodes have; of GPUs those that would do."""
+    found = usages.numbers(sum((node.capacity for node in of), holdings.Resources()))
+    if any(cards):
+        found["gpus"] = sum(devices(node, node.capacity.devices, cards) for node in of)
+    return found
+
+
+def needed(gang: plans.Gang) -> dict[str, float]:
+    """What a gang cannot do without: all that its smallest size holds."""
+    return _needed(gang.asks)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _needed(asks: tuple[plans.Ask, ...]) -> dict[str, float]:
+    """Asked for each gang in each round, so nobody must change what it gets."""
+    return usages.numbers(sum((ask.amount.times(ask.min) for ask in asks), holdings.Resources()))
+
+
+def shown(resource: str, value: float, cards: Cards = ANY) -> str:
+    """`8 GPUs`, `1 h100 GPU`, `2 GPUs (h100 or a100) with 40 GiB`, `0.5 CPUs`, `16 GiB`."""
     if resource == "memory":
         return quantities.memory_text(value)
     unit = "CPU" if resource == "cpus" else "GPU"
     plural = "" if value == 1 else "s"
-    kind = f"{kinds[0]} " if resource == "gpus" and len(kinds) == 1 else ""
-    either = f" ({' or '.join(kinds)})" if resource == "gpus" and len(kinds) > 1 else ""
-    return f"{plain(value)} {kind}{unit}{plural}{either}"
+    if resource == "cpus":
+        return f"{plain(value)} {unit}{plural}"
+    kind = f"{cards.types[0]} " if len(cards.types) == 1 else ""
+    either = f" ({' or '.join(cards.types)})" if len(cards.types) > 1 else ""
+    memory = f" with {quantities.memory_text(cards.memory_bytes)}" if cards.memory_bytes else ""
+    return f"{plain(value)} {kind}{unit}{plural}{either}{memory}"
 
 
-def part(resource: str, value: float, total: float, kinds: Sequence[str] = ()) -> str:
+def part(resource: str, value: float, of: float, cards: Cards = ANY) -> str:
     """`3 of 16 CPUs`, `1.5 GiB of 4 GiB`."""
     have = quantities.memory_text(value) if resource == "memory" else plain(value)
-    return f"{have} of {shown(resource, total, kinds)}"
+    return f"{have} of {shown(resource, of, cards)}"
 
 
-def amounts(of: Mapping[str, float], kinds: Sequence[str] = ()) -> str:
+def amounts(of: Mapping[str, float], cards: Cards = ANY) -> str:
     """GPUs first: they are what is short."""
     order = [name for name in ("gpus", "cpus", "memory") if of.get(name)]
-    return listed([shown(name, of[name], kinds) for name in order]) or "nothing"
+    return listed([shown(name, of[name], cards) for name in order]) or "nothing"
 
 
-def wanted(gang: plans.Gang, needed: Mapping[str, float]) -> str:
+def wanted(gang: plans.Gang) -> str:
     """`8 GPUs and 8 CPUs for 4 tasks`; of an elastic gang what it cannot do without."""
     tasks = sum(gang.smallest)
     least = "at least " if gang.elastic else ""
-    return f"{least}{amounts(needed, kinds(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
+    return f"{least}{amounts(needed(gang), cards(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
 
 
-def kinds(gang: plans.Gang) -> tuple[str, ...]:
-    """The GPU types that would do, best first; empty where any does."""
-    return next((ask.gpu_types for ask in gang.asks if ask.amount.devices), ())
+def cards(gang: plans.Gang) -> Cards:
+    """As the first of its roles that takes any would have them."""
+    return next((Cards(ask.gpu_types, ask.gpu_memory_bytes) for ask in gang.asks if ask.amount.devices), ANY)
 
 
 def named(names: Iterable[str], others: str = "others") -> str:
@@ -57,6 +104,10 @@ def named(names: Iterable[str], others: str = "others") -> str:
 def listed(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
+
+
+def workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def plain(value: float) -> str:

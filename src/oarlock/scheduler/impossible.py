@@ -1,0 +1,126 @@
+"""What no state of the declared nodes and pools could hold, and how much of it they could."""
+
+from __future__ import annotations
+
+from oarlock.scheduler import placement, wording
+from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
+from oarlock.spec import plans, quantities, refusals
+
+Code = refusals.Code
+
+
+def never(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -> refusals.Refusal | None:
+    """Why it can never run; None where it can. `empty` is the room of the declared nodes as if all of them were ready
+    and nothing ran. Without any node nothing is impossible yet, but what the pools forbid.
+    """
+    beyond = _beyond_the_pool(gang, snapshot)
+    if beyond is not None or not snapshot.nodes:
+        return beyond
+    if any(ask.amount.devices and not _somewhere(ask, snapshot) for ask in gang.asks):
+        return _no_such_device(gang, snapshot)
+    if placement.place(gang, empty, gang.smallest) is not None:
+        return None
+    most = most_workers(gang, empty)
+    return refusals.Refusal(
+        code=Code.NEVER_FITS,
+        message=f"It needs {wording.wanted(gang)}; {_even_empty(gang, snapshot, empty)}.",
+        needed=wording.needed(gang),
+        total=wording.total(snapshot.nodes, wording.cards(gang)),
+        change=f"At most {wording.workers(most)} would fit." if most else "Ask for less for each task.",
+    )
+
+
+def in_pool(gang: plans.Gang, pool: str, resource: str, limit: float) -> refusals.Refusal:
+    """The limit of a pool is below what it needs."""
+    needed, most = wording.needed(gang), wording.shown(resource, limit)
+    return refusals.Refusal(
+        code=Code.NEVER_IN_POOL,
+        message=f"It needs {wording.shown(resource, needed[resource])}, and the pool {pool} is limited to {most}.",
+        needed=needed,
+        total={resource: limit},
+        change=f"Ask for {most} at most, choose another pool, or have the limit raised.",
+    )
+
+
+def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
+    """With how many workers, fewer than it cannot do without, there is a place for it in `room`; 0: with none."""
+    place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
+    if place is None:
+        return 0
+    low, high = 0, gang.asks[place].min
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = (*gang.smallest[:place], middle, *gang.smallest[place + 1 :])
+        if placement.place(gang, room, size) is not None:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _even_empty(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -> str:
+    large = next((words for ask in gang.asks if ask.min and (words := _too_large(ask, snapshot))), "")
+    if large:
+        return large
+    cards = wording.cards(gang)
+    total = wording.total(snapshot.nodes, cards)
+    have = wording.amounts({name: total.get(name, 0.0) for name in wording.needed(gang)}, cards)
+    tasks, slots = sum(gang.smallest), min(empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
+    if gang.topology is not None and gang.topology.required and slots >= tasks:
+        return f"all nodes together have {have}, and no {gang.topology.same} holds it even when it is empty"
+    if len(gang.asks) > 1 or slots >= tasks:
+        return f"all nodes together have {have}, and even empty they do not hold all its tasks at once"
+    return (
+        f"all nodes together have {have}, and even empty they hold {f'only {slots}' if slots else 'none'} of its tasks"
+    )
+
+
+def _too_large(ask: plans.Ask, snapshot: plans.Snapshot) -> str:
+    """Where no node has so much of something as one task needs."""
+    asked = usages.numbers(ask.amount)
+    for name in ("gpus", "cpus", "memory"):
+        most = max((usages.numbers(node.capacity).get(name, 0.0) for node in snapshot.nodes), default=0.0)
+        if asked.get(name, 0.0) > most:
+            needs = wording.shown(name, asked[name], wording.Cards(ask.gpu_types))
+            than = wording.shown(name, most) if name == "memory" else wording.plain(most)
+            return f"one task needs {needs}, and no node has {f'more than {than}' if most else 'any'}"
+    return ""
+
+
+def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+    """The limit of its pool, or of one above it, is below what it cannot do without."""
+    declared = {pool.name: pool for pool in snapshot.pools}
+    name: str | None = gang.pool
+    seen: set[str] = set()
+    needed = wording.needed(gang)
+    while name in declared and name not in seen:
+        seen.add(name)
+        limit = declared[name].limit
+        for resource, asked in needed.items():
+            if asked > limit.get(resource, asked):
+                return in_pool(gang, name, resource, limit[resource])
+        name = declared[name].parent
+    return None
+
+
+def _no_such_device(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal:
+    wanted = wording.cards(gang)
+    with_memory = f" with {quantities.memory_text(wanted.memory_bytes)}" if wanted.memory_bytes else ""
+    devices = {(one.type, one.memory_bytes) for node in snapshot.nodes for one in node.devices}
+    present = [f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in sorted(devices)]
+    types = f"{' or '.join(wanted.types)} " if wanted.types else ""
+    return refusals.Refusal(
+        code=Code.NO_SUCH_DEVICE,
+        message=f"It needs {types}GPUs{with_memory}; "
+        + (f"the nodes have {wording.listed(list(dict.fromkeys(present)))}." if present else "no node has any."),
+        needed=wording.needed(gang),
+        total=wording.total(snapshot.nodes),
+        change="Choose among these." if present else "Ask for none, or add a node that has some.",
+    )
+
+
+def _somewhere(ask: plans.Ask, snapshot: plans.Snapshot) -> bool:
+    """Whether some node has a device that would do."""
+    cards = wording.Cards(ask.gpu_types, ask.gpu_memory_bytes)
+    return any(cards.on(node) for node in snapshot.nodes)

@@ -1,0 +1,131 @@
+"""What the refusals of one plan have in common: what is free and what there is, who holds most, what could never be."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from oarlock.scheduler import impossible, wording
+from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, plans, refusals
+
+Numbers = dict[str, float]
+
+SHOWN_HOLDERS = 5
+DETAILED = 32
+"""For so many gangs of one plan it is tried how many of their tasks would fit: that may walk over all nodes."""
+
+
+class Scene:
+    """What the refusals of one plan have in common, worked out once and only where asked for.
+
+    `room` is the plan's own, in which what was granted so far is taken; without one, what runs is. A `terse` one has no
+    words for what lacks room: for plans of which nobody reads the refusals.
+    """
+
+    terse = False
+
+    def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
+        self.snapshot = snapshot
+        self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
+        self._ready: list[rooms.NodeRoom] | None = None
+        self._totals: dict[wording.Cards, Numbers] = {}
+        self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
+        self._holders: dict[tuple[str, wording.Cards], tuple[refusals.Holder, ...]] = {}
+        self._never: dict[object, refusals.Refusal | None] = {}
+        self._empty: rooms.Room | None = None
+        self._detailed = 0
+
+    @property
+    def empty(self) -> rooms.Room:
+        """The declared nodes as if all of them were ready and nothing ran."""
+        if self._empty is None:
+            self._empty = rooms.Room([msgspec.structs.replace(node, ready=True) for node in self.snapshot.nodes])
+        return self._empty
+
+    @property
+    def ready(self) -> list[rooms.NodeRoom]:
+        """Nodes."""
+        if self._ready is None:
+            self._ready = self.room.ready()
+        return self._ready
+
+    def free(self, cards: wording.Cards = wording.ANY) -> Numbers:
+        """On nodes that are ready; `gpus` that would do alone."""
+        return self._looked(cards)[1]
+
+    def most_on_one_node(self, cards: wording.Cards = wording.ANY) -> float:
+        """Free GPUs."""
+        return self._looked(cards)[2]
+
+    def _looked(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
+        """All nodes are looked at once, and again when something was taken since."""
+        free = self.room.free()
+        found = self._free.get(cards)
+        if found is None or found[0] != free:
+            each = [wording.devices(one.node, one.free.devices, cards) for one in self.ready]
+            numbers = usages.numbers(free) | ({"gpus": sum(each)} if any(cards) else {})
+            found = self._free[cards] = free, numbers, max(each, default=0.0)
+        return found
+
+    def total(self, cards: wording.Cards = wording.ANY) -> Numbers:
+        """Of the nodes that are ready."""
+        if cards not in self._totals:
+            self._totals[cards] = wording.total([one.node for one in self.ready], cards)
+        return self._totals[cards]
+
+    def holders(self, resource: str, cards: wording.Cards = wording.ANY) -> tuple[refusals.Holder, ...]:
+        """Who holds most of a resource (of GPUs that would do), most first."""
+        key = (resource, cards)
+        if key not in self._holders:
+            self._holders[key] = _holders(self.snapshot, resource, cards)
+        return self._holders[key]
+
+    def detailed(self) -> bool:
+        """Whether there is still time to try things out for one more gang."""
+        self._detailed += 1
+        return self._detailed <= DETAILED
+
+    def never(self, gang: plans.Gang) -> refusals.Refusal | None:
+        """As `impossible.never`, asked once for all gangs of one shape."""
+        shape = (gang.pool, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
+        if shape not in self._never:
+            self._never[shape] = impossible.never(gang, self.snapshot, self.empty)
+        return self._never[shape]
+
+
+def _holders(snapshot: plans.Snapshot, resource: str, cards: wording.Cards) -> tuple[refusals.Holder, ...]:
+    where = {node.name for node in snapshot.nodes if cards.on(node)} if any(cards) and resource == "gpus" else None
+    of = _OF[resource]
+    held = [
+        (-sum(of(one.amount) for one in job.holdings if where is None or one.node in where), job.job, place)
+        for place, job in enumerate(snapshot.running)
+    ]
+    most = heapq.nsmallest(SHOWN_HOLDERS, (one for one in held if one[0]))
+    jobs = [snapshot.running[place] for _, _, place in most]
+    return tuple(
+        refusals.Holder(
+            job.job,
+            job.name,
+            usages.numbers(_sum(one for one in job.holdings if where is None or one.node in where)),
+        )
+        for job in jobs
+    )
+
+
+_OF: dict[str, Callable[[holdings.Resources], float]] = {
+    "gpus": lambda amount: amount.devices,
+    "cpus": lambda amount: amount.cpus_milli,
+    "memory": lambda amount: amount.memory_bytes,
+}
+
+
+def _held(snapshot: plans.Snapshot) -> Iterable[holdings.Holding]:
+    return (claim for job in snapshot.running for claim in job.holdings)
+
+
+def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
+    return sum((claim.amount for claim in claims), rooms.NOTHING)
