@@ -149,6 +149,42 @@ class TestReserved:
         }
 
 
+LAB = [
+    pool("lab", reserve=6, static=True),
+    pool("vision", "lab", reserve=4, static=True),
+    pool("speech", "lab", reserve=2),
+    pool("product", reserve=3),
+]
+
+
+class TestWithheld:
+    """Nobody borrows what is reserved statically."""
+
+    def kept(self, borrower: str, **held: float) -> float:
+        used = {name: {"gpus": float(value)} for name, value in held.items()}
+        return entitlement.withheld(LAB, {"gpus": 10.0, "cpus": 9.0}, used, borrower)["gpus"]
+
+    def test_all_of_it_while_nobody_uses_it(self) -> None:
+        assert self.kept("product") == self.kept("default") == self.kept("gone") == 6
+
+    def test_what_is_used_is_not_kept_twice(self) -> None:
+        assert self.kept("product", lab=1, speech=1) == 5
+        assert self.kept("product", lab=5, vision=5) == 1
+        assert self.kept("product", lab=7, vision=7) == 0
+        assert self.kept("product", lab=4, speech=4) == 4, "vision's own is kept, whoever else fills the lab"
+
+    def test_who_lies_below_may_use_what_its_neighbours_leave(self) -> None:
+        assert self.kept("speech") == 4
+        assert self.kept("vision") == 0
+
+    def test_of_lost_nodes_a_part_is_kept(self) -> None:
+        assert entitlement.withheld(LAB, {"gpus": 3.0}, {}, "product") == pytest.approx({"gpus": 2})
+
+    def test_where_nothing_is_static_nothing_is(self) -> None:
+        assert entitlement.withheld([pool("a", reserve=4)], {"gpus": 8.0}, {}, "default") == {}
+        assert entitlement.withheld([pool("default", static=True)], {"gpus": 8.0}, {}, "a") == {"gpus": 0}
+
+
 def test_shortages_say_of_what_there_is_less_than_is_reserved() -> None:
     tree = [pool("a", reserve=20), pool("b", "a", reserve=10), pool("c", reserve=4)]
     assert entitlement.shortages(tree, {"gpus": 16.0, "cpus": 0.0}) == (("gpus", 24, 16),)

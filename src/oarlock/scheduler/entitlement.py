@@ -92,6 +92,32 @@ def shortages(declared: Iterable[pools.Pool], capacity: Mapping[str, float]) -> 
     return tuple(found)
 
 
+def withheld(
+    declared: Iterable[pools.Pool],
+    capacity: Mapping[str, float],
+    held: Mapping[str, Mapping[str, float]],
+    borrower: str,
+) -> Amounts:
+    """By resource: what lies idle of static reservations, and cannot be lent to the leaf `borrower`. It may use that of
+    a pool that it lies below, as far as none of its neighbours there has reserved it statically too.
+
+    `held` is by pool, with all that lies below it. Without a static reservation there is nothing in the answer.
+    """
+    tree = _Tree(declared, (borrower,))
+    found: Amounts = {}
+    for resource in sorted({resource for pool in tree.pools.values() for resource in pool.static} & set(capacity)):
+        kept = _kept(tree, resource, capacity[resource])
+        above = set(tree.line(borrower))
+        idle: Amounts = {}
+        for name in reversed(tree.order):
+            below = sum(idle[child] for child in tree.children.get(name, ()))
+            static = resource in tree.pools[name].static and resource in tree.pools[name].reserve
+            own = kept[name] - held.get(name, {}).get(resource, 0.0) if static else 0.0
+            idle[name] = below if name in above else max(below, own)
+        found[resource] = sum(idle[name] for name in tree.children[None])
+    return found
+
+
 def demand(waiting: Iterable[plans.Gang], running: Iterable[plans.Running]) -> dict[str, Amounts]:
     """By leaf: what its gangs would hold, were there room for each at its largest. What is being stopped for good wants
     nothing any more; a gang that no state of the cluster could hold wants in vain, and takes nothing from others.
@@ -136,6 +162,13 @@ class _Tree:
             seen.add(above)
             above = self.pools[above].parent
         return parent
+
+    def line(self, name: str) -> Iterator[str]:
+        """The pool and those above it."""
+        above: str | None = name
+        while above is not None:
+            yield above
+            above = self._parent(above)
 
     def families(self) -> Iterator[tuple[str | None, list[str]]]:
         """Parents and their children, from the root down."""
