@@ -360,6 +360,7 @@ class Engine:
             inventory,
             leading,
             leftovers,
+            measuring,
             retention,
             running,
             scheduling,
@@ -405,6 +406,7 @@ class Engine:
                     clock=time.time,
                     report=report,
                 ),
+                measuring.Measuring(store, leader, clock=time.time, report=report),
                 retention.Retention(
                     store,
                     leader,

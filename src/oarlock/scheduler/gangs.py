@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oarlock.scheduler import samples
 from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, quantities, roles
 
 PORTS_PER_TASK = 4
@@ -75,6 +76,7 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         checkpoint_at=live.checkpoint_at if live else None,
         stopping=stopping,
         returns=stopping and _returns(job),
+        speed=samples.speed(job),
         batch=live.batch if live else None,
     )
 

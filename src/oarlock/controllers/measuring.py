@@ -1,0 +1,114 @@
+"""Speed curves: what the processes of running jobs report of their steps, gathered by shape, fitted, kept with the job.
+
+Reports come once a second and are not logged; here a job's last one is looked at now and then. What is new is gathered
+in memory, and once a minute the curve that is fitted to all of it is written: a crash loses a minute of samples of a
+job that goes on being measured. Both are done for so many jobs at a time, those first that have waited longest, so that
+ten thousand running jobs cost no more than a thousand, and are only looked at less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oarlock.controllers import batches, rosters
+from oarlock.controllers import leading as leads
+from oarlock.scheduler import samples
+from oarlock.spec import curves, events, jobs
+from oarlock.store import port as stores
+
+PERIOD_S = 5.0
+READ_AT_MOST = 200
+"""Jobs whose reports are read in one round."""
+
+WRITTEN_EVERY_S = 60.0
+WRITTEN_AT_MOST = 20
+"""Curves that are fitted and written in one round."""
+
+LOSSES_KEPT = 512
+"""Of one job, (step, loss). Beyond that every second one is forgotten."""
+
+
+class Measuring:
+    name = "measuring"
+
+    def __init__(
+        self,
+        store: stores.Store,
+        leading: leads.Leading,
+        *,
+        clock: Callable[[], float],
+        report: batches.Report,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._store = store
+        self._leading = leading
+        self._clock = clock
+        self._report = report
+        self._period_s = period_s
+        self._roster = rosters.Roster(store)
+        self._known: dict[str, _Known] = {}
+        self._due = 0.0
+
+    def wake_at(self) -> float | None:
+        return self._due if self._leading.epoch is not None else None
+
+    async def tick(self) -> None:
+        epoch, now = self._leading.epoch, self._clock()
+        if epoch is None or 0 < self._due - now <= self._period_s:
+            return
+        self._due = now + self._period_s
+        await self._roster.refresh()
+        running = self._running()
+        self._known = {job.id: self._known.get(job.id) or _Known() for job in running}
+        turn = sorted(self._known, key=lambda job_id: (self._known[job_id].read_at, job_id))[:READ_AT_MOST]
+        await self._roster.reread(turn)
+        for job_id in turn:
+            if (job := self._roster.jobs.get(job_id)) is not None:
+                self._known[job_id].learn(job, now)
+        await self._write(now, epoch)
+
+    def _running(self) -> list[jobs.Job]:
+        return [
+            job
+            for job in self._roster.jobs.values()
+            if job.live is not None and job.live.processing_at is not None and job.live.stop is None
+        ]
+
+    async def _write(self, now: float, epoch: int) -> None:
+        due = [
+            job_id
+            for job_id, known in self._known.items()
+            if known.new and known.last is not None and not 0 <= now - known.written_at < WRITTEN_EVERY_S
+        ]
+        due.sort(key=lambda job_id: (self._known[job_id].written_at, job_id))
+        told: list[tuple[str, events.AnyEvent]] = []
+        for job_id in due[:WRITTEN_AT_MOST]:
+            known, job = self._known[job_id], self._roster.jobs.get(job_id)
+            if job is not None and known.last is not None:
+                curve = samples.curve(job, known.last, known.new, known.losses)
+                told.append((job_id, events.Measured(curve=curve)))
+                known.new, known.written_at = [], now
+        self._roster.adopt(await batches.tell(self._store, told, epoch=epoch, at=now, report=self._report))
+
+
+class _Known:
+    """What is remembered of one running job."""
+
+    def __init__(self) -> None:
+        self.read_at = 0.0
+        self.written_at = 0.0
+        self.last: samples.Seen | None = None
+        self.new: list[curves.Sample] = []
+        self.losses: list[tuple[float, float]] = []
+
+    def learn(self, job: jobs.Job, now: float) -> None:
+        self.read_at = now
+        seen = samples.seen(job)
+        if seen is None or (self.last is not None and seen.at <= self.last.at):
+            return
+        self.last = seen
+        self.new.append(seen.sample)
+        if seen.loss is not None:
+            self.losses.append((float(seen.step), seen.loss))
+            if len(self.losses) > LOSSES_KEPT:
+                self.losses = self.losses[::2]

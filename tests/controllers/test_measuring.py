@@ -1,0 +1,218 @@
+"""From reports of single steps to the curve that is kept with the job."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.controllers.plant import Phase, Plant, Server, machine
+from tests.lifecycle import script
+
+from oarlock.backends import fake
+from oarlock.controllers import measuring
+from oarlock.scheduler import curves as evaluating
+from oarlock.scheduler import gangs, samples
+from oarlock.spec import attempts, curves, events, jobs, roles
+
+LONG = fake.Behaviour(at_barrier=True, lingers=True)
+TWO = "{grace: 1s, roles: {worker: {count: 2, min: 1, gpus: 1}}}"
+
+
+def truth(devices: int, nodes: int, local: int) -> tuple[float, float]:
+    """Seconds of a step, and of waiting: 10 ms and 1 ms for each example, 40 ms to exchange among two."""
+    model = curves.Allreduce(compute_s=0.010, compute_per_example_s=0.001, near_s=0.040, near_per_device_s=0.01)
+    return evaluating.step_s(model, nodes, devices, local), evaluating.sync_s(model, nodes, devices)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.plant = Plant(machines=[machine("n0", devices=4)])
+        self.measuring = self.of(self.plant.server)
+        self.step = 0
+
+    def of(self, server: Server) -> measuring.Measuring:
+        return measuring.Measuring(self.plant.store, server.leading, clock=self.plant.clock, report=server.report)
+
+    async def started(self, text: str, count: int) -> str:
+        job_id = await self.plant.submit(text)
+        self.plant.behaviours[job_id] = LONG
+        job = await self.plant.until_phase(job_id, Phase.PROCESSING)
+        assert len(job.live.tasks) == count
+        return job_id
+
+    async def reports(self, job_id: str, *, local: int = 32, seconds: float = 5.0, **more: object) -> None:
+        """Every worker reports once; the clock moves on, and the controller looks."""
+        live = (await self.plant.job(job_id)).live
+        self.step += 10
+        step_s, sync_s = truth(len(live.tasks), 1, local)
+        told = attempts.Progress(
+            step=self.step,
+            at=self.plant.now,
+            total_steps=1000,
+            loss=1 / (0.01 * self.step + 1),
+            step_s=step_s,
+            sync_s=sync_s,
+            ranks=len(live.tasks),
+            local=local,
+            accumulate=1,
+        )
+        for task in live.tasks:
+            await self.plant.tell(
+                job_id,
+                events.TaskReported(
+                    attempt=live.number,
+                    role=str(task.role),
+                    index=task.index,
+                    incarnation=1,
+                    progress=msgspec.structs.replace(told, **more),
+                ),
+            )
+        self.plant.now += seconds
+        await self.plant.server.leading.tick()
+        await self.measuring.tick()
+
+    async def curve(self, job_id: str) -> curves.Curve | None:
+        return (await self.plant.job(job_id)).curve
+
+
+async def test_what_was_measured_at_a_shape_is_there_within_a_look() -> None:
+    rig = Rig()
+    job_id = await rig.started(TWO, 2)
+    await rig.reports(job_id, noise=700.0)
+    found = await rig.curve(job_id)
+    assert found is not None
+    (sample,) = found.samples
+    assert (sample.nodes, sample.devices, sample.local, sample.count) == (1, 2, 32, 1)
+    assert (sample.step_s, sample.sync_s) == pytest.approx(truth(2, 1, 32))
+    assert found.model.noise == 700.0
+    assert found.left == (1000 - 10) * 64
+    assert evaluating.rate(found, None, evaluating.Shape(1, 2)) == pytest.approx(64 / truth(2, 1, 32)[0], rel=0.02)
+
+
+async def test_a_curve_is_written_once_a_minute_and_not_logged() -> None:
+    rig = Rig()
+    job_id = await rig.started(TWO, 2)
+    before = await rig.plant.store.read(lambda view: view.last_seq())
+    versions = []
+    for _ in range(30):
+        await rig.reports(job_id)
+        job = await rig.plant.job(job_id)
+        versions.append((job.version, job.curve.samples[0].count))
+    counts = [count for _, count in versions]
+    assert sorted(set(counts)) == [1, 13, 25], "one sample for each look, written with the minute's last"
+    assert await rig.plant.store.read(lambda view: view.last_seq()) == before
+    versions_before = versions[-1][0]
+    rig.plant.now += 600
+    await rig.plant.server.leading.tick()
+    await rig.measuring.tick()
+    assert (await rig.plant.job(job_id)).version == versions_before + 1, "what was gathered since, and then nothing new"
+    rig.plant.now += 600
+    await rig.plant.server.leading.tick()
+    await rig.measuring.tick()
+    assert (await rig.plant.job(job_id)).version == versions_before + 1
+
+
+async def test_shapes_that_were_seen_make_one_curve_across_attempts_and_servers() -> None:
+    """At two batch sizes on two devices: the truth is found, and a new server goes on from what is kept."""
+    rig = Rig()
+    job_id = await rig.started(TWO, 2)
+    for local in (32, 32, 64, 64):
+        await rig.reports(job_id, local=local, seconds=61.0)
+    rig.plant.restart("server-2")
+    rig.measuring = rig.of(rig.plant.server)
+    rig.plant.now += 20
+    await rig.plant.run_for(1)
+    await rig.reports(job_id, local=64, seconds=61.0)
+    found = await rig.curve(job_id)
+    assert found is not None
+    assert {(one.devices, one.local): one.count for one in found.samples} == {(2, 32): 2, (2, 64): 3}
+    for local in (32, 64, 128):
+        expected = truth(2, 1, local)[0]
+        assert evaluating.step_s(found.model, 1, 2, local) == pytest.approx(expected, rel=0.05)
+    assert found.convergence is not None
+
+
+async def test_reports_that_do_not_agree_or_do_not_tell_all_are_passed_over() -> None:
+    rig = Rig()
+    job_id = await rig.started(TWO, 2)
+    await rig.reports(job_id, sync_s=None)
+    assert await rig.curve(job_id) is None, "another library's exchange"
+    live = (await rig.plant.job(job_id)).live
+    told = attempts.Progress(step=99, at=rig.plant.now, step_s=1.0, sync_s=0.5, ranks=2, local=16, accumulate=1)
+    await rig.plant.tell(
+        job_id,
+        events.TaskReported(attempt=live.number, role="worker", index=0, incarnation=1, progress=told),
+    )
+    assert samples.seen(await rig.plant.job(job_id)) is None, "one has taken up another batch size already"
+    await rig.reports(job_id, step_s=None)
+    assert await rig.curve(job_id) is None
+
+
+def running(text: str, *, ranks: int, local: int | None, accumulate: int = 1, **more: object) -> jobs.Job:
+    """A job of one node whose every task has reported the same."""
+    job = script.new_job(text)
+    told = attempts.Progress(
+        step=10, at=5.0, total_steps=110, step_s=2.0, sync_s=0.5, ranks=ranks, local=local, accumulate=accumulate
+    )
+    claims = script.places(job, 1)
+    tasks = tuple(
+        attempts.Task(role=roles.RoleName(claim.role), index=claim.index, node=f"n{claim.index % 2}", progress=told)
+        for claim in claims
+    )
+    live = attempts.Attempt(number=1, started_at=0.0, processing_at=1.0, tasks=tasks)
+    return msgspec.structs.replace(job, attempts=(live,), **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "local", "shape"),
+    [
+        ("{roles: {worker: {count: 4, gpus: 1}}}", 4, 32, (2, 4, 32)),
+        ("{roles: {worker: {count: 2, gpus: 4, nproc: 4}}}", 8, 32, (2, 8, 32)),
+        ("{roles: {worker: {count: 2, gpus: 4}}}", 2, 32, (2, 8, 8)),  # a process drives four
+        ("{roles: {worker: {gpus: 4}}}", 4, 32, (1, 4, 32)),  # torchrun inside of it
+        ("{roles: {worker: {count: 3}}}", 3, 16, (2, 3, 16)),
+        ("{roles: {worker: {count: 2, gpus: 0.5}}}", 2, 16, (2, 2, 16)),
+        ("{roles: {chief: {gpus: 1}, worker: {count: 2, gpus: 1}}}", 3, None, (2, 3, 0)),
+    ],
+)
+def test_a_device_is_a_process_of_the_model(
+    text: str, ranks: int, local: int | None, shape: tuple[int, int, int]
+) -> None:
+    seen = samples.seen(running(text, ranks=ranks, local=local))
+    assert seen is not None
+    assert (seen.sample.nodes, seen.sample.devices, seen.sample.local) == shape
+
+
+def test_parameter_servers_have_a_model_of_their_own() -> None:
+    job = running("{framework: tensorflow, roles: {worker: {count: 2}, ps: {count: 2}}}", ranks=1, local=8)
+    seen = samples.seen(job)
+    assert seen is not None
+    assert (seen.sample.servers, seen.sample.devices) == (2, 2)
+    found = samples.curve(job, seen, [seen.sample], [])
+    assert isinstance(found.model, curves.Servers)
+    assert found.left == 100, "steps"
+
+
+def test_speed_is_counted_as_the_curve_counts() -> None:
+    """Parts of a step but the last do not wait; beyond the initial batch size an example is worth less."""
+    text = "{batch: {size: 64, max: 256}, roles: {worker: {count: 2, gpus: 1}}}"
+    known = curves.Curve(model=curves.Allreduce(compute_s=1, compute_per_example_s=0, noise=64.0))
+    job = running(text, ranks=2, local=32, accumulate=2, curve=known)
+    worth = (64 + 64) / (64 + 128)
+    assert samples.speed(job) == pytest.approx(128 / (2.0 + 1.5) * worth)
+    assert gangs.running(job, ()).speed == samples.speed(job)
+    assert samples.speed(running("{}", ranks=1, local=32)) == pytest.approx(32 / 2.0)
+    seen = samples.seen(job)
+    assert seen is not None
+    assert samples.curve(job, seen, [seen.sample], []).left == pytest.approx(100 * 128 * worth)
+
+
+async def test_of_many_jobs_some_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "READ_AT_MOST", 2)
+    rig = Rig()
+    ids = [await rig.started("{}", 1) for _ in range(5)]
+    for _ in range(6):
+        for job_id in ids:
+            await rig.reports(job_id, seconds=0.0)
+        rig.plant.now += 5
+        await rig.measuring.tick()
+    assert all([await rig.curve(job_id) is not None for job_id in ids])
