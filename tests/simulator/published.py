@@ -20,7 +20,7 @@ class Placing:
         self.free = {node.name: [device.index for device in node.devices] for node in snapshot.nodes if node.ready}
         for running in snapshot.running:
             for claim in running.holdings:
-                for device in claim.devices:
+                for device in claim.devices if claim.node in self.free else ():
                     self.free[claim.node].remove(device)
 
     @property

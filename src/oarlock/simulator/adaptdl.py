@@ -30,10 +30,9 @@ def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workl
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 arrivals.append(_arrival(row, models, freedom))
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError) as error:
-        where = f"line {len(arrivals) + 2}" if arrivals else "its first lines"
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError, TypeError) as error:
         raise errors.InvalidInput(
-            f"{path}, {where}: {type(error).__name__} {error}",
+            f"{path}, line {len(arrivals) + 2}: {type(error).__name__} {error}",
             hint="An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
         ) from error
     return workload.made(path.stem, arrivals)

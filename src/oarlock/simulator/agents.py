@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oarlock.backends import fake
@@ -54,7 +54,8 @@ class Crew:
 
 class Agents:
     """`ready_s` is how long a gang starts up before it advances; `fails_after` how long an attempt lives before its
-    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can.
+    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can. Of the jobs in
+    `groups` each works only while all of those that are named there run.
     """
 
     def __init__(
@@ -65,16 +66,17 @@ class Agents:
         ready_s: float,
         fails_after: Callable[[str, int], float] = lambda job, attempt: math.inf,
         spoiled: Callable[[backends.TaskLaunch], str] = lambda launch: "",
+        groups: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self.works: dict[str, work.Work] = {}
+        self.failed = 0  # processes
         self._store = store
         self._clock = clock
         self._ready_s = ready_s
         self._fails_after = fails_after
         self._spoiled = spoiled
         self._crews: dict[str, Crew] = {}
-        self._group_of: dict[str, str] = {}
-        self._groups: dict[str, set[str]] = {}
+        self._groups = groups
         self._fails_at: dict[str, float] = {}
         self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
         self._made: dict[str, None] = {}
@@ -88,6 +90,8 @@ class Agents:
             return fake.Behaviour(unlaunchable=reason)
         crew = self._crews.get(launch.key.job)
         if crew is None or crew.attempt != launch.key.attempt:
+            if crew is not None:
+                self._quit(crew, gracefully=False)
             crew = self._crews[launch.key.job] = Crew(launch.key.job, launch.key.attempt)
         crew.tasks[launch.key] = launch.holding
         self._made[launch.key.job] = None
@@ -95,12 +99,9 @@ class Agents:
 
     # What happens in time
 
-    def submit(self, job_id: str, of: work.Work, group: str = "") -> None:
-        """`of` is what the job will do. The jobs of one group work while all of them run."""
+    def submit(self, job_id: str, of: work.Work) -> None:
+        """`of` is what the job will do."""
         self.works[job_id] = of
-        if group:
-            self._group_of[job_id] = group
-            self._groups.setdefault(group, set()).add(job_id)
 
     def forget(self, job_id: str) -> work.Work:
         """The job has ended, or the simulation has: what came of it."""
@@ -127,6 +128,7 @@ class Agents:
             crew.working = crew.begun = False
             done = does.ends_at <= now
             if not done:
+                self.failed += 1
                 self._pause_others(job_id)
             does.stop(now, gracefully=done)
             for key in crew.tasks if done else [crew.chief]:
@@ -169,6 +171,7 @@ class Agents:
         job = await self._store.read(lambda view: view.job(crew.job))
         live = job.live if job is not None else None
         if live is None or live.number != crew.attempt:
+            self._quit(crew, gracefully=False)  # the end came and went in one turn of the guardian
             del self._crews[crew.job]
         elif live.stop is not None:
             self._stop(crew, live, world)
@@ -181,13 +184,16 @@ class Agents:
     def _stop(self, crew: Crew, live: attempts.Attempt, world: fake.World) -> None:
         if crew.stopping:
             return
-        gracefully = live.stop is attempts.Cause.STOPPED and not crew.lost
-        self.works[crew.job].stop(self._clock(), gracefully=gracefully)
-        crew.begun, crew.working, crew.stopping = False, False, True
-        self._pause_others(crew.job)
+        self._quit(crew, gracefully=live.stop is attempts.Cause.STOPPED and not crew.lost)
         for key, claim in crew.tasks.items():
             if claim.node not in crew.lost:
                 world.stop(key)
+
+    def _quit(self, crew: Crew, *, gracefully: bool) -> None:
+        if not crew.stopping:
+            self.works[crew.job].stop(self._clock(), gracefully=gracefully)
+            crew.begun, crew.working, crew.stopping = False, False, True
+            self._pause_others(crew.job)
 
     def _pause_others(self, job_id: str) -> None:
         """Those that work only together with this one wait for it."""
@@ -221,8 +227,7 @@ class Agents:
 
     def _together(self, job_id: str) -> list[Crew | None]:
         """The crews of the jobs that work only together, its own among them; None where one does not run."""
-        group = self._groups.get(self._group_of.get(job_id, ""))
-        return [self._crews.get(one) for one in sorted(group or {job_id})]
+        return [self._crews.get(one) for one in self._groups.get(job_id, (job_id,))]
 
     def _tell(self, tx: stores.Transaction, crew: Crew, happened: Iterable[events.AnyEvent]) -> jobs.Job | None:
         stored = job = tx.job(crew.job)

@@ -37,15 +37,20 @@ class Uniform(Part, frozen=True):
     most: Quantity
 
 
+class Choice(Part, frozen=True):
+    """Equally likely, unless there are `weights`: one for each value."""
+
+    values: tuple[Quantity, ...]
+    weights: tuple[float, ...] = ()
+
+
 class Distribution(Part, frozen=True):
-    """One of the kinds. `choice` maps values to their weights. What falls outside `at_least` and `at_most` is drawn to
-    them.
-    """
+    """One of the kinds. What falls outside `at_least` and `at_most` is moved to them."""
 
     exponential: Exponential | None = None
     lognormal: Lognormal | None = None
     uniform: Uniform | None = None
-    choice: dict[float | str, float] | None = None
+    choice: Choice | None = None
     at_least: Quantity | None = None
     at_most: Quantity | None = None
 
@@ -121,12 +126,17 @@ def _drawn(of: Distribution, chance: random.Random, path: str) -> Iterator[float
         least, most = number(of.uniform.least, f"{path}.uniform.least"), number(of.uniform.most, f"{path}.uniform.most")
         while True:
             yield chance.uniform(least, most)
-    weights = of.choice or {}
-    values = [number(value, f"{path}.choice") for value in weights]
-    if not values or min(weights.values()) < 0 or sum(weights.values()) <= 0:
-        raise errors.InvalidInput("no weights", path=f"{path}.choice", hint="Write it as {1: 0.7, 4: 0.3}.")
+    choice = of.choice or Choice(values=())
+    values = [number(value, f"{path}.choice.values") for value in choice.values]
+    weights = list(choice.weights) or [1.0] * len(values)
+    if len(weights) != len(values) or not values or min(weights) < 0 or sum(weights) <= 0:
+        raise errors.InvalidInput(
+            f"{len(values)} values and {len(weights)} weights",
+            path=f"{path}.choice",
+            hint="Write it as {values: [1, 4], weights: [0.7, 0.3]}.",
+        )
     while True:
-        yield chance.choices(values, list(weights.values()))[0]
+        yield chance.choices(values, weights)[0]
 
 
 def _positive(value: Quantity, path: str) -> float:

@@ -49,7 +49,7 @@ class Strikes:
     """
 
     def __init__(self, of: Faults, seed: int, machines: Sequence[nodes.Node], origin: float) -> None:
-        self.counts = {"nodes_lost": 0, "processes_failed": 0, "launches_failed": 0}
+        self.counts = {"nodes_lost": 0, "launches_failed": 0}
         self._of = of
         self._seed = seed
         self._machines = {node.name: node for node in machines}

@@ -56,6 +56,7 @@ class Group(chances.Part, frozen=True):
     spec: dict[str, Any] = msgspec.field(default_factory=dict)  # of the job file; `command` may be left out
     owner: str = "somebody"
     apart: bool = False  # each task is a job of its own, which works once all of them run
+    jitter: chances.Quantity = 0.0  # within which the tasks of one that is apart are submitted, in any order
 
 
 def arrivals(
@@ -71,12 +72,17 @@ def arrivals(
     sizes: Iterator[float | None] = itertools.repeat(None)
     if group.gpus is not None:
         sizes = chances.draws(group.gpus, random.Random(f"{seed}/gpus"), f"{path}.gpus")
+    jitter = chances.draws(
+        chances.Distribution(uniform=chances.Uniform(least=0.0, most=group.jitter)),
+        random.Random(f"{seed}/jitter"),
+        f"{path}.jitter",
+    )
     width = len(str(group.count))
     for number, at, lasts_s, size in zip(range(1, group.count + 1), times, lasting, sizes, strict=False):
         name = group.name if group.count == 1 else f"{group.name}-{number:0{width}}"
         spec = _spec(group, over, name, None if size is None else max(1, round(size)), path)
         if apart:
-            yield from _apart(group, spec, name, at, lasts_s)
+            yield from _apart(group, spec, name, at, lasts_s, jitter)
         else:
             does = _physics(group.speed, spec, lasts_s, per_node, path)
             yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner)
@@ -140,7 +146,9 @@ def compact(devices: int, per_node: int) -> physics.Shape:
     return tuple(sorted([per_node] * whole + [rest] * (rest > 0)))
 
 
-def _apart(group: Group, spec: jobfile.JobSpec, name: str, at: float, lasts_s: float) -> Iterator[workload.Arrival]:
+def _apart(
+    group: Group, spec: jobfile.JobSpec, name: str, at: float, lasts_s: float, jitter: Iterator[float]
+) -> Iterator[workload.Arrival]:
     """Its tasks as jobs of their own, which no scheduler knows to belong together."""
     for role_name, role in spec.roles.items():
         for index in range(role.count):
@@ -148,7 +156,7 @@ def _apart(group: Group, spec: jobfile.JobSpec, name: str, at: float, lasts_s: f
             task = f"{name}-{role_name}-{index}"
             yield workload.Arrival(
                 id=task,
-                at=at,
+                at=at + next(jitter),
                 spec=jobfile.JobSpec(**{**_fields(spec), "name": task, "roles": alone}),
                 does=physics.Scaled(lasts_s, 1, physics.linear),
                 owner=group.owner,

@@ -20,6 +20,10 @@ def _long(value_s: float) -> str:
     return quantities.duration_text(value_s)
 
 
+def _count(value: int) -> str:
+    return f"{value:,}" if value else ""
+
+
 def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
@@ -27,8 +31,8 @@ def _share(value: float) -> str:
 LINES: tuple[Line, ...] = (
     ("jobs", lambda one: f"{one.jobs:,}"),
     ("completed", lambda one: f"{one.completed:,}"),
-    ("failed", lambda one: f"{one.failed:,}" if one.failed else ""),
-    ("unfinished", lambda one: f"{one.unfinished:,}" if one.unfinished else ""),
+    ("failed", lambda one: _count(one.failed)),
+    ("unfinished", lambda one: _count(one.unfinished)),
     ("completion, mean", lambda one: _time(one.completion_mean_s)),
     ("completion, median", lambda one: _time(one.completion_median_s)),
     ("completion, p99", lambda one: _time(one.completion_p99_s)),
@@ -45,7 +49,9 @@ LINES: tuple[Line, ...] = (
     ("slowdown against 1/N, median", lambda one: f"{one.slowdown_median:.2f}"),
     ("slower than with 1/N", lambda one: _share(one.slower_share)),
     ("Jain's index of slowdowns", lambda one: f"{one.jain:.3f}"),
-    ("faults", lambda one: ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in one.faults.items())),
+    ("nodes lost", lambda one: _count(one.faults.get("nodes_lost", 0))),
+    ("processes failed", lambda one: _count(one.faults.get("processes_failed", 0))),
+    ("tasks not made", lambda one: _count(one.faults.get("launches_failed", 0))),
 )
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from oarlock.backends import fake
 from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, rounds, scheduling
-from oarlock.simulator import agents, fairness, faults, ledger, outcome, work, workload
+from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory
 from oarlock.store import port as stores
@@ -108,6 +108,7 @@ class Simulation:
             ready_s=settings.restart_s,
             fails_after=self._strikes.fails_after,
             spoiled=self._strikes.spoiled,
+            groups=workload.groups(of),
         )
         self.world = fake.World(machines, self.agents.script, self.clock)
         self.ledger = ledger.Ledger(self.store, ORIGIN_S)
@@ -196,7 +197,7 @@ class Simulation:
             self._nodes_changed = True
 
     async def _submit(self, arrival: workload.Arrival) -> None:
-        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s), arrival.group)
+        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s))
         job = jobs.Job(
             id=arrival.id,
             name=arrival.id,
@@ -282,51 +283,45 @@ class Simulation:
             devices=sum(len(node.devices) for node in self._machines),
             over=self.now - ORIGIN_S,
             stories=self._compared(),
-            spans=tuple(span for _, spans in sorted(self.ledger.spans.items()) for span in spans),
-            faults=self._strikes.counts,
+            spans=self._spans(),
+            faults={**self._strikes.counts, "processes_failed": self.agents.failed},
         )
         return outcome.Result(outcome=found, decisions=outcome.Decisions(times_s=tuple(self.decided_s), cpu_s=cpu_s))
 
     def _compared(self) -> tuple[outcome.JobStory, ...]:
-        """Every story in the order of arrival, those that ended beside what an equal part would have given them."""
+        """Every story in the order of arrival, beside what an equal part would have given it; a group has one."""
+        settings, devices = self.settings, sum(len(node.devices) or 1 for node in self._machines)
+        members: dict[str, list[tuple[workload.Arrival, outcome.JobStory]]] = {}
+        for one in self.workload.arrivals:
+            if one.id in self._stories:
+                members.setdefault(one.group or one.id, []).append((one, self._stories[one.id]))
+        told = [stories.joined(name, [story for _, story in found]) for name, found in members.items()]
         over = self.now - ORIGIN_S
-        known = [(one, self._stories[one.id]) for one in self.workload.arrivals if one.id in self._stories]
-        presence = fairness.Presence(
-            (story.arrived, over if story.ended is None else story.ended) for _, story in known
-        )
-        devices = sum(len(node.devices) or 1 for node in self._machines)
-        alone = fairness.Alone(max(len(node.devices) for node in self._machines), self.settings.restart_s)
+        presence = fairness.Presence((story.arrived, over if story.ended is None else story.ended) for story in told)
+        alone = fairness.Alone(max(len(node.devices) for node in self._machines), settings.restart_s)
+        compared = []
+        for story, found in zip(told, members.values(), strict=True):
+            if story.ended is not None:
+                part = devices / presence.mean(story.arrived, story.ended)
+                story = msgspec.structs.replace(story, alone_s=alone.seconds(found[0][0], part / len(found)))
+            compared.append(story)
+        return tuple(compared)
+
+    def _spans(self) -> tuple[outcome.Span, ...]:
+        group_of = {one.id: one.group for one in self.workload.arrivals if one.group}
         return tuple(
-            story
-            if story.ended is None
-            else msgspec.structs.replace(
-                story, alone_s=alone.seconds(arrival, devices / presence.mean(story.arrived, story.ended))
-            )
-            for arrival, story in known
+            msgspec.structs.replace(span, job=group_of[span.job]) if group_of else span
+            for _, spans in sorted(self.ledger.spans.items())
+            for span in spans
         )
 
     def _story(self, job: jobs.Job) -> outcome.JobStory:
         did = self.agents.forget(job.id)
         spans = self.ledger.spans[job.id] = [
-            msgspec.structs.replace(span, useful=_since_origin(did.stretches.get(span.attempt)))
+            msgspec.structs.replace(span, useful=stories.since(did.stretches.get(span.attempt), ORIGIN_S))
             for span in self.ledger.spans.get(job.id, [])
         ]
-        arrived = job.created_at - ORIGIN_S
-        ended = job.ended_at - ORIGIN_S if job.ended_at is not None else None
-        held_s = sum(span.end - span.start for span in spans)
-        return outcome.JobStory(
-            job=job.id,
-            arrived=arrived,
-            phase=str(job.phase),
-            reason=job.reason,
-            first_start=spans[0].start if spans else None,
-            ended=ended,
-            starts=len(spans),
-            waited_s=(self.now - ORIGIN_S if ended is None else ended) - arrived - held_s,
-            held_device_s=sum((span.end - span.start) * span.devices for span in spans),
-            advanced_device_s=did.device_s,
-            lost_device_s=did.lost_device_s,
-        )
+        return stories.of(job, spans, did, origin=ORIGIN_S, now=self.now)
 
 
 def shown(settings: Settings) -> dict[str, str]:
@@ -335,10 +330,6 @@ def shown(settings: Settings) -> dict[str, str]:
     for part in ("rules", "faults"):
         told |= msgspec.structs.asdict(told.pop(part))  # type: ignore[arg-type]
     return {name: str(value) for name, value in sorted(told.items())}
-
-
-def _since_origin(stretch: tuple[float, float] | None) -> tuple[float, float]:
-    return (0.0, 0.0) if stretch is None else (stretch[0] - ORIGIN_S, stretch[1] - ORIGIN_S)
 
 
 def _forget(tx: stores.Transaction, gone: Sequence[str], seq: int, now: float) -> None:

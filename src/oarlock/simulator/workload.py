@@ -45,6 +45,15 @@ def made(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = (
     return Workload(name=name, arrivals=tuple(sorted(arrivals, key=lambda one: (one.at, one.id))), pools=tuple(pools))
 
 
+def groups(of: Workload) -> dict[str, tuple[str, ...]]:
+    """By the id of each job that belongs to a group: all of that group."""
+    members: dict[str, list[str]] = {}
+    for one in of.arrivals:
+        if one.group:
+            members.setdefault(one.group, []).append(one.id)
+    return {job_id: tuple(together) for together in members.values() for job_id in together}
+
+
 def cut(
     workload: Workload, *, start_s: float = 0.0, end_s: float | None = None, jobs: int | None = None, scale: float = 1.0
 ) -> Workload:

@@ -1,0 +1,244 @@
+"""Scenario files: what they say is what is simulated, what they cannot mean is named with its place."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from oarlock.simulator import chances, cluster, groups, physics, recorded, scenario, work
+from oarlock.spec import errors, jobfile
+
+FULL = """
+name: everything
+seed: 4
+nodes:
+  - {count: 2, gpus: 8, gpu_type: h100, per_rack: 1, price_per_h: 30}
+  - {count: 3, gpus: 0, cpus: 128}
+pools:
+  - {name: default, reserve: {gpus: 8}}
+  - {name: research, limit: {gpus: 12}, share: {gpus: 2}}
+jobs:
+  - name: fixed
+    count: 3
+    arrivals: {start: 1m, every: 30}
+    lasts: 2h
+    gpus: 4
+    spec: {pool: research, priority: 70}
+  - name: elastic
+    arrivals: {start: 2h}
+    lasts: 100
+    gpus: 2
+    least: 1
+    most: 8
+    speed: {amdahl: 0.1, far: 1.5}
+    owner: alice
+  - name: learner
+    lasts: 10m
+    gpus: 3
+    apart: true
+  - name: ps
+    lasts: 10m
+    spec: {roles: {worker: {count: 2, gpus: 1}, ps: {count: 1}}, max_restarts: 9}
+faults: {node_mtbf_s: 4h, launch_failures: 0.1}
+checkpoint: null
+until: 2d
+run: {restart: 1m, policies: {las: {first: 100}}}
+runs:
+  calm: {policy: fifo, spec: {placement: spread}}
+  busy: {policy: las, scale: 2, nodes: 4x4, round: 30, min_runtime: 0, policies: {las: {second: 7}}, apart: false}
+"""
+
+
+def case(text: str, tmp_path: Path, name: str, over: scenario.Run | None = None, policy: str | None = None):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    return scenario.case(scenario.load(path), tmp_path, "title", name, policy, over or scenario.Run())
+
+
+def test_everything_that_is_said_is_heard(tmp_path: Path) -> None:
+    found = case(FULL, tmp_path, "calm")
+    assert [(node.name, len(node.devices), node.domains) for node in found.machines] == [
+        ("n1", 8, {"rack": "h100-r1"}),
+        ("n2", 8, {"rack": "h100-r2"}),
+        ("n3", 0, {}),
+        ("n4", 0, {}),
+        ("n5", 0, {}),
+    ]
+    assert [(one.id, one.at, one.group) for one in found.workload.arrivals] == [
+        ("learner-worker-0", 0.0, "learner"),
+        ("learner-worker-1", 0.0, "learner"),
+        ("learner-worker-2", 0.0, "learner"),
+        ("ps", 0.0, ""),
+        ("fixed-1", 60.0, ""),
+        ("fixed-2", 90.0, ""),
+        ("fixed-3", 120.0, ""),
+        ("elastic", 7200.0, ""),
+    ]
+    by_id = {one.id: one for one in found.workload.arrivals}
+    fixed, elastic, ps = by_id["fixed-2"].spec, by_id["elastic"], by_id["ps"].spec
+    assert (fixed.pool, fixed.priority, fixed.placement) == ("research", 70, jobfile.Placement.SPREAD)
+    assert (fixed.roles["worker"].count, fixed.roles["worker"].gpus) == (4, 1)
+    role = elastic.spec.roles["worker"]
+    assert (role.min, role.count, role.max, elastic.owner) == (1, 2, 8, "alice")
+    assert (ps.roles["ps"].count, ps.max_restarts) == (1, 9)
+    assert [(pool.name, pool.reserve, pool.share) for pool in found.workload.pools] == [
+        ("default", {"gpus": 8.0}, {}),
+        ("research", {}, {"gpus": 2.0}),
+    ]
+    settings = found.settings
+    assert (settings.seed, settings.checkpoint_s, settings.until_s, settings.restart_s) == (4, None, 172_800.0, 60.0)
+    assert (settings.faults.node_mtbf_s, settings.faults.launch_failures) == (14_400.0, 0.1)
+    assert (settings.rules.policy, settings.rules.restart_s) == ("fifo", 60.0)
+
+
+def test_a_run_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
+    found = case(FULL, tmp_path, "busy")
+    rules = found.settings.rules
+    assert (rules.policy, rules.round_s, rules.min_runtime_s, rules.restart_s) == ("las", 30.0, 0.0, 60.0)
+    assert rules.policies == {"las": {"first": 100.0, "second": 7.0}}
+    assert len(found.machines) == 4
+    assert [(one.id, one.at) for one in found.workload.arrivals][-2:] == [("fixed-3", 60.0), ("elastic", 3600.0)]
+    assert "learner" in [one.id for one in found.workload.arrivals]
+
+
+def test_what_the_command_line_says_prevails(tmp_path: Path) -> None:
+    over = scenario.Run(restart=5.0, nodes="1x2", backfill=False)
+    found = case(FULL, tmp_path, "busy", over, "fair")
+    rules = found.settings.rules
+    assert (rules.policy, rules.restart_s, rules.backfill, len(found.machines)) == ("fair", 5.0, False, 1)
+
+
+def test_every_run_is_compared_under_every_policy(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(FULL)
+    loaded = scenario.load(tmp_path / "s.yaml")
+    assert [title for title, _, _ in scenario.titles(loaded)] == ["calm", "busy"]
+    both = scenario.titles(loaded, ("fifo", "las"))
+    assert both == [
+        ("calm/fifo", "calm", "fifo"),
+        ("calm/las", "calm", "las"),
+        ("busy/fifo", "busy", "fifo"),
+        ("busy/las", "busy", "las"),
+    ]
+    plain = scenario.Scenario(recorded=recorded.Recorded(file="x.csv"))
+    assert [title for title, _, _ in scenario.titles(plain, ("fifo",))] == ["fifo"]
+
+
+def test_draws_are_repeated_and_one_property_does_not_move_another(tmp_path: Path) -> None:
+    text = """
+    jobs:
+      - {name: j, count: 50, arrivals: {poisson: {per_h: 10}}, lasts: {exponential: {mean: 1h}},
+         gpus: {choice: {values: [1, 2, 8], weights: [5, 3, 1]}}}
+    """
+    first, again = case(text, tmp_path, "").workload.arrivals, case(text, tmp_path, "").workload.arrivals
+    assert [(one.at, one.does.total) for one in first] == [(one.at, one.does.total) for one in again]
+    other = case(text.replace("[5, 3, 1]", "[1, 1, 1]"), tmp_path, "").workload.arrivals
+    assert [(one.at, one.does.total) for one in first] == [(one.at, one.does.total) for one in other]
+    assert [one.spec.roles for one in first] != [one.spec.roles for one in other]
+    reseeded = case("seed: 1\n" + text.replace("\n    ", "\n"), tmp_path, "").workload.arrivals
+    assert [one.at for one in first] != [one.at for one in reseeded]
+
+
+@pytest.mark.parametrize(
+    ("raw", "mean", "deviation"),
+    [
+        (chances.Distribution(exponential=chances.Exponential(mean="1m")), 60.0, 60.0),
+        (chances.Distribution(uniform=chances.Uniform(least=10, most="50s")), 30.0, 40 / 12**0.5),
+        (chances.Distribution(lognormal=chances.Lognormal(median=100, sigma=0.5)), 113.3, 60.4),
+        (chances.Distribution(choice=chances.Choice(values=("10s", 20), weights=(3, 1))), 12.5, 4.33),
+        ("2m", 120.0, 0.0),
+    ],
+)
+def test_distributions_have_their_means(raw: chances.Distribution, mean: float, deviation: float) -> None:
+    drawn = chances.draws(raw, random.Random(1), "lasts")
+    values = [next(drawn) for _ in range(20_000)]
+    error = 4 * deviation / 20_000**0.5 + 0.002 * mean
+    assert statistics.fmean(values) == pytest.approx(mean, abs=error)
+    assert statistics.pstdev(values) == pytest.approx(deviation, rel=0.05, abs=1e-9)
+
+
+def test_poisson_arrivals_come_so_often() -> None:
+    times = chances.times(chances.Arrivals(start="1h", poisson=chances.Poisson(per_h=60)), random.Random(3), "arrivals")
+    found = [next(times) for _ in range(10_000)]
+    assert found == sorted(found)
+    assert (found[-1] - 3600) / 10_000 == pytest.approx(60.0, rel=0.04)
+
+
+def test_limits_hold() -> None:
+    of = chances.Distribution(exponential=chances.Exponential(mean=100), at_least="50s", at_most=200)
+    drawn = chances.draws(of, random.Random(1), "lasts")
+    values = [next(drawn) for _ in range(1000)]
+    assert (min(values), max(values)) == (50.0, 200.0)
+
+
+def test_a_job_with_a_model_lasts_what_was_said_at_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    text = """
+    nodes: 2x4
+    jobs:
+      - name: model
+        lasts: 1000
+        gpus: 6
+        speed: {allreduce: {compute_s: 0.01, compute_per_example_s: 0.001, far_s: 0.05, noise: 300}}
+        spec: {batch: {size: 96, max: 768, local_max: 32}}
+    """
+    (arrival,) = case(text, tmp_path, "").workload.arrivals
+    did = work.Work(arrival.does)
+    did.start(0.0, 1, (2, 4), None, ready_s=0.0)
+    assert did.ends_at == pytest.approx(1000.0)
+    assert arrival.does.pace((2, 4), None, 0.0).step_s == pytest.approx(0.01 + 0.016 + 0.05)
+
+
+def test_compact_is_as_few_nodes_as_hold_it() -> None:
+    assert [groups.compact(devices, 4) for devices in (1, 4, 6, 9)] == [(1,), (4,), (2, 4), (1, 4, 4)]
+    assert groups.compact(3, 0) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "says"),
+    [
+        ("jobs: [{name: a, lasts: soon}]", "jobs[0].lasts", "no duration"),
+        ("jobs: [{name: a, lasts: {exponential: {mean: 0}}}]", "jobs[0].lasts.exponential.mean", "0"),
+        ("jobs: [{name: a, lasts: {}}]", "jobs[0].lasts", "one kind"),
+        ("jobs: [{name: a, gpus: {choice: {values: [1], weights: [1, 2]}}}]", "jobs[0].gpus.choice", "1 values"),
+        ("jobs: [{name: a, count: 0}]", "jobs[0].count", "0 jobs"),
+        ("jobs: [{name: a, spec: {prioriti: 3}}]", "jobs[0].spec.prioriti", "unknown field"),
+        ("jobs: [{name: a, speed: {amdahl: 2}}]", "jobs[0].speed.amdahl", "2"),
+        ("jobs: [{name: a, speed: {amdahl: 0.5, speedups: [1, 2]}}]", "jobs[0].speed", "amdahl and speedups"),
+        ("jobs: [{name: a, speed: {allreduce: {compute_s: 1, compute_per_example_s: 1}}}]", "jobs[0].spec.batch", ""),
+        ("jobs: [{name: a, arrivals: {every: 1, poisson: {per_h: 1}}}]", "jobs[0].arrivals", "both"),
+        ("jobs: [{name: a}, {name: a}]", "", "two jobs a"),
+        ("jobs: [{name: a}]\nnodes: many", "", "nothing about nodes"),
+        ("jobs: [{name: a}]\nnodes: '0x4'", "nodes", "0 nodes"),
+        ("jobs: [{name: a}]\nfaults: {node_mtbf: 3h}", "node_mtbf", "unknown field"),
+        ("jobs: [{name: a}]\nrun: {scale: 0}", "scale", "0"),
+        ("jobs: [{name: a}]\nrecorded: {file: x.csv}", "", "twice"),
+        ("name: x", "", "nowhere"),
+        ("jobs: [{nme: a}]", "jobs[0].nme", "unknown field"),
+    ],
+)
+def test_what_cannot_be_meant_is_named_with_its_place(tmp_path: Path, text: str, path: str, says: str) -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        case(text, tmp_path, "")
+    assert caught.value.path == path
+    assert says in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_cluster_in_a_few_words() -> None:
+    made = cluster.machines(cluster.parse(["2x8:h100,10x0", "1x4"]))
+    assert [node.name for node in made][:3] == ["n01", "n02", "n03"]
+    assert [
+        (len(node.devices), node.devices[:1] and node.devices[0].type) for node in (made[0], made[2], made[-1])
+    ] == [
+        (8, "h100"),
+        (0, ()),
+        (4, "gpu"),
+    ]
+
+
+def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) -> None:
+    (arrival,) = case("jobs: [{name: a, lasts: 60, gpus: 3}]", tmp_path, "").workload.arrivals
+    assert isinstance(arrival.does, physics.Scaled)
+    assert arrival.does.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
