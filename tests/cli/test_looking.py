@@ -12,8 +12,8 @@ import pytest
 from tests.cli import typed
 from tests.client import live
 
-from oarlock.cli import endings, main, metrics, progress, tables, terminal
-from oarlock.client import verbs
+from oarlock.cli import endings, main, metrics, progress, show, tables, terminal
+from oarlock.client import answers, verbs
 from oarlock.spec import attempts, errors, intents, jobfile, jobs, phases, refusals, roles
 
 
@@ -31,6 +31,28 @@ class Typed:
 @pytest.fixture
 def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
     return Typed(capsys)
+
+
+def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    show._speed(
+        answers.Speed(
+            items=(
+                answers.SpeedPoint(devices=1, nodes=1, per_s=1234.5, local=32, measured=1),
+                answers.SpeedPoint(devices=2, nodes=1, per_s=2.5, servers=1),
+                answers.SpeedPoint(devices=16, nodes=2, per_s=12345.6, local=32, measured=9),
+            ),
+            noise=4321.0,
+        )
+    )
+    said = capsys.readouterr().out.strip().splitlines()
+    assert "examples per second, gradient noise 4,321 examples" in said[0]
+    assert [" ".join(line.split()) for line in said[1:]] == [
+        "1 device 1,234 measured 1 time, 32 at once",
+        "2 devices, 1 server 2.5 expected",
+        "16 devices on 2 nodes 12,346 measured 9 times, 32 at once",
+    ]
+    show._speed(answers.Speed())
+    assert capsys.readouterr().out == ""
 
 
 def job(**changes: object) -> jobs.Job:
@@ -237,7 +259,7 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
     for part in ("story  FAILED", "Spec", "env: {A: 1}", "Attempt 1", "worker-1", "here", "3 error", "Events", "7/9"):
         assert part in said, part
     everything = json.loads(type_("show", "story", "--json"))
-    assert set(everything) == {"job", "events", "checkpoints"}
+    assert set(everything) == {"job", "cost", "speed", "decisions", "events", "checkpoints"}
     assert type_("why", "story").count("\n") == 3
     assert json.loads(type_("why", "story", "--json"))["phase"] == "FAILED"
 

@@ -33,6 +33,7 @@ from oarlock.api import (
     pools,
     routes,
     server,
+    speed,
     usage,
     users,
 )
@@ -46,6 +47,7 @@ TABLE: tuple[routes.Route, ...] = (
     *jobs.ROUTES,
     *outlook.ROUTES,
     *decisions.ROUTES,
+    *speed.ROUTES,
     *logs.ROUTES,
     *metrics.ROUTES,
     *exec_module.ROUTES,

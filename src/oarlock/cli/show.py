@@ -34,6 +34,7 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
                 "job": found,
                 "cost": found.cost_at(time.time()),
                 "decisions": client.decisions(found.id).items,
+                "speed": client.speed(found.id),
                 "events": client.events(found.id),
                 "checkpoints": client.checkpoints(found.id),
             }
@@ -44,6 +45,8 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
     _cost(client, found, now)
     _loss(client, found)
     _spec(found)
+    if found.curve is not None:
+        _speed(client.speed(found.id))
     _decisions(client.decisions(found.id))
     for attempt in found.attempts:
         _attempt(attempt, stacks)
@@ -96,6 +99,26 @@ def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
     currency = client.server().currency
     hourly = f" so far, {prices.amount_text(live.price_per_h, currency)} an hour" if live is not None else ""
     terminal.out(f"  cost {prices.amount_text(cost, currency)}{hourly}")
+
+
+def _speed(found: answers.Speed) -> None:
+    """The speed curve, one line for each size."""
+    if not found.items:
+        return
+    noise = f", gradient noise {found.noise:,.0f} examples" if found.noise is not None else ""
+    _title(f"Speed ({found.unit} per second{noise})")
+    wide = max(len(_rate(one.per_s)) for one in found.items)
+    for one in found.items:
+        devices = f"{one.devices} device{'' if one.devices == 1 else 's'}"
+        where = f" on {one.nodes} nodes" if one.nodes > 1 else ""
+        servers = f", {one.servers} server{'' if one.servers == 1 else 's'}" if one.servers else ""
+        taken = f", {one.local} at once" if one.local else ""
+        how = f"measured {one.measured} time{'' if one.measured == 1 else 's'}" if one.measured else "expected"
+        terminal.out(f"  {devices + where + servers:<28} {_rate(one.per_s):>{wide}}  {how}{taken}")
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _decisions(found: answers.Decisions) -> None:

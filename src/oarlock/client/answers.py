@@ -115,6 +115,26 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     series: tuple[Series, ...] = ()
 
 
+class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`per_s` with so many devices; `measured` is from how many looks at it, 0: fitted."""
+
+    devices: int
+    nodes: int
+    per_s: float
+    servers: int = 0
+    local: int = 0  # examples that each process takes at once; 0: it does not say
+    measured: int = 0
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a job is with what it is given; empty while nothing was measured."""
+
+    items: tuple[SpeedPoint, ...] = ()
+    unit: str = "examples"  # or `steps`
+    noise: float | None = None  # gradient noise scale, in examples
+    per_s: float | None = None  # of the attempt that runs now
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     node: nodes.Node
     held: holdings.Resources = holdings.Resources()

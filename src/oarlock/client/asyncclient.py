@@ -173,6 +173,10 @@ class AsyncClient:
         """Every decision that was made about the job, with its reason."""
         return await self._sender.send(requests.decisions(job))
 
+    async def speed(self, job: str) -> answers.Speed:
+        """How fast the job is with how many devices: measured, and fitted to that."""
+        return await self._sender.send(requests.speed(job))
+
     async def events(self, job: str) -> list[Record]:
         """The job's lines of the event log, oldest first."""
         found: list[Record] = []

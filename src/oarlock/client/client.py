@@ -174,6 +174,10 @@ class Client:
         """Every decision that was made about the job, with its reason."""
         return self._sender.send(requests.decisions(job))
 
+    def speed(self, job: str) -> answers.Speed:
+        """How fast the job is with how many devices: measured, and fitted to that."""
+        return self._sender.send(requests.speed(job))
+
     def events(self, job: str) -> list[Record]:
         """The job's lines of the event log, oldest first."""
         found: list[Record] = []

@@ -105,6 +105,10 @@ def decisions(name: str) -> Request[answers.Decisions]:
     return Request(method="GET", path=_job(name, "/decisions"), answer=answers.Decisions)
 
 
+def speed(name: str) -> Request[answers.Speed]:
+    return Request(method="GET", path=_job(name, "/speed"), answer=answers.Speed)
+
+
 def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[answers.Page[events.Record]]:
     query = _query(after=after, limit=limit)
     return Request(method="GET", path=_job(name, "/events"), answer=answers.Page[events.Record], query=query)

@@ -1,0 +1,125 @@
+"""How fast a job is with what it is given: where it was measured, and what the curve that was fitted to that says of
+other sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.scheduler import curves as evaluating
+from oarlock.scheduler import gangs
+from oarlock.spec import curves, jobs, nodes, plans, users
+
+MOST_POINTS = 16
+
+
+class Unit(StrEnum):
+    EXAMPLES = "examples"
+    STEPS = "steps"  # where the processes do not say how many examples they take
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """`per_s` examples or steps with so many devices. `measured` is from how many looks at it; 0: fitted."""
+
+    devices: int
+    nodes: int
+    per_s: float
+    servers: int = 0
+    local: int = 0  # examples that each process takes at once
+    measured: int = 0
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """Fewest devices first. `noise`: the gradient noise scale in examples. `per_s`: of the attempt that runs now."""
+
+    items: list[Point]
+    unit: Unit = Unit.EXAMPLES
+    noise: float | None = None
+    per_s: float | None = None
+    next: str | None = None
+
+
+async def show(call: routes.Call) -> Speed:
+    job = await call.access.job(call.path["job"])
+    if job.curve is None:
+        return Speed(items=[])
+    ground = await call.access.shared(lambda view: view.nodes())
+    return of(job, job.curve, ground)
+
+
+def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Speed:
+    model = curve.model
+    counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
+    points = [_measured(sample, steps=counted) for sample in curve.samples]
+    seen = {(point.devices, point.servers) for point in points}
+    points += [
+        point for point in _fitted(job, curve, ground, steps=counted) if (point.devices, point.servers) not in seen
+    ]
+    running = gangs.running(job, ()).speed
+    return Speed(
+        items=sorted(points, key=lambda one: (one.servers, one.devices, one.nodes, one.local))[:MOST_POINTS],
+        unit=Unit.STEPS if counted else Unit.EXAMPLES,
+        noise=model.noise if isinstance(model, curves.Allreduce) else None,
+        per_s=running if not counted or isinstance(model, curves.Servers) else None,
+    )
+
+
+def _measured(sample: curves.Sample, *, steps: bool) -> Point:
+    taken = 1 if steps else sample.devices * max(1, sample.local)
+    return Point(
+        devices=sample.devices,
+        nodes=sample.nodes,
+        servers=sample.servers,
+        local=sample.local,
+        per_s=taken / sample.step_s,
+        measured=sample.count,
+    )
+
+
+def _fitted(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node], *, steps: bool) -> Iterator[Point]:
+    """At the sizes that the job may have, as compactly as they fit, up to twice what was measured."""
+    at_once = evaluating.local(curve)
+    most_each = max((len(node.devices) for node in ground), default=0)
+    known = max((sample.devices for sample in curve.samples), default=1)
+    servers = max((sample.servers for sample in curve.samples), default=0)
+    for devices in _sizes(job):
+        if devices > 2 * known:
+            return
+        across = -(-devices // most_each) if most_each else 1
+        rate = evaluating.rate(curve, None, evaluating.Shape(across, devices, servers))
+        by_parts = isinstance(curve.model, curves.Allreduce)
+        per_s = rate / devices if steps and by_parts else rate
+        yield Point(devices=devices, nodes=across, servers=servers, local=0 if steps else at_once, per_s=per_s)
+
+
+def _sizes(job: jobs.Job) -> list[int]:
+    """Devices at each number of workers that the job may have, at most so many."""
+    asks = [ask for ask in gangs.asks(job.spec) if ask.role in ("chief", "worker")]
+    fixed = sum(_devices(ask) * ask.count for ask in asks if ask.min == ask.max)
+    found = [fixed] if fixed else []
+    for ask in asks:
+        if ask.min < ask.max:
+            counts = range(ask.min, ask.max + 1)
+            step = -(-len(counts) // MOST_POINTS)
+            found = [fixed + _devices(ask) * count for count in counts[::step]]
+    return found
+
+
+def _devices(ask: plans.Ask) -> int:
+    return max(1, ask.amount.gpus)
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/speed",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="how fast the job is with how many devices: measured, and fitted to that",
+        answer=Speed,
+    ),
+)
