@@ -14,22 +14,22 @@ GIB = 1 << 30
 
 @st.composite
 def machines(draw: st.DrawFn, name: str) -> nodes.Node:
-    kinds = draw(st.lists(st.sampled_from(TYPES), max_size=2, unique=True))
+    kinds = draw(st.sampled_from([[], *([kind] for kind in TYPES), ["h100"], ["v100"], ["h100", "v100"]]))
     devices = [
         nodes.Device(index=index, type=draw(st.sampled_from(kinds)), memory_bytes=draw(st.sampled_from([16, 80])) * GIB)
-        for index in range(draw(st.integers(1, 4)) if kinds else 0)
+        for index in range(draw(st.integers(1, 6)) if kinds else 0)
     ]
     domains = {
         level: f"{level}{draw(st.integers(0, 1))}" for level in ("nvlink", "rack", "zone") if draw(st.booleans())
     }
     return nodes.Node(
         name=name,
-        capacity=holdings.Resources(draw(st.integers(0, 8)) * 1000, draw(st.integers(0, 8)) * GIB, len(devices)),
+        capacity=holdings.Resources(draw(st.integers(0, 16)) * 1000, draw(st.integers(0, 16)) * GIB, len(devices)),
         devices=tuple(devices),
         domains=domains,
         price_per_h=draw(st.sampled_from([0.0, 1.0, 2.5])),
         ports=draw(st.sampled_from([None, None, (20000, 20019)])),
-        ready=draw(st.integers(0, 4)) > 0,
+        ready=draw(st.integers(0, 9)) > 0,
     )
 
 
@@ -41,23 +41,25 @@ def clusters(draw: st.DrawFn, most: int = 6) -> list[nodes.Node]:
 @st.composite
 def asks(draw: st.DrawFn, role: str = "worker", most: int = 6) -> plans.Ask:
     count = draw(st.integers(1, most))
-    devices, milli = draw(st.sampled_from([(0, 0), (1, 0), (1, 0), (2, 0), (0, 250), (0, 500)]))
+    devices, milli = draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (1, 0), (2, 0), (0, 250), (0, 500)]))
     return plans.Ask(
         role=role,
         count=count,
         min=count,
         max=count,
-        amount=holdings.Resources(draw(st.integers(0, 3)) * 1000, draw(st.integers(0, 2)) * GIB, devices, milli),
+        amount=holdings.Resources(
+            draw(st.sampled_from([0, 500, 1000, 3000])), draw(st.integers(0, 2)) * GIB, devices, milli
+        ),
         ports=draw(st.sampled_from([0, 0, 4])),
-        gpu_types=draw(st.sampled_from([(), (), ("h100",), ("h100", "v100"), ("v100", "h100")])),
-        gpu_memory_bytes=draw(st.sampled_from([0, 0, 8, 40])) * GIB,
+        gpu_types=draw(st.sampled_from([(), (), (), ("h100",), ("h100", "v100"), ("v100", "h100")])),
+        gpu_memory_bytes=draw(st.sampled_from([0, 0, 0, 8, 40])) * GIB,
     )
 
 
 @st.composite
 def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
     names = ("worker", "ps", "evaluator")[:roles]
-    same = draw(st.sampled_from([None, None, *jobfile.Domain]))
+    same = draw(st.sampled_from([None] * 4 + list(jobfile.Domain)))
     return plans.Gang(
         job=job,
         name=job,

@@ -151,22 +151,36 @@ class Seating:
         if len(self.wants) == 1:
             spots = self._spots(self.wants[0], scope, {}, spreads=self.spreads)
             return None if spots is None else tuple(self._claims(self.wants[0], spots))
-        found = self._one_by_one(scope, spreads=self.spreads)
-        if found is None and not self.spreads:  # spread out, workers leave room beside them
-            found = self._one_by_one(scope, spreads=True)
-        return found
+        for wants, spreads in self._orders():
+            if (claims := self._one_by_one(wants, scope, spreads=spreads)) is not None:
+                return claims
+        return None
 
-    def _one_by_one(self, scope: list[rooms.NodeRoom] | None, *, spreads: bool) -> tuple[holdings.Holding, ...] | None:
+    def _orders(self) -> Iterator[tuple[Sequence[Want], bool]]:
+        """What comes first may stand in the way of what comes after: then the other way round, and the other placement.
+
+        Workers that are spread leave room for servers beside them, and packed ones leave nodes for those apart.
+        """
+        backward = self.wants[::-1]
+        if self.beside:
+            backward.sort(key=lambda want: want.server)
+        for spreads in (self.spreads, not self.spreads):
+            yield self.wants, spreads
+            yield backward, spreads
+
+    def _one_by_one(
+        self, wants: Sequence[Want], scope: list[rooms.NodeRoom] | None, *, spreads: bool
+    ) -> tuple[holdings.Holding, ...] | None:
         mark = self.room.mark()
         here: dict[str, bool] = {}  # the nodes that have tasks of this gang: whether a worker is among them
         claims: dict[int, list[holdings.Holding]] = {}
-        for want in self.wants:
+        for want in wants:
             spots = self._spots(want, scope, here, spreads=spreads)
             if spots is None:
                 break
             claims[want.place] = self._take(want, spots, here)
         self.room.rollback(mark)
-        if len(claims) < len(self.wants):
+        if len(claims) < len(wants):
             return None
         return tuple(claim for place in sorted(claims) for claim in claims[place])
 
@@ -181,17 +195,17 @@ class Seating:
         self, want: Want, scope: list[rooms.NodeRoom] | None, here: dict[str, bool], *, spreads: bool
     ) -> fields.Spots | None:
         """Where the tasks of one ask go, beside those of the gang that have their place already."""
-        without: Collection[str] = self.keep
-        if want.server and self.beside is not None:
-            workers = [name for name, worker in here.items() if worker]
-            if self.beside:
-                near = [self.room.nodes[name] for name in sorted(workers)]
-                return self._fill(want.shape, want.tasks, near, without, spreads=True)
-            return self._fill(want.shape, want.tasks, scope, self.keep.union(workers), spreads=spreads)
+        without = self.keep
+        if want.server and self.beside:
+            near = [self.room.nodes[name] for name in sorted(here) if here[name]]
+            return self._fill(want.shape, want.tasks, near, without, spreads=True)
+        if self.beside is False:
+            without = without.union(name for name, worker in here.items() if worker is want.server)
+            here = {name: worker for name, worker in here.items() if worker is not want.server}
         if not here:
             return self._fill(want.shape, want.tasks, scope, without, spreads=spreads)
         if spreads:
-            apart = self._fill(want.shape, want.tasks, scope, self.keep.union(here), spreads=True)
+            apart = self._fill(want.shape, want.tasks, scope, without.union(here), spreads=True)
             return apart or self._fill(want.shape, want.tasks, scope, without, spreads=True)
         index = self.room.index(want.shape)
         near = [self.room.nodes[name] for name in sorted(here)]
@@ -199,7 +213,7 @@ class Seating:
         spots = self._fill(want.shape, inside, near, without, spreads=False) if inside else []
         rest = want.tasks - inside
         if rest and spots is not None:
-            further = self._fill(want.shape, rest, scope, self.keep.union(here), spreads=False)
+            further = self._fill(want.shape, rest, scope, without.union(here), spreads=False)
             return None if further is None else spots + further
         return spots
 
@@ -244,7 +258,7 @@ class Seating:
         return claims
 
     def _largest_first(self, want: Want) -> tuple[bool, int, int, int, int, int]:
-        """Where servers stand depends on the workers: these come first then."""
+        """Where servers stand may depend on the workers: these come first then."""
         amount = want.ask.amount
         servers_last = want.server and self.beside is not None
         return servers_last, -amount.gpus, -amount.gpu_milli, -amount.cpus_milli, -amount.memory_bytes, want.place
