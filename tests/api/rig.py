@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from oarlock.api import application, authentication, inbox, meters, results, services, wakes
+from oarlock.api import application, authentication, capabilities, inbox, meters, results, services, wakes
 from oarlock.data import blobs, logs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
@@ -149,7 +149,12 @@ class Rig:
             results=self.results,
             health=self._health,
             about=services.About(
-                version="0", backend="local", home=str(home), url="http://127.0.0.1:1", started_at=self.clock()
+                version="0",
+                backend="local",
+                home=str(home),
+                url="http://127.0.0.1:1",
+                started_at=self.clock(),
+                capabilities=(capabilities.Capability.SIZES,),
             ),
             task_secret=SECRET,
             clock=self.clock,

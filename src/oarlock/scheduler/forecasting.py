@@ -319,13 +319,14 @@ class Run:
         """When anything can change, and what else changes close to that has changed too; None: never."""
         times = [end for end in self._end.values() if end is not None]
         times += [gang.not_before for gang in self._waiting.values() if gang.not_before and gang.not_before > self._now]
-        if self._running and self._probe_s <= HORIZON_S:
-            times.append(self._now + self._probe_s)
-        if not times:
+        probe = self._now + self._probe_s
+        first = min(times, default=None)
+        if self._running and self._probe_s <= HORIZON_S and (first is None or probe < first):
+            first = probe
+        if first is None:
             return None
         close = next(part for since, part in reversed(CLOSE) if self._spent() >= since)
-        first = min(times)
-        return max(at for at in times if at <= first + close * (first - self._began))
+        return max((at for at in times if at <= first + close * (first - self._began)), default=first)
 
     def _go_to(self, at: float) -> None:
         self._now = at

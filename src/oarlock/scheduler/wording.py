@@ -121,9 +121,9 @@ def about(seconds: float) -> str:
 
 
 def span(low_s: float, high_s: float) -> str:
-    """`12 to 40 min`, `50 min to 2 h`; one time where both read the same."""
+    """`12 to 40 min`, `50 min to 2 h`; one time where they hardly differ."""
     one, other = about(low_s), about(high_s)
-    if one == other:
+    if one == other or high_s <= 1.05 * low_s:
         return one
     (number, unit), (_, last) = one.split(), other.split()
     return f"{number} to {other}" if unit == last else f"{one} to {other}"
