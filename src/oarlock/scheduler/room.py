@@ -244,6 +244,7 @@ class Room:
         self._indexes: dict[shapes.Shape, indexed.Index] = {}  # the one that was asked last comes last
         self._log: list[indexed.Change] = []
         self.ways: dict[object, tuple[tuple[shapes.Shape, ...], ...]] = {}  # kept for `placement`
+        self._ready: list[NodeRoom] | None = None
         self._levels: dict[str, dict[str, str]] = {}
         self._members: dict[str, dict[str, list[NodeRoom]]] = {}
         self._done: list[tuple[tuple[holdings.Holding, ...], int]] = []
@@ -255,7 +256,10 @@ class Room:
     # What there is
 
     def ready(self) -> list[NodeRoom]:
-        return [node for node in self.nodes.values() if node.node.ready]
+        """By name. The list is the room's own: not to be changed."""
+        if self._ready is None:
+            self._ready = [node for node in self.nodes.values() if node.node.ready]
+        return self._ready
 
     def free(self) -> holdings.Resources:
         """Of the ready nodes."""
@@ -463,6 +467,7 @@ class Room:
         if come:
             self.nodes = {name: self.nodes[name] for name in sorted(self.nodes)}
         self.ways.clear()
+        self._ready = None
         self._levels.clear()
         self._members.clear()
         for index in self._indexes.values():
