@@ -50,6 +50,17 @@ def test_who_runs_is_touched_at_most_every_round() -> None:
     assert made.due == NOW + 60
 
 
+def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
+    """Else it wakes for nothing, again and again: a sum that was rounded down leaves a difference that is too short."""
+    began = 1048549.6359685716
+    assert began + 60.0 - began < 60.0
+    made = rounds.Rounds(60.0)
+    made.planned(snapshot(waiting(1), running="{}", reallocate=True), plan(), began, whole=True)
+    made.rest([waiting(1)], began + 57, held=True, retry=False)
+    assert made.due == began + 60.0
+    assert made.touches(made.due)
+
+
 def test_a_round_is_not_spent_where_nothing_could_come_of_it() -> None:
     """So that who comes next to a quiet cluster need not wait for the next one."""
     made = rounds.Rounds(60.0)

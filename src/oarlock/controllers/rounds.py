@@ -73,10 +73,10 @@ class Rounds:
 
     def touches(self, now: float) -> bool:
         """Whether who runs may be touched by a plan made now."""
-        return (self._changed or self._restless) and not 0 <= now - self._touched_at < self._round_s
+        return (self._changed or self._restless) and not self._touched_at <= now < self._touched_at + self._round_s
 
     def whole(self, waiting: int, now: float, *, touches: bool) -> bool:
-        return touches or waiting <= HEAD or not 0 <= now - self._full_at < FULL_ROUND_S
+        return touches or waiting <= HEAD or not self._full_at <= now < self._full_at + FULL_ROUND_S
 
     def head(self, waiting: Sequence[jobs.Job]) -> list[jobs.Job]:
         """Whom a plan of the head looks at, of those that wait."""
