@@ -408,6 +408,58 @@ class StoreContract:
         await store.write(lambda t: t.hold([nouns.claim("j-2", cpus=2, memory=62 << 30)]))
         assert len(await store.read(lambda v: v.holdings())) == 3
 
+    async def test_shares_of_a_device_are_no_more_than_the_device(self, store: port.Store) -> None:
+        await add(store, "j-1", "j-2", "j-3")
+        await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))
+        await store.write(lambda t: t.hold([nouns.share("j-1", milli=600), nouns.share("j-1", index=1, device=1)]))
+        with pytest.raises(
+            errors.AlreadyHeld, match="400 thousandths of device 0 of node n1 are left, 401 are asked for"
+        ):
+            await store.write(lambda t: t.hold([nouns.share("j-2", milli=401)]))
+        both = [nouns.share("j-2", milli=300), nouns.share("j-2", index=1, milli=101)]
+        with pytest.raises(errors.AlreadyHeld, match="100 thousandths"):
+            await store.write(lambda t: t.hold(both))
+        await store.write(lambda t: t.hold([nouns.share("j-2", milli=400), nouns.share("j-2", index=1, node="n2")]))
+        with pytest.raises(errors.AlreadyHeld):
+            await store.write(lambda t: t.hold([nouns.share("j-3", milli=1)]))
+        assert len(await store.read(lambda v: v.holdings())) == 4
+
+        await store.write(lambda t: t.release("j-1", 1))
+        await store.write(lambda t: t.hold([nouns.share("j-3", milli=600)]))
+        assert [claim.amount.gpu_milli for claim in await store.read(lambda v: v.holdings("j-3"))] == [600]
+
+    async def test_a_device_is_whole_or_shared(self, store: port.Store) -> None:
+        await add(store, "j-1", "j-2")
+        await store.write(lambda t: t.put_node(nouns.node()))
+        await store.write(lambda t: t.hold([nouns.share("j-1", milli=1), nouns.claim("j-1", index=1, devices=(1,))]))
+        with pytest.raises(errors.AlreadyHeld, match="999 thousandths of device 0 of node n1 are left, 1000 are"):
+            await store.write(lambda t: t.hold([nouns.claim("j-2", devices=(2, 0))]))
+        with pytest.raises(errors.AlreadyHeld, match="device 1 of node n1 is held by job j-1"):
+            await store.write(lambda t: t.hold([nouns.share("j-2", device=1, milli=1)]))
+        for claims in (
+            [nouns.share("j-2", device=3, milli=1), nouns.claim("j-2", index=1, devices=(3,))],
+            [nouns.claim("j-2", devices=(3,)), nouns.share("j-2", index=1, device=3, milli=1)],
+        ):
+            with pytest.raises(errors.AlreadyHeld):
+                await store.write(lambda t, claims=claims: t.hold(claims))
+        await store.write(lambda t: t.release("j-1", 1))
+        await store.write(lambda t: t.hold([nouns.claim("j-2", devices=(0, 1))]))
+
+    async def test_what_is_no_share_is_refused(self, store: port.Store) -> None:
+        await add(store, "j-1")
+        await store.write(lambda t: t.put_node(nouns.node()))
+        for wrong in (
+            nouns.share(milli=1000),
+            nouns.share(milli=-1),
+            nouns.share(device=9),
+            replace(nouns.share(), devices=()),
+            replace(nouns.share(), devices=(0, 1)),
+            replace(nouns.share(), amount=holdings.Resources(gpus=1, gpu_milli=500)),
+        ):
+            with pytest.raises(errors.Conflict):
+                await store.write(lambda t, wrong=wrong: t.hold([wrong]))
+        assert await store.read(lambda v: v.holdings()) == []
+
     async def test_what_is_not_there_cannot_be_held(self, store: port.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node(devices=2)), t.put_node(nouns.node("n2", ports=None))))

@@ -44,6 +44,9 @@ def steps(draw: st.DrawFn) -> Step:
             st.builds(put_job, IDS, st.sampled_from(phases.Phase), st.sampled_from(intents.Intent), VERSIONS),
             st.builds(remove_jobs, st.lists(IDS, max_size=3)),
             st.builds(hold, st.lists(st.tuples(IDS, st.integers(1, 2), st.integers(0, 1), NODES, NUMBERS), max_size=2)),
+            st.builds(
+                share, st.lists(st.tuples(IDS, st.integers(0, 1), NODES, st.sampled_from((300, 500))), max_size=3)
+            ),
             st.builds(lambda job, attempt: lambda t: t.release(job, attempt), IDS, st.integers(1, 2)),
             st.builds(put_named, st.sampled_from(["node", "pool", "user"]), NODES, VERSIONS),
             st.builds(lambda name: lambda t: t.remove_node(name), NODES),
@@ -90,6 +93,11 @@ def hold(wanted: list[tuple[str, int, int, str, tuple[int, ...]]]) -> Step:
         )
         for job, attempt, index, node, numbers in wanted
     ]
+    return lambda t: t.hold(claims)
+
+
+def share(wanted: list[tuple[str, int, str, int]]) -> Step:
+    claims = [nouns.share(job, index=2 + index, device=0, milli=milli, node=node) for job, index, node, milli in wanted]
     return lambda t: t.hold(claims)
 
 

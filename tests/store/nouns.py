@@ -36,6 +36,11 @@ def claim(
     )
 
 
+def share(job: str = "j-1", *, device: int = 0, milli: int = 500, **more) -> holdings.Holding:
+    amount = holdings.Resources(cpus_milli=1000, memory_bytes=1 << 30, gpu_milli=milli)
+    return claim(job, devices=(device,), amount=amount, **more)
+
+
 def checkpoint(job: str = "j-1", *, attempt: int = 1, step: int = 10) -> jobs.Checkpoint:
     path = f"ckpt/attempt-{attempt}-round-1-step-{step}"
     return jobs.Checkpoint(

@@ -138,7 +138,8 @@ async def test_a_process_stopped_within_a_transaction_loses_it(postgres_url: str
     await store.close()
 
 
-async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["hold", "share"])
+async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path, what: str) -> None:
     store = database.open_store(url)
     devices, rounds, processes = 3, 60, 2
     await store.write(lambda t: t.put_node(nouns.node(devices=devices)))
@@ -147,8 +148,8 @@ async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path
 
     def run() -> list[list[int]]:
         with (
-            programs.running("hold", url, "j-0", rounds, devices, cwd=tmp_path) as one,
-            programs.running("hold", url, "j-1", rounds, devices, cwd=tmp_path) as other,
+            programs.running(what, url, "j-0", rounds, devices, cwd=tmp_path) as one,
+            programs.running(what, url, "j-1", rounds, devices, cwd=tmp_path) as other,
         ):
             for program in (one, other):
                 program.until("open")

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 from tests.store import nouns
@@ -122,6 +123,32 @@ async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
     say("done", got, lost)
 
 
+async def share(store: port.Store, job: str, rounds: str, devices: str) -> None:
+    """Grab shares of devices of n1, now and then a whole one, and let them go; print what was got and lost. As `hold`:
+    so many times, or more.
+    """
+    await asyncio.to_thread(sys.stdin.readline)
+    got = lost = 0
+    for number in range(20 * int(rounds)):
+        if number >= int(rounds) and lost:
+            break
+        device, milli = number % int(devices), (300, 500, 700, 1000)[number // int(devices) % 4]
+        wanted = nouns.share(job, device=device, milli=milli) if milli < 1000 else nouns.claim(job, devices=(device,))
+        try:
+            await store.write(lambda t, wanted=wanted: t.hold([wanted]))
+        except errors.AlreadyHeld:
+            lost += 1
+            continue
+        got += 1
+        mine = Path(f"{device}-{job}-{milli}")
+        mine.touch()
+        inside = sum(int(path.name.rsplit("-", 1)[1]) for path in Path().glob(f"{device}-*"))
+        assert inside <= 1000, f"{inside} thousandths of device {device} are in use"
+        mine.unlink()
+        await store.write(lambda t: t.release(job, 1))
+    say("done", got, lost)
+
+
 async def follow(store: port.Store, count: str) -> None:
     """Print every `seq` and job of the log, reading on from the last, until there are so many."""
     after, seen = 0, 0
@@ -156,7 +183,7 @@ async def main(name: str, url: str, *arguments: str) -> None:
     store = database.open_store(url)
     say("open")
     programs = {"submit": submit, "try": attempt, "lead": lead, "stall": stall}
-    programs |= {"hold": hold, "follow": follow, "add": add}
+    programs |= {"hold": hold, "share": share, "follow": follow, "add": add}
     await programs[name](store, *arguments)
     await store.close()
 

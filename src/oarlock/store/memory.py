@@ -126,6 +126,7 @@ class MemoryTransaction:
         self._claims: Table[tuple[str, int, str, int, str], Holding] = Table(undo)
         self._slots: Table[tuple[str, str, int], str] = Table(undo)
         self._used: Table[str, Resources] = Table(undo)
+        self._shared: Table[tuple[str, int], int] = Table(undo)  # thousandths of (node, device)
         self._nodes: Table[str, Node] = Table(undo)
         self._pools: Table[str, Pool] = Table(undo)
         self._checkpoints: Table[tuple[str, str], Checkpoint] = Table(undo)
@@ -301,7 +302,7 @@ class MemoryTransaction:
         for job in sorted({claim.job for claim in claims}):
             if job not in self._jobs:
                 raise rules.unknown_job(job)
-        rules.check_claims(claims, self._nodes, self._used, self._slots)
+        rules.check_claims(claims, self._nodes, self._used, self._slots, self._shared)
         keys = set()
         for claim in claims:
             key = _claim_key(claim)
@@ -313,6 +314,7 @@ class MemoryTransaction:
             self._used.put(claim.node, self._used.get(claim.node, Resources()) + claim.amount)
             for kind, number in rules.slots(claim):
                 self._slots.put((claim.node, kind, number), claim.job)
+            self._share(claim, 1)
 
     def release(self, job: str, attempt: int) -> list[Holding]:
         freed = [claim for claim in self.holdings(job) if claim.attempt == attempt]
@@ -321,7 +323,15 @@ class MemoryTransaction:
             self._used.put(claim.node, self._used[claim.node] - claim.amount)
             for kind, number in rules.slots(claim):
                 self._slots.drop((claim.node, kind, number))
+            self._share(claim, -1)
         return freed
+
+    def _share(self, claim: Holding, sign: int) -> None:
+        if (share := rules.share_of(claim)) is None:
+            return
+        device, milli = (claim.node, share[0]), share[1]
+        left = self._shared.get(device, 0) + sign * milli
+        self._shared.put(device, left) if left else self._shared.drop(device)
 
     def add_usage(self, usage: port.Usage) -> None:
         if (usage.job, usage.attempt) not in self._usage:

@@ -9,9 +9,9 @@ awaited from any event loop of any thread of the process that opened it. Over th
 for `wait` while nothing is new.
 
 Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld`
-when a device or a port of a node has a holder, or a node's CPUs or memory would be exceeded; `NameTaken`; `StaleEpoch`
-when `epoch` is not the leader's; `Gone` when records before a compaction are asked for; `Unavailable` when the database
-cannot be reached or its disk is full.
+when a device or a port of a node has a holder, or more of a device, its CPUs or memory is asked for than is left;
+`NameTaken`; `StaleEpoch` when `epoch` is not the leader's; `Gone` when records before a compaction are asked for;
+`Unavailable` when the database cannot be reached or its disk is full.
 """
 
 from __future__ import annotations
@@ -161,8 +161,9 @@ class Transaction(View, Protocol):
     def hold(self, claims: Sequence[Holding]) -> None:
         """All of them or AlreadyHeld.
 
-        Checked against the node's row: devices and ports once each, CPUs and memory in sum. Raises Conflict when the
-        node, or its device or port, is not there (any more), NotFound when the job is not.
+        Checked against the node's row: devices and ports once each, CPUs, memory and the shares of a device in sum; a
+        device is held whole or in shares. Raises Conflict when the node, or its device or port, is not there (any
+        more), and for what is no share; NotFound when the job is not.
         """
         ...
 

@@ -17,6 +17,9 @@ from oarlock.store import port
 MAX_NUMBER = 2**63 - 1
 """The greatest `seq`, and whatever else a caller may count with."""
 
+MILLI = 1000
+"""Thousandths of a device: as many as its shares may be together."""
+
 Note = tuple[str, dict[str, Any]]
 """A record to be: its kind and its data."""
 
@@ -139,14 +142,17 @@ def check_claims(
     known: Mapping[str, nodes.Node],
     used: Mapping[str, holdings.Resources],
     taken: Mapping[tuple[str, str, int], str],
+    shared: Mapping[tuple[str, int], int],
 ) -> None:
     """Whether all claims fit beside what is held.
 
     `known` has the nodes by name, `used` the sums of what is held on each, `taken` who has (node, `device` or `port`,
-    number). Raises AlreadyHeld with the holder or the numbers, and Conflict when the node has no such thing (any more).
+    number) to itself, `shared` how many thousandths of (node, device) are held as shares. Raises AlreadyHeld with the
+    holder or the numbers, and Conflict when the node has no such thing (any more).
     """
     wanted: dict[str, holdings.Resources] = {}
     mine: dict[tuple[str, str, int], str] = {}
+    shares = dict(shared)
     for claim in claims:
         node = known.get(claim.node)
         if node is None:
@@ -155,15 +161,47 @@ def check_claims(
             _check_slot(node, kind, number)
             if (holder := taken.get((node.name, kind, number)) or mine.get((node.name, kind, number))) is not None:
                 raise held(node.name, kind, number, holder)
+            if kind == "device" and (milli := shares.get((node.name, number))):
+                raise shared_out(node.name, number, milli, MILLI)
             mine[node.name, kind, number] = claim.job
+        if (share := share_of(claim)) is not None:
+            _check_slot(node, "device", share[0])
+            if holder := taken.get((node.name, "device", share[0])) or mine.get((node.name, "device", share[0])):
+                raise held(node.name, "device", share[0], holder)
+            milli = shares.get((node.name, share[0]), 0)
+            if milli + share[1] > MILLI:
+                raise shared_out(node.name, share[0], milli, share[1])
+            shares[node.name, share[0]] = milli + share[1]
         wanted[node.name] = wanted.get(node.name, holdings.Resources()) + claim.amount
     for name, amount in wanted.items():
         _check_sum(known[name], used.get(name, holdings.Resources()), amount)
 
 
 def slots(claim: holdings.Holding) -> list[tuple[str, int]]:
-    """What of a node can have one holder only."""
-    return [("device", number) for number in claim.devices] + [("port", number) for number in claim.ports]
+    """What of a node can have one holder only: ports, and devices that are not shared."""
+    whole = () if claim.amount.gpu_milli else claim.devices
+    return [("device", number) for number in whole] + [("port", number) for number in claim.ports]
+
+
+def share_of(claim: holdings.Holding) -> tuple[int, int] | None:
+    """The device and the thousandths of it, where the claim is for a share. Raises Conflict for what is no share."""
+    milli = claim.amount.gpu_milli
+    if not milli:
+        return None
+    if len(claim.devices) != 1 or claim.amount.gpus or not 0 < milli < MILLI:
+        raise errors.Conflict(
+            f"{claim.role}-{claim.index} of job {claim.job} claims {milli} thousandths of devices {claim.devices}",
+            hint="A share is of one device, and less than all of it. This is a defect: report it.",
+        )
+    return claim.devices[0], milli
+
+
+def shared_out(node: str, device: int, used: int, wanted: int) -> errors.AlreadyHeld:
+    return errors.AlreadyHeld(
+        f"{MILLI - used} thousandths of device {device} of node {node} are left, {wanted} are asked for",
+        hint="Look at the holdings again and plan anew.",
+        detail={"node": node, "device": device, "free": MILLI - used, "needed": wanted},
+    )
 
 
 def held(node: str, kind: str, number: int, holder: str) -> errors.AlreadyHeld:

@@ -168,7 +168,7 @@ class SqlTransaction(reading.SqlView):
             if self.job(job_id) is None:
                 raise rules.unknown_job(job_id)
         known = self._lock_nodes(sorted({claim.node for claim in claims}))
-        rules.check_claims(claims, known, self._used(sorted(known)), self._taken(claims))
+        rules.check_claims(claims, known, self._used(sorted(known)), self._taken(claims), self._shared(sorted(known)))
         keys = set()
         for claim in claims:
             key = (claim.job, claim.attempt, claim.role, claim.index, claim.node)
@@ -211,11 +211,23 @@ class SqlTransaction(reading.SqlView):
                 used[name] = Resources(cpus_milli=int(cpus), memory_bytes=int(memory))
         return used
 
+    def _shared(self, names: Sequence[str]) -> dict[tuple[str, int], int]:
+        """Thousandths of each device that are held as shares."""
+        held = schema.holdings.c
+        shared = {}
+        for some in _by_many(names):
+            sums = sa.select(held.node, held.device, sa.func.sum(held.gpu_milli))
+            of_shares = sums.where(held.node.in_(some), held.gpu_milli > 0).group_by(held.node, held.device)
+            for name, device, milli in self._connection.execute(of_shares):
+                shared[name, device] = int(milli)
+        return shared
+
     def _taken(self, claims: Sequence[Holding]) -> dict[tuple[str, str, int], str]:
         """Who holds what lies between the least and the greatest number that is asked for of each kind."""
         ranges: dict[tuple[str, str], tuple[int, int]] = {}
         for claim in claims:
-            for kind, number in rules.slots(claim):
+            wanted = [("device", number) for number in claim.devices] + [("port", number) for number in claim.ports]
+            for kind, number in wanted:
                 low, high = ranges.get((claim.node, kind), (number, number))
                 ranges[claim.node, kind] = (min(low, number), max(high, number))
         slots = schema.slots.c
@@ -347,6 +359,8 @@ def _claim(claim: Holding) -> dict[str, Any]:
         "node": claim.node,
         "cpus_milli": claim.amount.cpus_milli,
         "memory_bytes": claim.amount.memory_bytes,
+        "device": share[0] if (share := rules.share_of(claim)) is not None else None,
+        "gpu_milli": claim.amount.gpu_milli,
         "body": _encode(claim),
     }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -136,10 +136,13 @@ holdings = sa.Table(
     sa.Column("cpus_milli", sa.BigInteger, nullable=False),
     sa.Column("memory_bytes", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    sa.Column("device", sa.Integer),  # of which it is a share
+    sa.Column("gpu_milli", sa.Integer, nullable=False, server_default=sa.text("0")),  # thousandths of that device
     sa.Index("holdings_by_node", "node"),
+    sa.CheckConstraint("gpu_milli >= 0 and gpu_milli < 1000", name="holdings_share"),
 )
 
-# A device or port has one holder, because there is one row for it.
+# A device that is not shared, or a port, has one holder, because there is one row for it.
 slots = sa.Table(
     "slots",
     metadata,
