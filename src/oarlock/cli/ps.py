@@ -23,6 +23,7 @@ SHORT = {"worker": "w", "evaluator": "eval"}
 @command.option("--pool", metavar="POOL", help="Only those of this pool.")
 @command.option("--owner", metavar="USER", help="Only this user's.")
 @command.option("--name", metavar="NAME", help="Only those of this name.")
+@command.option("--wide", "-w", is_flag=True, help="With owner, priority, nodes and what each has cost.")
 @command.option("--quiet", "-q", is_flag=True, help="Print ids alone.")
 @command.json_option
 @command.connected
@@ -34,6 +35,7 @@ def ps(
     pool: str | None,
     owner: str | None,
     name: str | None,
+    wide: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -49,7 +51,7 @@ def ps(
     elif not found:
         terminal.say("No jobs. Begin with: oarlock run -- python train.py")
     else:
-        _table(found, time.time())
+        _table(client, found, time.time(), wide=wide)
 
 
 def _phase(text: str | None) -> str | None:
@@ -62,7 +64,7 @@ def _phase(text: str | None) -> str | None:
     return text.upper()
 
 
-def _table(found: list[jobs.Job], now: float) -> None:
+def _table(client: clients.Client, found: list[jobs.Job], now: float, *, wide: bool) -> None:
     from oarlock.cli import progress, tables
 
     colours = {str(phase): colour for phase, colour in progress.PHASE_COLOURS.items()}
@@ -81,7 +83,31 @@ def _table(found: list[jobs.Job], now: float) -> None:
     if all(job.pool == "default" for job in found):
         for cells in rows:
             cells[4] = ""  # the only pool there is for most: no column for it
+    if wide:
+        currency = client.server().currency
+        columns[-1:-1] = [
+            tables.Column("OWNER", weight=2),
+            tables.Column("PRIORITY", right=True),
+            tables.Column("NODES", weight=4),
+            tables.Column("COST", right=True),
+        ]
+        for job, cells in zip(found, rows, strict=True):
+            cells[-1:-1] = _more(job, now, currency)
     tables.show(columns, rows)
+
+
+def _more(job: jobs.Job, now: float, currency: str) -> list[str]:
+    """What `--wide` adds."""
+    from oarlock.spec import prices
+
+    cost = job.cost_at(now)
+    nodes = dict.fromkeys(task.node for task in job.live.tasks) if job.live is not None else {}
+    return [
+        job.owner,
+        str(job.spec.priority),
+        ", ".join(nodes),
+        prices.amount_text(cost, currency) if cost else "",
+    ]
 
 
 def row(job: jobs.Job, now: float) -> list[str]:

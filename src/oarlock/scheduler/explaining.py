@@ -23,8 +23,7 @@ Numbers = dict[str, float]
 Scene = scenes.Scene
 
 SHOWN_HOLDERS = scenes.SHOWN_HOLDERS
-REFRESHED = 256
-"""Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
+REFRESHED = scenes.REFRESHED
 
 _SCATTERED = ", but not where its tasks fit"
 

@@ -50,6 +50,7 @@ class Granting:
         )
         self.victims = giving.Victims(snapshot, now, usage)
         self.heads: dict[object, reserving.Kept] = {}
+        self.scene.kept = lambda: (part for head in self.heads.values() for part in head.parts)
         self.launches: list[plans.Launch] = []
         self.preemptions: dict[str, plans.Preemption] = {}
         self.resizes: dict[str, plans.Resize] = {}
@@ -187,18 +188,19 @@ class Granting:
         self._idle = False
         kind = reserving.kind(gang)
         head = self.heads.get(kind)
+        refusal = explaining.no_capacity(gang, self.scene, self._ahead - 1)
         if head is None and len(self.heads) < HEADS:
             head = reserving.keep(gang, size, self.victims.staying(), self.promises)
             if head is not None:
                 self.heads[kind] = head
+                refusal = msgspec.structs.replace(refusal, kept=head.nodes)
         elif head is not None and (claims := head.before(gang, size, self.now)) is not None:
             self.usage.add(gang, _sum(claims))
             reason = f"it is over before the place of {head.gang.name} is free"
             self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason))
             return
-        refusal = explaining.no_capacity(gang, self.scene, self._ahead - 1)
-        if head is not None and head.gang is gang:
-            refusal = msgspec.structs.replace(refusal, kept=head.nodes)
+        elif head is not None and self.scene.telling(self._ahead) and head.in_the_way(gang, size):
+            refusal = explaining.reserved(gang, head.gang, head.at, self._ahead - 1)
         self._refuse(gang, refusal)
 
     def _lend(self, turn: ordering.Turn, over: usages.Over) -> None:

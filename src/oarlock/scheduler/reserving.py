@@ -29,7 +29,7 @@ class Kept:
         self.claims = claims
         self.at = at
         self._room = room
-        self._parts: list[holdings.Holding] = []
+        self.parts: list[holdings.Holding] = []  # of the place, what is free now
         self._take()
 
     @property
@@ -40,19 +40,27 @@ class Kept:
         """A place for a gang that is over before this one's is free, as its time-out promises: taken, or None."""
         if self.at is None or gang.at_most_s is None or now + gang.at_most_s > self.at:
             return None
-        self._room.give_back(self._parts)
+        self._room.give_back(self.parts)
         claims = placement.place(gang, self._room, size)
         if claims is not None:
             self._room.take(claims)
         self._take()
         return claims
 
+    def in_the_way(self, gang: plans.Gang, size: plans.Size) -> bool:
+        """Whether a gang would fit now, were this place not kept."""
+        mark = self._room.mark()
+        self._room.give_back(self.parts)
+        fits = gang.amount(size).fits(self._room.free()) and placement.place(gang, self._room, size) is not None
+        self._room.rollback(mark)
+        return fits
+
     def _take(self) -> None:
-        self._parts = []
+        self.parts = []
         for claim in self.claims:
             part = promises.part_free(claim, self._room.nodes[claim.node], rooms.NOTHING)
             self._room.take([part])
-            self._parts.append(part)
+            self.parts.append(part)
 
 
 def kind(gang: plans.Gang) -> object:

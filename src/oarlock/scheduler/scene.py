@@ -15,6 +15,9 @@ from oarlock.spec import holdings, plans, refusals
 Numbers = dict[str, float]
 
 SHOWN_HOLDERS = 5
+REFRESHED = 256
+"""Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
+
 DETAILED = 32
 """For so many gangs of one plan it is tried how many of their tasks would fit: that may walk over all nodes."""
 
@@ -31,6 +34,7 @@ class Scene:
     def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
         self.snapshot = snapshot
         self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
+        self.kept: Callable[[], Iterable[holdings.Holding]] = tuple  # taken in the room for who comes first, yet free
         self._ready: list[rooms.NodeRoom] | None = None
         self._totals: dict[wording.Cards, Numbers] = {}
         self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
@@ -63,10 +67,16 @@ class Scene:
 
     def _looked(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
         """All nodes are looked at once, and again when something was taken since."""
-        free = self.room.free()
+        kept_claims = tuple(self.kept())
+        free = sum((one.amount for one in kept_claims), self.room.free())
         found = self._free.get(cards)
         if found is None or found[0] != free:
-            each = [wording.devices(one.node, one.free.devices, cards) for one in self.ready]
+            kept: dict[str, float] = {}
+            for claim in kept_claims:
+                kept[claim.node] = kept.get(claim.node, 0.0) + claim.amount.devices
+            each = [
+                wording.devices(one.node, one.free.devices + kept.get(one.node.name, 0.0), cards) for one in self.ready
+            ]
             numbers = usages.numbers(free) | ({"gpus": sum(each)} if any(cards) else {})
             found = self._free[cards] = free, numbers, max(each, default=0.0)
         return found
@@ -83,6 +93,10 @@ class Scene:
         if key not in self._holders:
             self._holders[key] = _holders(self.snapshot, resource, cards)
         return self._holders[key]
+
+    def telling(self, place: int) -> bool:
+        """Whether more is worked out for whoever is at this place in the queue, from 1."""
+        return not self.terse and place <= REFRESHED
 
     def detailed(self) -> bool:
         """Whether there is still time to try things out for one more gang."""
