@@ -43,6 +43,7 @@ PARTS = (
     jobfile.Secret,
     jobfile.Checkpoint,
     jobfile.Topology,
+    jobfile.Batch,
 )
 
 
@@ -60,14 +61,16 @@ def test_every_field_can_be_said_by_a_flag() -> None:
     """But for what only a job file says."""
     said = {flag.path for flag in flags.FLAGS}
     only_in_files = {"roles.*.on_success", "roles.*.on_failure", "topology.required"}
+    only_in_files |= {"batch.local_min", "batch.local_max"}
     for name in [field for _, field in fields_of(jobfile.JobSpec)]:
-        if name in ("command", "roles", "strategy", "checkpoint", "topology"):
+        if name in ("command", "roles", "strategy", "checkpoint", "topology", "batch"):
             continue
         assert name in said
     for part, prefix in (
         (jobfile.Role, "roles.*."),
         (jobfile.Checkpoint, "checkpoint."),
         (jobfile.Topology, "topology."),
+        (jobfile.Batch, "batch."),
     ):
         for _, field in fields_of(part):
             path = prefix + field

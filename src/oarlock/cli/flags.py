@@ -90,6 +90,13 @@ FLAGS: tuple[Flag, ...] = (
         help="Memory that each GPU must have: 40Gi.",
     ),
     Flag(
+        names=("--mixed",),
+        path="roles.*.mixed",
+        kind=bool,
+        section=TASKS,
+        help="GPUs of several of these types at once will do.",
+    ),
+    Flag(
         names=("--cpus", "-c"),
         path="roles.*.cpus",
         metavar="N",
@@ -143,6 +150,29 @@ FLAGS: tuple[Flag, ...] = (
         choices=("node", "nvlink", "rack", "zone"),
         section=JOB,
         help="All tasks in one of these where possible.",
+    ),
+    Flag(
+        names=("--servers",),
+        path="servers",
+        choices=("beside", "apart"),
+        section=JOB,
+        help="Parameter servers on the workers' nodes, or on others.",
+    ),
+    Flag(
+        names=("--batch-size",),
+        path="batch.size",
+        kind=int,
+        metavar="N",
+        section=JOB,
+        help="Examples in a step of the whole gang.",
+    ),
+    Flag(
+        names=("--max-batch-size",),
+        path="batch.max",
+        kind=int,
+        metavar="N",
+        section=JOB,
+        help="Let the scheduler raise that to so many.",
     ),
     Flag(
         names=("--strategy",),
