@@ -97,13 +97,16 @@ class LocalRig(contract.Rig):
         self.backend = self.open()
 
     def open(self) -> local.LocalBackend:
-        more = {"found_gpus": gpus.Pretended(), "claim": self.claim, **self._more}
+        more = {"found_gpus": gpus.Pretended(), "claim": self.claim, "share": self.share, **self._more}
         opened = local.LocalBackend(self.home, agent=self.agent, groups=self._groups, **more)
         self.opened.append(opened)
         return opened
 
     def claim(self, name: str) -> int | None:
         return locks.claim(name, where=self.locks)
+
+    def share(self, name: str, owner: int) -> int | None:
+        return locks.share(name, owner, where=self.locks)
 
     def launch_of(
         self,

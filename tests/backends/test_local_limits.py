@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -404,9 +405,66 @@ def test_a_lock_is_one_for_the_whole_machine_and_follows_nobodys_link(tmp_path: 
 
 
 def test_a_broken_lock_directory_is_said(tmp_path: Path) -> None:
-    broken = devices.Devices(gpus.Pretended(TWO), lambda name: locks.claim(name, where=tmp_path / "missing"))
-    with pytest.raises(errors.Unavailable):
-        broken.take(KEY, ["GPU-aa"])
+    missing = tmp_path / "missing"
+    broken = devices.Devices(
+        gpus.Pretended(TWO),
+        lambda name: locks.claim(name, where=missing),
+        lambda name: locks.share(name, 1, where=missing),
+    )
+    for shared in (False, True):
+        with pytest.raises(errors.Unavailable):
+            broken.take(KEY, ["GPU-aa"], shared=shared)
+
+
+def test_shares_of_one_owner_stand_beside_each_other_and_nothing_else(tmp_path: Path) -> None:
+    """Two servers of different homes, each with several tasks; a restarted server has nothing of the first one's."""
+    ours, theirs = 5, 2**62 - 1
+    first = locks.share("gpu-x", ours, where=tmp_path)
+    again = locks.share("gpu-x", ours, where=tmp_path)
+    assert first is not None
+    assert again is not None
+    assert locks.share("gpu-x", theirs, where=tmp_path) is None
+    assert locks.share("gpu-x", 0, where=tmp_path) is None
+    assert locks.claim("gpu-x", where=tmp_path) is None
+    os.close(first)
+    assert locks.share("gpu-x", theirs, where=tmp_path) is None, "one of ours is left"
+    os.close(again)
+    other = locks.share("gpu-x", theirs, where=tmp_path)
+    assert other is not None
+    assert locks.share("gpu-x", ours, where=tmp_path) is None
+    os.close(other)
+    whole = locks.claim("gpu-x", where=tmp_path)
+    assert whole is not None
+    assert locks.share("gpu-x", ours, where=tmp_path) is None
+    os.close(whole)
+
+
+async def test_two_tasks_share_a_device_of_this_home_and_no_other(
+    home: Path, rigs: local_rig.Rigs, tmp_path: Path
+) -> None:
+    """A restarted server starts a third beside them; another home is not even shown the device."""
+    here = rigs(home, found_gpus=gpus.Pretended(TWO))
+    there = rigs(tmp_path / "second", found_gpus=gpus.Pretended(TWO))
+    keys = [contract.key(index) for index in range(3)]
+    half = holdings.Resources(gpu_milli=300)
+    tasks = [here.launch_of(key, local_rig.IMMUNE, devices=(1,), amount=half) for key in keys]
+    await here.backend.launch(tasks[:2])
+    await here.until(lambda: all((here.directory(key) / "env.json").exists() for key in keys[:2]), "they run")
+    await here.backend.close()
+    await here.reopen()
+    await here.backend.launch(tasks[2:])
+    await here.until((here.directory(keys[2]) / "env.json").exists, "it runs")
+    for key in keys:
+        assert json.loads((here.directory(key) / "env.json").read_text())["CUDA_VISIBLE_DEVICES"] == "1"
+    assert [device.index for device in (await there.backend.nodes())[0].devices] == [0]
+    assert len((await here.backend.nodes())[0].devices) == 2
+    with pytest.raises(errors.Unavailable, match="another Oarlock home"):
+        await there.backend.launch([there.launch_of(KEY, "true", devices=(1,), amount=half)])
+    with pytest.raises(errors.Unavailable, match="another Oarlock home"):
+        await here.backend.launch([here.launch_of(contract.key(7), "true", devices=(1,))])
+    for key in keys:
+        await contract.kill_and_see(here, key)
+    assert len((await there.backend.nodes())[0].devices) == 2
 
 
 ROOMS = [

@@ -105,6 +105,13 @@ def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:
     assert not any("BATCH" in name for name in told(job("{}")).env)
 
 
+def test_whoever_shares_a_device_is_told_how_much_of_its_memory_is_its_own() -> None:
+    assert told(job("{roles: {worker: {gpus: 0.5}}}")).env["OARLOCK_GPU_FRACTION"] == "0.5"
+    assert told(job("{roles: {worker: {gpus: 0.3, nproc: 2}}}")).env["OARLOCK_GPU_FRACTION"] == "0.15"
+    for text in ("{}", "{roles: {worker: {gpus: 1}}}", "{roles: {worker: {gpus: 2}}}"):
+        assert "OARLOCK_GPU_FRACTION" not in told(job(text)).env
+
+
 def gang_of(one: jobs.Job, workers: int = 2) -> list[attempts.Task]:
     names = ["launcher", *["worker"] * workers]
     return [attempts.Task(role=roles.RoleName(name), index=max(0, place - 1)) for place, name in enumerate(names)]

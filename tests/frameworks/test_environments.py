@@ -153,6 +153,16 @@ def test_another_life_is_told_nothing(attempt: int, incarnation: int) -> None:
         environments.rendezvous(one, attempts.TaskKey("j-1", attempt, "worker", 0, incarnation))
 
 
+def test_on_a_shared_device_nobody_takes_all_of_its_memory() -> None:
+    """Both take it at their start, unless they are told otherwise."""
+    half = {"worker": jobfile.Role(gpus=0.5, nproc=2)}
+    assert told(job("jax", half), "worker", 0)[1]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.225"
+    assert told(job("tensorflow", half), "worker", 0)[0]["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    whole = {"worker": jobfile.Role(gpus=1)}
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in told(job("jax", whole), "worker", 0)[0]
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in told(job("tensorflow", whole), "worker", 0)[0]
+
+
 @pytest.mark.parametrize("framework", [str(one) for one in roles.Framework])
 @pytest.mark.parametrize("present", [1, 2, 3])
 def test_an_elastic_gang_is_told_how_large_it_is_and_not_how_large_it_was_asked_to_be(

@@ -85,3 +85,49 @@ def test_every_public_name_is_there() -> None:
     assert set(train.__all__) <= set(dir(train))
     with pytest.raises(AttributeError, match="has no 'inti'"):
         _ = train.inti
+
+
+class OneGpu:
+    """What `init` asks torch of a machine with one device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bounded: list[tuple[float, torch.device]] = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+        monkeypatch.setattr(
+            torch.cuda, "set_per_process_memory_fraction", lambda part, device: self.bounded.append((part, device))
+        )
+
+
+def test_memory_is_bounded_on_a_shared_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = OneGpu(monkeypatch)
+    for told in ("", "1", "0", "-0.5", "much"):
+        monkeypatch.setenv("OARLOCK_GPU_FRACTION", told)
+        train.init()
+        world.shutdown()
+    assert gpu.bounded == []
+    monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.25")
+    train.init()
+    assert gpu.bounded == [(0.25, torch.device("cuda", 0))]
+
+
+def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a share, a second process on a host with one device has none of its own."""
+    OneGpu(monkeypatch)
+    joined: list[str | None] = []
+    monkeypatch.setattr(world, "_join", lambda rank, size, backend, *rest: joined.append(backend))
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.WorldError, match="no GPU of its own"):
+        train.init()
+    monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.5")
+    assert train.init().device == torch.device("cuda", 0)
+    assert joined == ["gloo"], "NCCL refuses two processes on one device"
+    monkeypatch.setattr(world, "_world", None)

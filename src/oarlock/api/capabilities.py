@@ -23,7 +23,7 @@ class Capability(StrEnum):
     COMPRESSION = "compression"  # gradients are compressed
 
 
-LOCAL: frozenset[Capability] = frozenset({Capability.SIZES, Capability.ELASTIC})
+LOCAL: frozenset[Capability] = frozenset({Capability.SIZES, Capability.ELASTIC, Capability.GPU_SHARES})
 """What the local backend can do beyond what every backend can."""
 
 

@@ -59,7 +59,7 @@ def assignment(
         helper=settings.helper,
         command=_HOLD if _holds_slots(spec, task.role) else spec.command,
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
-        env=_environment(job, attempt, settings),
+        env=_environment(job, attempt, task, settings),
         path_env=job.shell,
         grace_s=quantities.seconds(spec.grace),
         orphan_timeout_s=settings.orphan_timeout_s,
@@ -104,13 +104,15 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
     return assignments.Upload("results", f"{place.rstrip('/')}/{task.name}")
 
 
-def _environment(job: jobs.Job, attempt: int, settings: Settings) -> dict[str, str]:
-    """The job's own variables, where and how often it is to keep checkpoints, and its batch size where that is ours to
-    decide.
+def _environment(job: jobs.Job, attempt: int, task: attempts.Task, settings: Settings) -> dict[str, str]:
+    """The job's own variables, where and how often it is to keep checkpoints, its batch size where that is ours to
+    decide, and how much of its device's memory each of its processes may take.
     """
-    asked = job.spec.checkpoint
+    asked, role = job.spec.checkpoint, job.spec.roles[task.role]
     env = dict(job.spec.env)
     env["OARLOCK_JOB_NAME"] = job.name
+    if 0 < role.gpus < 1:
+        env["OARLOCK_GPU_FRACTION"] = f"{role.gpus / role.nproc:.4g}"
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live

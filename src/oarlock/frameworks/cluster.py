@@ -19,6 +19,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     nproc: int
     cpus_milli: int
     gpus: int
+    gpu_share: float = 0.0  # of one device, for all its processes together
 
     def endpoint(self, process: int = 0) -> str:
         return f"{self.address}:{self.ports[process] if process < len(self.ports) else 0}"
@@ -61,4 +62,5 @@ def _member(job: jobs.Job, task: attempts.Task) -> Member:
         nproc=role.nproc,
         cpus_milli=quantities.cpus_milli(role.held_cpus),
         gpus=int(role.gpus),
+        gpu_share=role.gpus if 0 < role.gpus < 1 else 0.0,
     )

@@ -9,17 +9,28 @@ from __future__ import annotations
 from oarlock.frameworks import cluster as clusters
 from oarlock.spec import roles
 
+PREALLOCATED = 0.9
+"""Of its share; the rest is for what the driver and libraries take beside it."""
+
 RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
 
 def environment(cluster: clusters.Cluster, member: clusters.Member, process: int) -> dict[str, str]:
     ranked = cluster.of(*RANKED)
     if member not in ranked:
-        return {}
+        return _bounded(member)
     before = sum(other.nproc for other in ranked[: ranked.index(member)])
     return {
         "JAX_COORDINATOR_ADDRESS": ranked[0].endpoint(),
         "JAX_NUM_PROCESSES": str(sum(other.nproc for other in ranked)),
         "JAX_PROCESS_ID": str(before + process),
         "JAX_LOCAL_PROCESS_ID": str(process),
+        **_bounded(member),
     }
+
+
+def _bounded(member: clusters.Member) -> dict[str, str]:
+    """On a shared device: what XLA takes at its start, three quarters of the whole unless it is told."""
+    if not member.gpu_share:
+        return {}
+    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{PREALLOCATED * member.gpu_share / member.nproc:.4g}"}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 TIMEOUT_S = 1800.0
+SHARED_BACKEND = "gloo"
+"""Where GPUs are shared two processes of a gang may be on one, which NCCL refuses."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,12 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
     global _world
     if _world is None:
         rank, world_size, local_rank = _place(os.environ)
-        chosen = _device(device, local_rank)
+        fraction = _fraction(os.environ)
+        chosen = _device(device, local_rank, shared=fraction is not None)
         _share_cores(os.environ)
+        if fraction is not None:
+            backend = backend or SHARED_BACKEND
+            _bound_memory(chosen, fraction)
         control = _join(rank, world_size, backend, chosen, timeout_s) if world_size > 1 else None
         _world = World(rank, world_size, local_rank, chosen, control)
     return _world
@@ -134,7 +140,27 @@ def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
     return rank, world_size, int(environ.get("LOCAL_RANK", "0"))
 
 
-def _device(asked: str | None, local_rank: int) -> torch.device:
+def _fraction(environ: os._Environ[str]) -> float | None:
+    """How much of its GPU's memory this process may take, where it shares one."""
+    told = environ.get("OARLOCK_GPU_FRACTION")
+    try:
+        fraction = float(told) if told else None
+    except ValueError:
+        fraction = None
+    return fraction if fraction is not None and 0 < fraction < 1 else None
+
+
+def _bound_memory(device: torch.device, fraction: float) -> None:
+    """Beyond its share torch's allocator says that it is out of memory, as it does at the end of a device. What other
+    libraries take is not counted.
+    """
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def _device(asked: str | None, local_rank: int, *, shared: bool = False) -> torch.device:
     import torch
 
     if asked is not None and asked != "cuda":
@@ -144,6 +170,8 @@ def _device(asked: str | None, local_rank: int) -> torch.device:
             raise errors.WorldError("device='cuda' was asked for, but torch sees no GPU. Leave it out to use the CPU.")
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if shared:
+        local_rank %= count
     if local_rank >= count:
         raise errors.WorldError(
             f"process {local_rank} of this host has no GPU of its own: torch sees {count}. "

@@ -68,6 +68,7 @@ class LocalBackend:
         found_gpus: gpus.Gpus | None = None,
         groups: cgroups.Cgroups | None = None,
         claim: Callable[[str], int | None] = locks.claim,
+        share: Callable[[str, int], int | None] = locks.share,
         python: str = sys.executable,
     ) -> None:
         processes.require()
@@ -81,7 +82,8 @@ class LocalBackend:
         self._tasks = tasks.Tasks(self._tree, clock=clock)
         self._groups = cgroups.probe(f"{cgroups.PREFIX}{self._hash}") if groups is None else groups
         found = gpus.Nvml(self._environ.get("CUDA_VISIBLE_DEVICES")) if found_gpus is None else found_gpus
-        self._devices = devices.Devices(found, claim)
+        owner = int(self._hash, 16)
+        self._devices = devices.Devices(found, claim, lambda name: share(name, owner))
         wanted = max(PORTS_PER_HOME, virtual_nodes * PORTS_PER_VIRTUAL_NODE)
         self._ports = ports.take(self._hash, wanted, claim)
         self._watch = watches.Watch()
@@ -163,7 +165,7 @@ class LocalBackend:
     def _look(self) -> tasks.Look:
         look = self._tasks.look()
         for task in look.ended:
-            self._devices.keep(task.key, task.launch.gpus)
+            self._devices.keep(task.key, task.launch.gpus, shared=task.launch.shared)
         for task in look.gone:
             self._devices.release(task.key)
         if not self._swept:
@@ -200,7 +202,8 @@ class LocalBackend:
             return False
         uuids = self._uuids(one)
         group = self._groups.make(_group_name(one.key), one.limit)
-        record = tasks.Launch(boot=processes.boot(), node=one.holding.node, group=group, gpus=uuids)
+        shared = one.holding.amount.gpu_milli > 0
+        record = tasks.Launch(boot=processes.boot(), node=one.holding.node, group=group, gpus=uuids, shared=shared)
         try:
             files = {
                 "assignment.json": msgspec.json.encode(self._complete(one, group)),
@@ -246,7 +249,7 @@ class LocalBackend:
             return
         env = launching.environment(self._environ, task.mark)
         try:
-            claims = self._devices.take(one.key, task.launch.gpus)
+            claims = self._devices.take(one.key, task.launch.gpus, shared=task.launch.shared)
             pid = launching.start((*self._agent, str(path)), path, env, task.launch.group.legacy, claims)
         except OSError as error:
             raise _unavailable(f"the agent of {one.key} could not be started", error) from error

@@ -1,4 +1,5 @@
-"""Who has which real GPU on this machine, over all homes: a claim on each, passed to the agent that uses it.
+"""Who has which real GPU on this machine, over all homes: a claim on each, passed to the agent that uses it. Tasks
+that hold shares of a device have a claim each, which those of one home have side by side.
 
 The agent's copy of the claim outlives this server; this server's copy outlives the agent, until all of its task is
 confirmed gone. A device that another home has claimed is not listed among our node's.
@@ -21,9 +22,12 @@ Claim = Callable[[str], int | None]
 
 
 class Devices:
-    def __init__(self, found: gpus.Gpus, claim: Claim) -> None:
+    """`claim` takes a device whole, `share` a share of it for this home."""
+
+    def __init__(self, found: gpus.Gpus, claim: Claim, share: Claim) -> None:
         self._found = found
         self._claim = claim
+        self._share = share
         self._held: dict[attempts.TaskKey, dict[str, int]] = {}
 
     def offered(self, ours: Collection[str]) -> list[gpus.Gpu]:
@@ -41,14 +45,14 @@ class Devices:
             raise errors.Unavailable(f"GPU {missing[0]} is not there", hint="Look at `nvidia-smi`; it is tried again.")
         return tuple(found[index] for index in indexes)
 
-    def take(self, key: attempts.TaskKey, uuids: Sequence[str]) -> list[int]:
-        """Claim these devices for a task and return the descriptors for its agent.
+    def take(self, key: attempts.TaskKey, uuids: Sequence[str], *, shared: bool = False) -> list[int]:
+        """Claim these devices, or a share of each, for a task and return the descriptors for its agent.
 
         Raises Unavailable, holding none then.
         """
         held = self._held.setdefault(key, {})
         for uuid in uuids:
-            fd = held.get(uuid) or self._claim_soon(uuid)
+            fd = held.get(uuid) or self._claim_soon(uuid, shared)
             if fd is None:
                 self.release(key)
                 raise errors.Unavailable(
@@ -58,14 +62,14 @@ class Devices:
             held[uuid] = fd
         return list(held.values())
 
-    def keep(self, key: attempts.TaskKey, uuids: Sequence[str]) -> None:
+    def keep(self, key: attempts.TaskKey, uuids: Sequence[str], *, shared: bool = False) -> None:
         """The agent is gone and its claims with it, but something of the task still runs.
 
         Claim them ourselves, where we can.
         """
         held = self._held.setdefault(key, {}) if uuids else {}
         for uuid in uuids:
-            if uuid not in held and (fd := self._try(uuid)) is not None:
+            if uuid not in held and (fd := self._try(uuid, shared)) is not None:
                 held[uuid] = fd
 
     def release(self, key: attempts.TaskKey) -> None:
@@ -79,21 +83,21 @@ class Devices:
     def _is_free(self, uuid: str) -> bool:
         if any(uuid in held for held in self._held.values()):
             return True
-        fd = self._try(uuid)
+        fd = self._try(uuid, False)
         if fd is not None:
             os.close(fd)
         return fd is not None
 
-    def _claim_soon(self, uuid: str) -> int | None:
+    def _claim_soon(self, uuid: str, shared: bool) -> int | None:
         for _ in range(CLAIM_TRIES):
-            if (fd := self._try(uuid)) is not None:
+            if (fd := self._try(uuid, shared)) is not None:
                 return fd
             time.sleep(CLAIM_PAUSE_S)
         return None
 
-    def _try(self, uuid: str) -> int | None:
+    def _try(self, uuid: str, shared: bool) -> int | None:
         try:
-            return self._claim(f"gpu-{uuid}")
+            return self._share(f"gpu-{uuid}") if shared else self._claim(f"gpu-{uuid}")
         except OSError as error:
             raise errors.Unavailable(
                 f"GPU {uuid} cannot be claimed on this machine: {error}", hint="Look at the locks in /run/lock or /tmp."

@@ -1,5 +1,9 @@
 """Claims that hold on the whole machine, whoever's home makes them: a flock on a file that everybody may open.
 
+A claim is whole, or it is a share: any number of shares of one owner (a home), none beside a whole claim or a share of
+another owner. A share is a shared flock, and a read lock on the byte of the file that is its owner's number; who has
+made both looks whether any other byte is locked. Two owners who come at the same moment see each other and let go.
+
 The file lies in a directory where everybody may write and nobody may delete another's file (/run/lock, else /tmp),
 and is opened as a stranger's file has to be: no symbolic link is followed, it must be a regular file, nothing is read
 from it or written to it. The kernel lets go of a claim when the last process that has the descriptor is gone, so a
@@ -12,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import struct
 from pathlib import Path
 
 _PLACES = (Path("/run/lock"), Path("/tmp"))
@@ -42,6 +47,41 @@ def claim(name: str, *, where: Path | None = None) -> int | None:
         os.close(fd)
         raise
     return fd
+
+
+def share(name: str, owner: int, *, where: Path | None = None) -> int | None:
+    """A descriptor that holds a share until it is closed everywhere; None while somebody has the whole, or another
+    owner a share. `owner` is a number below 2**62.
+
+    Raises OSError.
+    """
+    fd = _open((where or place()) / f"oarlock-{name}.lock")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _range(fcntl.F_RDLCK, owner, 1))
+        if _others(fd, 0, owner) or _others(fd, owner + 1, 0):
+            os.close(fd)
+            return None
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _others(fd: int, start: int, length: int) -> bool:
+    """Whether somebody else has locked a byte of this range; a length of 0 reaches to the end."""
+    if start == length == 0:
+        return False
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _range(fcntl.F_WRLCK, start, length))
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+
+
+def _range(kind: int, start: int, length: int) -> bytes:
+    """`struct flock`: type, whence, start, length, pid."""
+    return struct.pack("@hhqqi4x", kind, os.SEEK_SET, start, length, 0)
 
 
 def _open(path: Path) -> int:

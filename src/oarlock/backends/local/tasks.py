@@ -42,6 +42,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     group: cgroups.Group = cgroups.Group()
     gpus: tuple[str, ...] = ()  # uuids of the real devices that it holds
+    shared: bool = False  # of which it holds a share
 
 
 class Killed(msgspec.Struct, frozen=True):
