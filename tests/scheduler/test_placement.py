@@ -94,6 +94,21 @@ def test_spread_is_even(situation) -> None:
 
 
 @hypothesis.settings(max_examples=100)
+@hypothesis.given(situations())
+def test_gpus_are_spared(situation) -> None:
+    """Without need of a GPU a gang stands on nodes that have none, if it fits there."""
+    of, held, gang = situation
+    (ask,) = gang.asks
+    plain = msgspec.structs.replace(ask, amount=holdings.Resources(ask.amount.cpus_milli, ask.amount.memory_bytes))
+    gang = msgspec.structs.replace(gang, asks=(plain,))
+    with_gpus = {node.name for node in of if node.devices}
+    claims = placement.place(gang, rooms.Room(of, held))
+    if reference.Cluster(of, held).fits(gang, with_gpus):
+        assert claims is not None
+        assert not with_gpus & {claim.node for claim in claims}
+
+
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(situations(roles=2), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> None:
     of, held, gang = situation

@@ -19,9 +19,6 @@ class Field(Protocol):
     @property
     def sizes(self) -> packing.Sizes: ...
 
-    @property
-    def total(self) -> int: ...
-
     def nodes(self, slots: int) -> Iterator[rooms.NodeRoom]: ...
 
 
@@ -36,14 +33,12 @@ class Everywhere:
         self._without = without
         self._prefer = prefer
         self.sizes = index.sizes
-        self.total = index.total
         if without:
             self.sizes = dict(index.sizes)
             for name in without:
                 node = room.nodes.get(name)
                 if node is not None and (taken := node.slots(index)):
                     self.sizes[taken] -= 1
-                    self.total -= taken
 
     def nodes(self, slots: int) -> Iterator[rooms.NodeRoom]:
         first = []
@@ -67,7 +62,6 @@ class Among:
                 self._by_slots.setdefault(taken, []).append(node)
         self._prefer = prefer
         self.sizes = {slots: len(nodes) for slots, nodes in self._by_slots.items()}
-        self.total = sum(slots * nodes for slots, nodes in self.sizes.items())
 
     def nodes(self, slots: int) -> Iterator[rooms.NodeRoom]:
         return iter(sorted(self._by_slots.get(slots, ()), key=self._rank))
