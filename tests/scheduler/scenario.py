@@ -1,22 +1,32 @@
 """Scenarios as text: a cluster, jobs arriving, and what the scheduler says. The language of `scenarios/*.txt`.
 
-    node NAME cpus=4 gpus=2:h100 memory=16Gi rack=r1 nvlink=d1 zone=z price=3 ports=20000-20099 down
-    pool NAME limit.gpus=4 parent=NAME
-    running JOB tasks=2 cpus=1 gpus=1 on=NODE pool=P end=120
-    job JOB tasks=2 cpus=1 gpus=1 type=h100,a100 gpu_memory=40Gi priority=60 spread same=rack required not_before=50
-        gpus=0.5 mixed ps=2 ps_cpus=1 beside|apart
-    plan now=0         what follows the line `----` is the plan, one line a job
+    rules policy=las min_runtime=0 restart=30 round=60 backfill=no las.first_s=100
+    node NAME cpus=4 gpus=2:h100 memory=16Gi gpu_memory=80Gi nvlink=n1 rack=r1 zone=z price=2.5 ports=20000-20099 down
+    pool NAME limit.gpus=4 reserve.gpus=2 share.gpus=2 static=gpus parent=NAME policy=fifo
+    running JOB tasks=2 min=1 max=4 cpus=1 gpus=1 on=NODE*2,NODE pool=P priority=60 owner=ada preemptible=no
+                started=-100 checkpoint=-10 end=120 stopping returns
+    job JOB tasks=2 min=1 max=4 cpus=1 gpus=0.5 type=h100,a100 gpu_memory=40Gi ports=4 priority=60 pool=P owner=ada
+            preemptible=no spread same=rack required mixed not_before=50 timeout=60 at=3 served=100
+            ps=2 ps_cpus=1 beside      (beside or apart; without either: wherever)
+    plan now=0         fills what is free. What follows the line `----` is the plan, one line a job
+    round now=0        the same, and who runs may be touched
+    carry now=0        what was planned last is done: who starts runs from now on, who is to stop stops
+    gone JOB now=30    it has stopped: nothing of it runs, and it waits again if it returns
+    place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
     forecast JOB now=0
-    place JOB keep=NODE,NODE prefer=NODE    where it goes, whoever else waits, and it runs there from now on
-    start JOB          what was planned for JOB runs from now on (end=T: until T)
+    start JOB          what is planned for JOB runs from now on (end=T: until T)
     finish JOB
+    drop JOB           it waits no more
+    down NODE, up NODE
 
-Times are seconds. Lines that begin with # are comments.
+Times are seconds. Lines that begin with # are comments; a line that begins with spaces continues the one before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from tests.scheduler import world
 
 from oarlock.scheduler import explaining, forecasting, placement, planning
 from oarlock.scheduler import room as rooms
@@ -27,18 +37,8 @@ class Cluster:
     """The state that a scenario builds up, line by line."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, nodes.Node] = {}
-        self.pools: dict[str, pools.Pool] = {}
-        self.waiting: dict[str, plans.Gang] = {}
-        self.running: dict[str, plans.Running] = {}
-
-    def snapshot(self) -> plans.Snapshot:
-        return plans.Snapshot(
-            nodes=tuple(self.nodes.values()),
-            pools=tuple(self.pools.values()),
-            waiting=tuple(self.waiting.values()),
-            running=tuple(self.running.values()),
-        )
+        self.world = world.World()
+        self.planned = plans.Plan()
 
     def do(self, line: str) -> str:
         """Carry out one line; what it prints, if anything."""
@@ -47,12 +47,29 @@ class Cluster:
         options = dict(word.split("=", 1) if "=" in word else (word, "yes") for word in words)
         return str(getattr(self, f"_{verb}")(name, options) or "")
 
+    def _rules(self, name: str, options: dict[str, str]) -> None:
+        if name:
+            options = {name: "yes", **options}
+        given: dict[str, dict[str, float]] = {}
+        for key, value in options.items():
+            policy, dot, parameter = key.partition(".")
+            if dot:
+                given.setdefault(policy, {})[parameter] = float(value)
+        self.world.rules = plans.Rules(
+            policy=options.get("policy", "priority"),
+            round_s=float(options.get("round", "60")),
+            min_runtime_s=float(options.get("min_runtime", "120")),
+            restart_s=float(options.get("restart", "30")),
+            backfill=options.get("backfill", "yes") == "yes",
+            policies=given,
+        )
+
     def _node(self, name: str, options: dict[str, str]) -> None:
         count, _, kind = options.get("gpus", "0:").partition(":")
         memory = quantities.memory_bytes(options.get("gpu_memory", "80Gi"))
         devices = tuple(nodes.Device(index=i, type=kind or "gpu", memory_bytes=memory) for i in range(int(count)))
         ports = options.get("ports")
-        self.nodes[name] = nodes.Node(
+        self.world.nodes[name] = nodes.Node(
             name=name,
             capacity=_amount(options | {"gpus": count}),
             devices=devices,
@@ -62,107 +79,157 @@ class Cluster:
             ready="down" not in options,
         )
 
+    def _down(self, name: str, _: dict[str, str]) -> None:
+        self.world.nodes[name] = world.replace(self.world.nodes[name], ready=False)
+
+    def _up(self, name: str, _: dict[str, str]) -> None:
+        self.world.nodes[name] = world.replace(self.world.nodes[name], ready=True)
+
     def _pool(self, name: str, options: dict[str, str]) -> None:
-        limit = {key[6:]: float(value) for key, value in options.items() if key.startswith("limit.")}
-        self.pools[name] = pools.Pool(name=name, parent=options.get("parent"), limit=limit)
+        amounts: dict[str, dict[str, float]] = {"limit": {}, "reserve": {}, "share": {}}
+        for key, value in options.items():
+            bound, dot, resource = key.partition(".")
+            if dot:
+                amounts[bound][resource] = float(value)
+        self.world.pools[name] = pools.Pool(
+            name=name,
+            parent=options.get("parent"),
+            static=tuple(options["static"].split(",")) if "static" in options else (),
+            policy=options.get("policy"),
+            **amounts,
+        )
 
     def _job(self, name: str, options: dict[str, str]) -> None:
-        count = int(options.get("tasks", "1"))
-        ask = plans.Ask(
-            role="worker",
-            count=count,
-            min=int(options.get("min", count)),
-            max=int(options.get("max", count)),
-            amount=_amount(options),
-            ports=int(options.get("ports", "0")),
-            gpu_types=tuple(options["type"].split(",")) if "type" in options else (),
-            gpu_memory_bytes=quantities.memory_bytes(options.get("gpu_memory", "0")),
-        )
-        asks = (ask,)
-        if "ps" in options:
-            servers, cpus = int(options["ps"]), quantities.cpus_milli(options.get("ps_cpus", "1"))
-            asks += (plans.Ask(role="ps", count=servers, min=servers, max=servers, amount=holdings.Resources(cpus)),)
-        same = options.get("same")
-        self.waiting[name] = plans.Gang(
-            job=name,
-            name=name,
-            pool=options.get("pool", "default"),
-            asks=asks,
-            submitted_at=float(options.get("at", len(self.waiting))),
-            priority=int(options.get("priority", "50")),
-            placement=jobfile.Placement.SPREAD if "spread" in options else jobfile.Placement.PACK,
-            topology=jobfile.Topology(same=jobfile.Domain(same), required="required" in options) if same else None,
-            mixed="mixed" in options,
-            beside="beside" in options if {"beside", "apart"} & set(options) else None,
-            not_before=float(options["not_before"]) if "not_before" in options else None,
-        )
+        self.world.waiting[name] = _gang(name, {"at": str(len(self.world.waiting)), **options})
 
     def _running(self, name: str, options: dict[str, str]) -> None:
-        node = self.nodes[options["on"]]
-        amount = _amount(options)
-        tasks = int(options.get("tasks", "1"))
-        held = tuple(
-            holdings.Holding(
-                job=name,
-                attempt=1,
-                role="worker",
-                index=i,
-                node=node.name,
-                amount=amount,
-                devices=tuple(range(i * amount.gpus, (i + 1) * amount.gpus)),
-            )
-            for i in range(tasks)
-        )
-        end = options.get("end")
-        ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=amount)
-        gang = plans.Gang(job=name, name=name, pool=options.get("pool", "default"), asks=(ask,), submitted_at=-1.0)
-        self.running[name] = plans.Running(
+        gang = _gang(name, {"at": "-1", **options})
+        end, latest, checkpoint = options.get("end"), options.get("latest"), options.get("checkpoint")
+        self.world.running[name] = plans.Running(
             gang=gang,
-            holdings=held,
-            started_at=0.0,
+            holdings=self._held(gang, options["on"]),
+            started_at=float(options.get("started", "0")),
             expected_end=float(end) if end else None,
+            latest_end=float(latest) if latest else None,
+            checkpoint_at=float(checkpoint) if checkpoint else None,
+            stopping="stopping" in options,
+            returns="returns" in options,
         )
+
+    def _held(self, gang: plans.Gang, on: str) -> tuple[holdings.Holding, ...]:
+        """`a*2,b`: its tasks one after the other on these nodes, each on the first devices that nobody has."""
+        places = [
+            node for part in on.split(",") for node, _, count in [part.partition("*")] for _ in range(int(count or 1))
+        ]
+        tasks = gang.at((len(places),)) if len(places) > 1 else gang.tasks
+        places = places if len(places) > 1 else places * len(tasks)
+        held: list[holdings.Holding] = []
+        others = [claim for job in self.world.running.values() for claim in job.holdings]
+        for task, node in zip(tasks, places, strict=True):
+            used = {device for claim in [*others, *held] if claim.node == node for device in claim.devices}
+            free = [device.index for device in self.world.nodes[node].devices if device.index not in used]
+            held.append(
+                holdings.Holding(
+                    job=gang.job,
+                    attempt=1,
+                    role=task.role,
+                    index=task.index,
+                    node=node,
+                    amount=task.amount,
+                    devices=tuple(free[: task.amount.gpus]),
+                )
+            )
+        return tuple(held)
 
     def _plan(self, _: str, options: dict[str, str]) -> str:
-        answer = planning.plan(self.snapshot(), float(options.get("now", "0")))
-        return "\n".join(_told(answer, name) for name in self.waiting)
+        return self._planned(options, reallocate=False)
+
+    def _round(self, _: str, options: dict[str, str]) -> str:
+        return self._planned(options, reallocate=True)
+
+    def _planned(self, options: dict[str, str], *, reallocate: bool) -> str:
+        snapshot = self.world.snapshot(reallocate=reallocate)
+        self.planned = planning.plan(snapshot, float(options.get("now", "0")))
+        waiting = [_told(self.planned, name) for name in self.world.waiting]
+        return "\n".join([*waiting, *(line for name in self.world.running for line in _happens(self.planned, name))])
+
+    def _carry(self, _: str, options: dict[str, str]) -> None:
+        self.world.carry_out(self.planned, float(options.get("now", "0")))
+
+    def _gone(self, name: str, options: dict[str, str]) -> None:
+        self.world.gone(name, float(options.get("now", "0")))
 
     def _start(self, name: str, options: dict[str, str]) -> None:
-        answer = planning.plan(self.snapshot(), 0.0)
+        answer = planning.plan(self.world.snapshot(), 0.0)
         launch = next(launch for launch in answer.launches if launch.job == name)
-        gang = self.waiting.pop(name)
         end = options.get("end")
-        self.running[name] = plans.Running(
-            gang=gang,
-            holdings=launch.holdings,
-            started_at=0.0,
-            expected_end=float(end) if end else None,
-        )
+        self.world.start(name, launch.holdings, 0.0, float(end) if end else None)
 
     def _place(self, name: str, options: dict[str, str]) -> str:
-        gang = self.waiting[name]
+        gang = self.world.waiting[name]
         room = rooms.Room()
-        room.follow(tuple(self.nodes.values()), tuple(self.running.values()))
+        room.follow(tuple(self.world.nodes.values()), tuple(self.world.running.values()))
         keep, prefer = (tuple(options.get(which, "").split(",")) for which in ("keep", "prefer"))
         claims = placement.place(gang, room, keep=frozenset(keep), prefer=prefer)
         if claims is None:
             fitting, widest = placement.most(gang, room), placement.widest(gang, room)
             at_most = f"; {widest.level} {widest.name} takes {widest.tasks}" if widest is not None else ""
             return f"{name}: no place, {fitting} of {len(gang.tasks)} tasks would fit{at_most}"
-        del self.waiting[name]
-        self.running[name] = plans.Running(gang=gang, holdings=claims, started_at=0.0)
+        del self.world.waiting[name]
+        self.world.running[name] = plans.Running(gang=gang, holdings=claims, started_at=0.0)
         return f"{name}: {_places(claims)}"
 
     def _finish(self, name: str, _: dict[str, str]) -> None:
-        del self.running[name]
+        del self.world.running[name]
+
+    def _drop(self, name: str, _: dict[str, str]) -> None:
+        del self.world.waiting[name]
 
     def _forecast(self, name: str, options: dict[str, str]) -> str:
         now = float(options.get("now", "0"))
-        verdict = forecasting.forecast(self.snapshot(), self.waiting[name], now, spent=lambda: 0.0)
+        verdict = forecasting.forecast(self.world.snapshot(), self.world.waiting[name], now, spent=lambda: 0.0)
         start = "" if verdict.start is None else f" start={verdict.start:g}"
         latest = "" if verdict.latest is None else f" latest={verdict.latest:g}"
         told = [verdict.message, "" if verdict.when == "now" else verdict.expected]
         return f"{name}: {verdict.when}{start}{latest}: {' '.join(filter(None, told))}"
+
+
+def _gang(name: str, options: dict[str, str]) -> plans.Gang:
+    same, timeout = options.get("same"), options.get("timeout")
+    return plans.Gang(
+        job=name,
+        name=name,
+        pool=options.get("pool", "default"),
+        owner=options.get("owner", ""),
+        asks=tuple(_asks(options)),
+        submitted_at=float(options["at"]),
+        priority=int(options.get("priority", "50")),
+        preemptible=options.get("preemptible", "yes") == "yes",
+        placement=jobfile.Placement.SPREAD if "spread" in options else jobfile.Placement.PACK,
+        topology=jobfile.Topology(same=jobfile.Domain(same), required="required" in options) if same else None,
+        mixed="mixed" in options,
+        beside=True if "beside" in options else False if "apart" in options else None,
+        not_before=float(options["not_before"]) if "not_before" in options else None,
+        at_most_s=float(timeout) if timeout else None,
+        served_s=float(options.get("served", "0")),
+    )
+
+
+def _asks(options: dict[str, str]) -> Iterator[plans.Ask]:
+    count = int(options.get("tasks", "1"))
+    yield plans.Ask(
+        role="worker",
+        count=count,
+        min=int(options.get("min", count)),
+        max=int(options.get("max", count)),
+        amount=_amount(options),
+        ports=int(options.get("ports", "0")),
+        gpu_types=tuple(options["type"].split(",")) if "type" in options else (),
+        gpu_memory_bytes=quantities.memory_bytes(options.get("gpu_memory", "0")),
+    )
+    if servers := int(options.get("ps", "0")):
+        amount = holdings.Resources(quantities.cpus_milli(options.get("ps_cpus", "1")))
+        yield plans.Ask(role="ps", count=servers, min=servers, max=servers, amount=amount)
 
 
 def _amount(options: dict[str, str]) -> holdings.Resources:
@@ -176,12 +243,26 @@ def _amount(options: dict[str, str]) -> holdings.Resources:
 
 
 def _told(answer: plans.Plan, name: str) -> str:
+    """What is said of one that waits."""
     launch = next((launch for launch in answer.launches if launch.job == name), None)
     if launch is not None:
         return f"{name}: starts on {_places(launch.holdings)}"
     refusal = answer.refusals[name]
     told = [refusal.message, explaining.held_by(refusal, 0.0), refusal.change]
     return f"{name}: {refusal.code}: {' '.join(filter(None, told))}"
+
+
+def _happens(answer: plans.Plan, name: str) -> Iterator[str]:
+    """What is done to one that runs."""
+    yield from (f"{name}: stopped: {one.reason}" for one in answer.preemptions if one.job == name)
+    yield from (
+        f"{name}: resized to {','.join(map(str, one.size))} on {_places(one.to)}: {one.reason}"
+        for one in answer.resizes
+        if one.job == name
+    )
+    yield from (f"{name}: moved to {_places(one.to)}: {one.reason}" for one in answer.moves if one.job == name)
+    if name in answer.batches:
+        yield f"{name}: batch {answer.batches[name].local} x {answer.batches[name].accumulate}"
 
 
 def _places(claims: tuple[holdings.Holding, ...]) -> str:
@@ -200,6 +281,11 @@ def blocks(text: str) -> Iterator[tuple[list[str], str]]:
     """The scenario's blocks: commands, and what the last of them is expected to print."""
     for block in text.strip().split("\n\n"):
         commands, _, expected = block.partition("\n----\n")
-        lines = [line for line in commands.splitlines() if line and not line.startswith("#")]
+        lines: list[str] = []
+        for line in commands.splitlines():
+            if line.startswith(" ") and lines:
+                lines[-1] += line
+            elif line and not line.startswith("#"):
+                lines.append(line)
         if lines:
             yield lines, expected.strip()

@@ -1,29 +1,29 @@
-"""Wish by wish: who starts where, who grows, who is stopped for whom, and what the others wait for.
+"""Wish by wish: who starts where, who is stopped for whom, and what the others wait for.
 
 Each gang is one transaction: it gets a whole place, or nothing of it is taken. In its turn a gang
 
 1. must be admitted by its pool: the limits; its reservation, where it must not be preempted; its entitlement, else it
    is looked at again at the end, when it may borrow what nobody entitled wants;
-2. is launched where it fits into what is free;
+2. is launched where it fits into what is free, at the largest size that does;
 3. is promised what is being cleared, where it fits then;
 4. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
 5. is kept a place for, if it is the first of its kind that fits nowhere (`reserving`), so that those after it may start
    beside it and never in its way.
+
+Who was stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
-from oarlock.scheduler import explaining, ordering, placement, preempting, promises, reserving
-from oarlock.scheduler import room as rooms
+from oarlock.scheduler import drafts, explaining, growing, ordering, placement, preempting, profiles, reserving
 from oarlock.scheduler import usage as usages
-from oarlock.scheduler import victims as giving
 from oarlock.spec import curves, holdings, plans, refusals
 
-Claims = promises.Claims
+Claims = tuple[holdings.Holding, ...]
 
 CLEARANCES = 16
 """Gangs for which a plan looks whom to stop: the first in order; the others have their turn in the next round."""
@@ -31,313 +31,294 @@ CLEARANCES = 16
 HEADS = 4
 """Gangs for which a place is kept, each of another kind of device."""
 
+TRIED_WITHOUT_HEADS = 32
+"""Gangs of which it is tried whether they would fit, were no place kept for others: only words hang on it."""
 
-Word = Callable[[plans.Gang, usages.Over, int], refusals.Refusal]
+_WORDS = {
+    usages.Kind.LIMIT: explaining.pool_limit,
+    usages.Kind.RESERVATION: explaining.not_reserved,
+    usages.Kind.ENTITLEMENT: explaining.pool_share,
+}
 
 
 class Granting:
-    """The state of one plan. `grant` every turn, then `finish`."""
+    """The turns of one plan, from all leaves' policies."""
 
-    def __init__(self, snapshot: plans.Snapshot, now: float, room: rooms.Room, usage: usages.Usage) -> None:
-        self.snapshot = snapshot
-        self.now = now
-        self.room = room
-        self.usage = usage
-        self.rules = snapshot.rules
-        self.scene = explaining.Scene(snapshot, room)
-        self.promises = promises.Promises(
-            room, (claim for job in snapshot.running if job.stopping for claim in job.holdings)
-        )
-        self.victims = giving.Victims(snapshot, now, usage)
-        self.heads: dict[object, reserving.Kept] = {}
-        self.scene.kept = lambda: (part for head in self.heads.values() for part in head.parts)
-        self.launches: list[plans.Launch] = []
-        self.preemptions: dict[str, plans.Preemption] = {}
-        self.resizes: dict[str, plans.Resize] = {}
-        self.moves: dict[str, plans.Move] = {}
-        self.refused: dict[str, refusals.Refusal] = {}
-        self._deferred: list[tuple[ordering.Turn, usages.Over]] = []
-        self._clearances = CLEARANCES
+    def __init__(self, draft: drafts.Draft, order: ordering.Order) -> None:
+        self.draft = draft
+        self.rules = draft.rules
+        self.usage = draft.usage
+        self._turns = order.turns
+        self._deferred: dict[str, list[ordering.Turn]] = {}
+        self._over: dict[str, usages.Over] = {}
+        self._seated: set[str] = set()
+        self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
+        self._hopeless: dict[tuple[str, int, plans.Size], float] = {}
+        self._tried = 0
         self._ahead = 0
-        self._kept: list[ordering.Turn] = []  # whose batch size was decided
-        self._idle = True  # nobody waits for room
+        self._crowded = False  # somebody waits for room
 
-    def consider(self, turns: Iterable[ordering.Turn]) -> None:
-        """All wishes at once: who wishes for less than it has gives the rest to whoever has a use for it."""
-        for turn in turns:
-            self.victims.learn(turn)
-            if turn.wish.batch is not None:
-                self._kept.append(turn)
+    def plan(self) -> plans.Plan:
+        for turn in self._all():
+            self.draft.victims.learn(turn)
+        self._resume()
+        queue = {leaf: [turn for turn in turns if turn.sizing or not turn.runs] for leaf, turns in self._turns.items()}
+        for turn in ordering.by_need(queue, self.usage):
+            self._grant(turn)
+        for turn in ordering.by_need(self._deferred, self.usage):
+            self._lend(turn)
+        if self.draft.snapshot.reallocate and not self._crowded:
+            growing.into_idle(self.draft, self._all())
+        return self.draft.finished(self._batches())
 
-    def grant(self, turn: ordering.Turn) -> None:
-        candidate, wish = turn.candidate, turn.wish
-        running = candidate.running
-        if running is not None and not running.stopping:
-            if self.snapshot.reallocate and turn.sizing and _more(wish.size, running.size):
-                self._grow(turn, running)
-            return
-        gang = candidate.gang
-        if running is None:
-            self._ahead += 1
-        if gang.not_before is not None and gang.not_before > self.now:
-            self.refused[gang.job] = explaining.backing_off(gang)
-        elif not any(wish.size):
-            self._refuse(gang, explaining.outranked(gang, wish.reason, self._ahead - 1))
-        elif (size := self._admitted(turn)) is not None:
-            self._seat(turn, size)
-
-    def finish(self) -> plans.Plan:
-        for turn, over in self._deferred:
-            self._lend(turn, over)
-        return plans.Plan(
-            launches=tuple(self.launches),
-            preemptions=tuple(self.preemptions.values()),
-            resizes=tuple(self.resizes.values()),
-            moves=tuple(self.moves.values()),
-            refusals=self.refused,
-            batches=self._batches(),
-        )
+    def _all(self) -> Iterator[ordering.Turn]:
+        return (turn for turns in self._turns.values() for turn in turns)
 
     def _batches(self) -> dict[str, curves.Batch]:
         """Who goes on where it is, with another batch size."""
-        stopped = {*self.preemptions, *self.resizes, *self.moves}
         found: dict[str, curves.Batch] = {}
-        for turn in self._kept if self.snapshot.reallocate else ():
+        for turn in self._all() if self.draft.snapshot.reallocate else ():
             running = turn.candidate.running
-            if running is not None and not running.stopping and running.job not in stopped:
-                batch = _batch(turn, running.size)
-                if batch is not None and batch != running.batch:
+            if turn.wish.batch is not None and running is not None and turn.runs:
+                batch = turn.batch(running.size)
+                if batch is not None and batch != running.batch and not self.draft.victims.is_gone(running.job):
                     found[running.job] = batch
         return found
 
-    # Admission
+    # Those that go on
 
-    def _admitted(self, turn: ordering.Turn) -> plans.Size | None:
-        """The largest size within the pool's bounds; None where not even the smallest is: refused, or put off."""
-        gang, over = turn.candidate.gang, None
-        for size in sizes(gang, turn.wish.size):
-            over = self._over(gang, gang.amount(size))
-            if over is None:
-                return size
-        if over is not None and over[1] is explaining.pool_share and gang.preemptible:
-            self._deferred.append((turn, over[0]))
-        elif over is not None:
-            self._refuse(gang, over[1](gang, over[0], self._ahead - 1))
-        return None
+    def _resume(self) -> None:
+        """Who was stopped for a resize or a move gets the place that was meant for it, if that is (or will be) free."""
+        turns = [turn for turn in self._all() if turn.candidate.gang.destined and not turn.runs]
+        for turn in sorted(turns, key=lambda turn: turn.candidate.arrival):
+            gang = turn.candidate.gang
+            if not any(turn.wish.size) or self._backs_off(gang) or not self._is_fresh(turn):
+                continue
+            claims = tuple(msgspec.structs.replace(claim, attempt=0) for claim in gang.destined)
+            size = drafts.sizes_of(gang, claims)
+            amount = self.draft.known.of(gang).amount(size)
+            over = self.usage.over(gang, amount)
+            if not _may_have(gang, size) or (over is not None and over.kind is not usages.Kind.ENTITLEMENT):
+                continue
+            if turn.candidate.running is None and self.usage.fits_now(gang, amount) and self.draft.room.holds(claims):
+                self.draft.launch(turn, claims)
+                self._seated.add(gang.job)
+            elif self.draft.promises.later.holds(claims):
+                self._promise(turn, claims)
+                self._seated.add(gang.job)
 
-    def _over(self, gang: plans.Gang, amount: holdings.Resources) -> tuple[usages.Over, Word] | None:
-        """The bound that it would exceed, and how that is said."""
-        if limit := self.usage.over_limit(gang, amount):
-            return limit, explaining.pool_limit
-        if reservation := self.usage.over_reservation(gang, amount):
-            return reservation, explaining.not_reserved
-        if entitlement := self.usage.over_entitlement(gang, amount):
-            return entitlement, explaining.pool_share
-        return None
+    def _is_fresh(self, turn: ordering.Turn) -> bool:
+        """A place that has been waiting for long is no place any more."""
+        if turn.candidate.running is not None:
+            return True
+        stopped_at = turn.candidate.gang.stopped_at
+        return stopped_at is not None and self.draft.now - stopped_at <= max(self.rules.restart_s, self.rules.round_s)
 
-    # Places
+    # One after the other
+
+    def _grant(self, turn: ordering.Turn) -> None:
+        gang = turn.candidate.gang
+        if turn.runs:
+            if self.draft.snapshot.reallocate:
+                self._clearances -= growing.as_wished(self.draft, turn, clear=self._clearances > 0)
+            return
+        if turn.candidate.running is None:
+            self._ahead += 1
+        if gang.job in self._seated:
+            return
+        if self._backs_off(gang):
+            self._refuse(turn, explaining.backing_off(gang))
+        elif not any(turn.wish.size):
+            self._refuse(turn, explaining.outranked(gang, turn.wish.reason, self._ahead - 1))
+        elif self.draft.heads and not self.rules.backfill:
+            self._refuse(turn, explaining.behind(gang, self._first_head(), self._ahead - 1))
+        else:
+            size, over = self._admitted(turn)
+            if size is not None:
+                self._seat(turn, size)
+            elif over is not None and not self._clear(turn, self._least(turn)):
+                self._hold_off(turn, over)
+
+    def _admitted(self, turn: ordering.Turn) -> tuple[plans.Size | None, usages.Over | None]:
+        """The largest size within the bounds of its pools; None where not even its least is, and which one that is."""
+        gang, most, least = turn.candidate.gang, turn.wish.size, self._least(turn)
+        profile = self.draft.known.of(gang)
+        if self.usage.over(gang, profile.amount(most)) is None:
+            return most, None
+        over = self.usage.over(gang, profile.amount(least))
+        if over is not None:
+            return None, over
+        low, high = 0, profiles.steps(least, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.usage.over(gang, profile.amount(profiles.step(least, most, middle))) is None:
+                low = middle
+            else:
+                high = middle
+        return profiles.step(least, most, low), None
+
+    def _least(self, turn: ordering.Turn) -> plans.Size:
+        """Below this it is not started. A size that a policy has decided is right once others have given way, so it is
+        cut down only in a plan in which they may.
+        """
+        if turn.sizing and not self.draft.snapshot.reallocate:
+            return turn.wish.size
+        return turn.candidate.gang.smallest
+
+    def _hold_off(self, turn: ordering.Turn, over: usages.Over) -> None:
+        """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
+        gang, draft = turn.candidate.gang, self.draft
+        if over.first is not None:
+            self._refuse(turn, explaining.behind(gang, over.first, self._ahead - 1))
+            return
+        if not self.usage.bound(gang, over).shadows:
+            reserving.shade(gang, draft.known.of(gang).least, over, self.usage, draft.ends, draft.known)
+        if over.kind is usages.Kind.ENTITLEMENT and gang.preemptible:
+            self._deferred.setdefault(gang.pool, []).append(turn)
+            self._over[gang.job] = over
+        self._refuse(turn, _WORDS[over.kind](gang, over, self._ahead - 1))
 
     def _seat(self, turn: ordering.Turn, size: plans.Size) -> None:
+        """It is within its pools' bounds at `size`."""
+        gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
+        claims = draft.largest(gang, least, size)
+        if claims is not None:
+            self._take(turn, claims)
+        elif draft.promises.later is not draft.room and (
+            (claims := draft.largest(gang, least, size, later=True)) is not None
+        ):
+            self._promise(turn, claims)
+        elif not self._clear(turn, size if turn.sizing else least):
+            self._wait(turn, least)
+
+    def _take(self, turn: ordering.Turn, claims: Claims) -> None:
+        """What is free now: at once, unless it is stopping itself, or others hold what its pool is limited to."""
         gang = turn.candidate.gang
-        if self.heads and not self.rules.backfill:
-            self._refuse(gang, explaining.behind(gang, self._first_head(), self._ahead - 1))
-            return
-        tried = [size] if turn.sizing and not self.snapshot.reallocate else list(sizes(gang, size))
-        returning = turn.candidate.running is not None
-        for one in tried:
-            if (claims := self._free_place(gang, one)) is not None:
-                self._promise(gang, claims) if returning else self._launch(turn, claims)
-                return
-        if self.promises.clearing:
-            for one in tried:
-                if (claims := self.promises.place(gang, one)) is not None:
-                    self._promise(gang, claims)
-                    self._refuse(gang, explaining.stopping(gang, self._stopping(claims)))
-                    return
-        if not returning and not self._clear(turn, tried[-1] if not turn.sizing else size):
-            self._wait(gang, tried[-1])
+        amount = self.draft.known.of(gang).amount(drafts.sizes_of(gang, claims))
+        if turn.candidate.running is not None or not self.usage.fits_now(gang, amount):
+            self._promise(turn, claims)
+        else:
+            beside = f"beside {self._first_head().name}, whose place is kept" if self.draft.heads else ""
+            self._launch(turn, claims, beside)
 
-    def _free_place(self, gang: plans.Gang, size: plans.Size) -> Claims | None:
-        """Where it was destined to go, if that is free; else the best place."""
-        if gang.destined and _counts(gang, gang.destined) == size and promises.is_free(gang.destined, self.room):
-            return gang.destined
-        return placement.place(gang, self.room, size)
+    def _launch(self, turn: ordering.Turn, claims: Claims, why: str = "") -> None:
+        self.draft.launch(turn, claims, why)
+        self.draft.refused.pop(turn.wish.job, None)
 
-    def _launch(self, turn: ordering.Turn, claims: Claims) -> None:
+    def _promise(self, turn: ordering.Turn, claims: Claims) -> None:
         gang = turn.candidate.gang
-        self.room.take(claims)
-        self.usage.add(gang, _sum(claims))
-        reason = turn.wish.reason
-        if self.heads:
-            beside = f"beside {self._first_head().name}, whose place is kept"
-            reason = f"{beside}; {reason}" if reason else beside
-        self.launches.append(
-            plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=_batch(turn, _counts(gang, claims)))
-        )
+        self.draft.promise(gang, claims)
+        self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), self._ahead - 1))
 
-    def _promise(self, gang: plans.Gang, claims: Claims) -> None:
-        self.promises.promise(claims)
-        self.usage.add(gang, _sum(claims))
-
-    def _wait(self, gang: plans.Gang, size: plans.Size) -> None:
+    def _wait(self, turn: ordering.Turn, size: plans.Size) -> None:
         """It fits nowhere now: never, or later. The first of its kind has its place kept."""
-        impossible = explaining.newly_impossible(gang, self.scene)
+        gang, draft = turn.candidate.gang, self.draft
+        impossible = explaining.newly_impossible(gang, draft.scene)
         if impossible is not None:
-            self._refuse(gang, impossible)
+            self._refuse(turn, impossible)
             return
-        self._idle = False
-        kind = reserving.kind(gang)
-        head = self.heads.get(kind)
-        refusal = explaining.no_capacity(gang, self.scene, self._ahead - 1)
-        if head is None and len(self.heads) < HEADS:
-            head = reserving.keep(gang, size, self.victims.staying(), self.promises)
-            if head is not None:
-                self.heads[kind] = head
-                refusal = msgspec.structs.replace(refusal, kept=head.nodes)
-        elif head is not None and (claims := head.before(gang, size, self.now)) is not None:
-            self.usage.add(gang, _sum(claims))
-            reason = f"it is over before the place of {head.gang.name} is free"
-            self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason))
-            return
-        elif head is not None and self.scene.telling(self._ahead) and head.in_the_way(gang, size):
-            refusal = explaining.reserved(gang, head.gang, head.at, self._ahead - 1)
-        self._refuse(gang, refusal)
+        self._crowded = True
+        kind = draft.known.of(gang).kind
+        if kind not in draft.heads and len(draft.heads) < HEADS:
+            refusal = explaining.no_capacity(gang, draft.scene, self._ahead - 1)
+            head = draft.keep(gang, size)
+            self._refuse(turn, refusal if head is None else msgspec.structs.replace(refusal, kept=head.nodes))
+        elif not self._before(turn, size):
+            self._refuse(turn, self._reserved(gang, size) or explaining.no_capacity(gang, draft.scene, self._ahead - 1))
 
-    def _lend(self, turn: ordering.Turn, over: usages.Over) -> None:
+    def _before(self, turn: ordering.Turn, size: plans.Size) -> bool:
+        """Start one that is over before the places are needed that are kept, as its time-out promises."""
+        gang, draft = turn.candidate.gang, self.draft
+        lasting = [head for head in draft.heads.values() if head.lasts(gang, draft.now)]
+        if not lasting or turn.candidate.running is not None:
+            return False
+        with draft.without(lasting):
+            claims = placement.place(gang, draft.room, size)
+            if claims is None or not self.usage.fits_now(gang, draft.known.of(gang).amount(size)):
+                return False
+            self._launch(turn, claims, f"it is over before the place of {lasting[0].gang.name} is free")
+        return True
+
+    def _reserved(self, gang: plans.Gang, size: plans.Size) -> refusals.Refusal | None:
+        """Whether it only waits because places are kept. Deep in the queue what was found before holds."""
+        known = gang.refusal
+        deep = self._ahead > explaining.REFRESHED and known is not None and known.code is not refusals.Code.RESERVED
+        if deep or self.draft.scene.terse or self._tried >= TRIED_WITHOUT_HEADS:
+            return None
+        self._tried += 1
+        draft = self.draft
+        with draft.without(draft.heads.values()):
+            if placement.place(gang, draft.room, size) is None:
+                return None
+        head = draft.heads.get(draft.known.of(gang).kind) or next(iter(draft.heads.values()))
+        return explaining.reserved(gang, head.gang, head.at, self._ahead - 1, head.nodes)
+
+    def _lend(self, turn: ordering.Turn) -> None:
         """Beyond its entitlement, of what nobody entitled can use: only what is free, and to be given back."""
-        gang = turn.candidate.gang
-        for size in sizes(gang, turn.wish.size):
-            amount = gang.amount(size)
-            if self.usage.over_limit(gang, amount) is None and (claims := self._free_place(gang, size)) is not None:
-                if turn.candidate.running is not None:
-                    self._promise(gang, claims)
-                else:
-                    self._launch(turn, claims)
-                return
-        self._refuse(gang, explaining.pool_share(gang, over, self._ahead - 1))
+        gang, draft = turn.candidate.gang, self.draft
+        most, least, profile = turn.wish.size, self._least(turn), draft.known.of(gang)
+        low, high = -1, profiles.steps(least, most) + 1
+        while high - low > 1:  # the largest within the limits
+            middle = (low + high) // 2
+            over = self.usage.over(gang, profile.amount(profiles.step(least, most, middle)))
+            if over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None):
+                low = middle
+            else:
+                high = middle
+        if low >= 0 and (claims := draft.largest(gang, least, profiles.step(least, most, low))) is not None:
+            self._take(turn, claims)
 
     # Others give way
 
     def _clear(self, turn: ordering.Turn, size: plans.Size) -> bool:
         """Move, shrink or stop others for it; False where that would not do, or is not to be done now."""
-        if not self.snapshot.reallocate or self._clearances == 0:
+        gang, draft = turn.candidate.gang, self.draft
+        if turn.candidate.running is not None or self._clearances <= 0:
             return False
-        self._clearances -= 1
-        gang = turn.candidate.gang
-        for candidates in self._ways(gang, size, turn.wish.level):
-            cleared = preempting.clear(gang, size, candidates, self.promises)
+        profile, level = draft.known.of(gang), turn.wish.level
+        key = gang.pool, profile.shape, size
+        if key in self._hopeless and level >= self._hopeless[key]:
+            return False
+        need = preempting.Need(
+            gang, size, profile.amount(size), lambda freed: self.usage.over(gang, profile.amount(size), freed) is None
+        )
+        draft.spare_enders()
+        looked = False
+        for candidates in self._ways(turn, size):
+            self._clearances -= bool(candidates) and not looked
+            looked = looked or bool(candidates)
+            cleared = preempting.clear(need, candidates, draft.promises.later, draft.victims.reshaped)
             if cleared is not None:
-                self._stop(cleared, gang)
-                self._promise(gang, cleared.claims)
-                self._refuse(gang, explaining.stopping(gang, [one.running.gang for one in cleared.victims]))
+                draft.stop(cleared, gang)
+                draft.promise(gang, cleared.claims)
+                self._refuse(turn, explaining.stopping(gang, [one.running.gang for one in cleared.victims]))
                 return True
+        self._hopeless[key] = level
         return False
 
-    def _ways(self, gang: plans.Gang, size: plans.Size, level: float) -> Iterator[list[preempting.Victim]]:
+    def _ways(self, turn: ordering.Turn, size: plans.Size) -> Iterator[list[preempting.Victim]]:
         """From what costs others least: moving them, shrinking them, stopping them."""
-        if gang.amount(size).fits(self.room.free()):
-            yield self.victims.movable(gang)
-        shrinkable = self.victims.shrinkable(gang, level)
+        gang, victims = turn.candidate.gang, self.draft.victims
+        if gang.amount(size).fits(self.draft.promises.later.free()):
+            yield victims.movable(gang, turn.wish.level)
+        shrinkable = victims.shrinkable(gang, turn.wish.level)
         yield shrinkable
-        whole = list(self.victims.killable(gang, level))
-        ended = {victim.running.job for victim in whole}
-        yield [*(victim for victim in shrinkable if victim.running.job not in ended), *whole]
-
-    def _stop(self, cleared: preempting.Clearance, gang: plans.Gang) -> None:
-        places = iter(cleared.moved)
-        for victim in cleared.victims:
-            job = victim.running.job
-            self.victims.gone(job)
-            self.promises.clear(victim.running.holdings)
-            if victim.stays:
-                to = next(places)
-                self.promises.promise(to)
-                self.moves[job] = plans.Move(job=job, to=to, reason=f"moved to make room for {gang.name}")
-            elif any(victim.left):
-                left = giving.left(victim.running, victim.claims)
-                self.promises.promise(left)
-                self.usage.add(victim.running.gang, _sum(victim.claims), -1)
-                reason = f"from {_text(victim.running.gang, victim.running.size)} to make room for {gang.name}"
-                self.resizes[job] = plans.Resize(job=job, size=victim.left, to=left, reason=reason)
-            else:
-                self.usage.add(victim.running.gang, _sum(victim.claims), -1)
-                reason = f"{gang.name} takes its place"
-                self.preemptions[job] = plans.Preemption(job=job, reason=reason, by=gang.job)
-
-    def _grow(self, turn: ordering.Turn, running: plans.Running) -> None:
-        """A running gang to a larger size: with what it has and what is free, or what others give up for it."""
-        gang, size = running.gang, turn.wish.size
-        more = gang.amount(size) - gang.amount(running.size)
-        if self.usage.over_limit(gang, more) or running.job in self.resizes or self.victims.is_gone(running.job):
-            return
-        claims = self.promises.place(gang, size, running.holdings)
-        if claims is None and self._clearances:
-            self._clearances -= 1
-            for candidates in (self.victims.donors(gang),):
-                cleared = preempting.clear(gang, size, candidates, self.promises, running.holdings)
-                if cleared is not None:
-                    self._stop(cleared, gang)
-                    claims = cleared.claims
-                    break
-        if claims is None:
-            return
-        self.victims.gone(running.job)
-        self.promises.clear(running.holdings)
-        self.promises.promise(claims)
-        self.usage.add(gang, more)
-        reason = turn.wish.reason or f"from {_text(gang, running.size)}: devices are idle"
-        self.resizes[running.job] = plans.Resize(job=running.job, size=size, to=claims, reason=reason)
+        whole = list(victims.killable(gang, self.draft.known.of(gang).amount(size), turn.wish.level))
+        ended = {victim.job for victim in whole}
+        yield [*(victim for victim in shrinkable if victim.job not in ended), *whole]
 
     # Words
 
-    def _refuse(self, gang: plans.Gang, refusal: refusals.Refusal) -> None:
-        self.refused[gang.job] = refusal
+    def _refuse(self, turn: ordering.Turn, refusal: refusals.Refusal) -> None:
+        if turn.candidate.running is None:
+            self.draft.refuse(turn.candidate.gang, refusal)
+
+    def _backs_off(self, gang: plans.Gang) -> bool:
+        return gang.not_before is not None and gang.not_before > self.draft.now
 
     def _first_head(self) -> plans.Gang:
-        return next(iter(self.heads.values())).gang
-
-    def _stopping(self, claims: Claims) -> list[plans.Gang]:
-        """Who holds now what was promised."""
-        nodes = {claim.node for claim in claims}
-        return [
-            job.gang for job in self.snapshot.running if job.stopping and any(one.node in nodes for one in job.holdings)
-        ]
+        return next(iter(self.draft.heads.values())).gang
 
 
-def sizes(gang: plans.Gang, size: plans.Size) -> Iterator[plans.Size]:
-    """`size`, then less and less of what is above the gang's least, then that."""
-    if size == gang.smallest:
-        yield size
-        return
-    seen: set[plans.Size] = set()
-    for share in (4, 3, 2, 1, 0):
-        one = tuple(least + (wanted - least) * share // 4 for least, wanted in zip(gang.smallest, size, strict=True))
-        if one not in seen:
-            seen.add(one)
-            yield one
-
-
-def _more(size: plans.Size, than: plans.Size) -> bool:
-    return sum(size) > sum(than)
-
-
-def _counts(gang: plans.Gang, claims: Claims) -> plans.Size:
-    return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
-
-
-def _batch(turn: ordering.Turn, size: plans.Size) -> curves.Batch | None:
-    """The batch size that was decided for it, if it gets the size for which it was decided."""
-    return turn.wish.batch if turn.wish.size == size else None
-
-
-def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
-    return sum((claim.amount for claim in claims), rooms.NOTHING)
-
-
-def _text(gang: plans.Gang, size: plans.Size) -> str:
-    """`4 workers, 1 ps`."""
-    return ", ".join(
-        f"{count} {ask.role}{'s' if count != 1 and ask.role != 'ps' else ''}"
-        for ask, count in zip(gang.asks, size, strict=True)
-        if count
-    )
+def _may_have(gang: plans.Gang, size: plans.Size) -> bool:
+    return all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))

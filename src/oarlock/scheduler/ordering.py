@@ -5,12 +5,13 @@ goes next.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from oarlock.scheduler import profiles
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler.policies import known, port
-from oarlock.spec import holdings, plans, pools
+from oarlock.spec import curves, holdings, plans, pools
 
 
 class Turn(NamedTuple):
@@ -20,39 +21,43 @@ class Turn(NamedTuple):
     candidate: port.Candidate
     sizing: bool
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has a place that it may keep."""
+        running = self.candidate.running
+        return running is not None and not running.stopping
 
-def candidates(snapshot: plans.Snapshot, now: float) -> list[port.Candidate]:
-    """Everybody who has or wants something; who is being stopped for good wants nothing more."""
-    return [
-        *(port.Candidate(gang=gang, served_s=gang.served_s) for gang in snapshot.waiting),
-        *(
-            port.Candidate(gang=job.gang, running=job, served_s=served_s(job, now))
-            for job in snapshot.running
-            if not job.stopping or job.returns
-        ),
-    ]
-
-
-def served_s(running: plans.Running, now: float) -> float:
-    """Device-seconds (CPU-seconds without devices) that the gang has held up to now."""
-    amount = sum((claim.amount for claim in running.holdings), holdings.Resources())
-    return running.gang.served_s + max(0.0, now - running.started_at) * (amount.devices or amount.cpus_milli / 1000)
+    def batch(self, size: plans.Size) -> curves.Batch | None:
+        """The batch size that was decided for it, if it gets the size for which it was decided."""
+        return self.wish.batch if self.wish.size == size else None
 
 
 class Order:
-    """The wishes of all leaves as one sequence. Whoever takes from it counts in `usage` what it grants, so that the
-    next turn is the right leaf's.
+    """The wishes of all leaves. `turns` are by leaf, in the order of its policy; all are in the leaf "" where nothing
+    bounds the only pool.
     """
 
-    def __init__(self, snapshot: plans.Snapshot, now: float, usage: usages.Usage, budgets: Budgets) -> None:
-        self._usage = usage
+    def __init__(
+        self,
+        snapshot: plans.Snapshot,
+        now: float,
+        usage: usages.Usage,
+        budget: port.Budget,
+        profiled: profiles.Profiles,
+    ) -> None:
         self._rules = snapshot.rules
+        self._profiled = profiled
         leaves: dict[str, list[port.Candidate]] = {}
-        for one in candidates(snapshot, now):
-            leaves.setdefault("" if usage.single else one.gang.pool, []).append(one)
+        for gang in snapshot.waiting:
+            one = port.Candidate(gang=gang, served_s=gang.served_s)
+            leaves.setdefault("" if usage.single else gang.pool, []).append(one)
+        for job in snapshot.running:
+            if not job.stopping or job.returns:  # who is being stopped for good wants nothing more
+                one = port.Candidate(gang=job.gang, running=job, served_s=self._served_s(job, now))
+                leaves.setdefault("" if usage.single else job.gang.pool, []).append(one)
         self.turns: dict[str, list[Turn]] = {
-            leaf: self._turns(usage.pools.get(leaf or pools.DEFAULT), ones, budgets.of(leaf), now)
-            for leaf, ones in leaves.items()
+            leaf: self._turns(usage.pools.get(leaf or pools.DEFAULT), ones, _budget(budget, leaf, usage), now)
+            for leaf, ones in sorted(leaves.items())
         }
 
     def _turns(
@@ -64,35 +69,49 @@ class Order:
         wishes = policy.wishes(ones, budget, now, rules, rules.policies.get(policy.name, {}))
         return [Turn(wish, by_job[wish.job], policy.sizing) for wish in wishes]
 
-    def __iter__(self) -> Iterator[Turn]:
-        """The leaf with the least of its entitlement first, each in its policy's order."""
-        waiting = [(self._usage.ratio(leaf), leaf, 0) for leaf in self.turns]
-        heapq.heapify(waiting)
-        while waiting:
-            _, leaf, place = heapq.heappop(waiting)
-            yield self.turns[leaf][place]
-            if place + 1 < len(self.turns[leaf]):
-                heapq.heappush(waiting, (self._usage.ratio(leaf), leaf, place + 1))
+    def _served_s(self, job: plans.Running, now: float) -> float:
+        """Device-seconds (CPU-seconds without devices) that the gang has held up to now."""
+        return job.gang.served_s + max(0.0, now - job.started_at) * self._profiled.held(job).weight
 
 
-class Budgets:
-    """What each leaf may divide: its entitlement, or all there is where nothing bounds it."""
+def by_need(turns: Mapping[str, Sequence[Turn]], usage: usages.Usage) -> Iterator[Turn]:
+    """The leaf with the least of its entitlement first; of equal ones the one whose next gang came first. Whoever takes
+    from it counts in `usage` what it grants, so that the next turn is the right leaf's.
+    """
+    if len(turns) == 1:
+        yield from next(iter(turns.values()))
+        return
+    heap = [(usage.ratio(leaf), ones[0].candidate.arrival, leaf, 0) for leaf, ones in turns.items() if ones]
+    heapq.heapify(heap)
+    while heap:
+        _, _, leaf, place = heap[0]
+        yield turns[leaf][place]
+        place += 1
+        if place < len(turns[leaf]):
+            heapq.heapreplace(heap, (usage.ratio(leaf), turns[leaf][place].candidate.arrival, leaf, place))
+        else:
+            heapq.heappop(heap)
 
-    def __init__(self, ready: list[tuple[int, holdings.Resources]], usage: usages.Usage) -> None:
-        self._usage = usage
-        self._whole = port.Budget(
-            amount=sum((amount for _, amount in ready), holdings.Resources()),
-            node_devices=tuple(sorted((devices for devices, _ in ready), reverse=True)),
-        )
 
-    def of(self, leaf: str) -> port.Budget:
-        entitled = {} if self._usage.single else self._usage.entitled.get(leaf, {})
-        whole = self._whole.amount
-        return port.Budget(
-            amount=holdings.Resources(
-                cpus_milli=min(whole.cpus_milli, int(entitled.get("cpus", whole.cpus_milli / 1000) * 1000 + 0.5)),
-                memory_bytes=min(whole.memory_bytes, int(entitled.get("memory", whole.memory_bytes))),
-                gpus=min(whole.gpus, int(entitled.get("gpus", whole.gpus) + usages.SLACK)),
-            ),
-            node_devices=self._whole.node_devices,
-        )
+def budget(ready: Iterable[tuple[int, holdings.Resources]]) -> port.Budget:
+    """All there is, of nodes that are ready: the devices of each, and what it has."""
+    devices, amount = [], holdings.Resources()
+    for count, capacity in ready:
+        devices.append(count)
+        amount += capacity
+    return port.Budget(amount=amount, node_devices=tuple(sorted(devices, reverse=True)))
+
+
+def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
+    """What a leaf may divide: its entitlement, or all there is where nothing bounds it."""
+    if usage.single:
+        return whole
+    entitled, amount = usage.entitled.get(leaf, {}), whole.amount
+    return port.Budget(
+        amount=holdings.Resources(
+            cpus_milli=min(amount.cpus_milli, int(entitled.get("cpus", amount.cpus_milli / 1000) * 1000 + 0.5)),
+            memory_bytes=min(amount.memory_bytes, int(entitled.get("memory", amount.memory_bytes))),
+            gpus=min(amount.gpus, int(entitled.get("gpus", amount.gpus) + usages.SLACK)),
+        ),
+        node_devices=whole.node_devices,
+    )

@@ -8,17 +8,32 @@ is. Three things are put together here: what each pool is entitled to (`usage`),
 
 from __future__ import annotations
 
-from oarlock.scheduler import granting, ordering
+from oarlock.scheduler import drafts, granting, ordering, profiles
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.spec import plans
 
 
 class Memo:
-    """What one plan leaves for the next: the room, which is brought up to date by differences."""
+    """What one plan leaves for the next, brought up to date by what differs: the two rooms (`promises`), the sums of
+    the pools, and what is known of each gang.
+    """
 
     def __init__(self) -> None:
         self.room = rooms.Room()
+        self.later = rooms.Room()
+        self.profiles = profiles.Profiles()
+        self.tally = usages.Tally(self.profiles)
+
+    def follow(self, snapshot: plans.Snapshot) -> rooms.Room:
+        """The room as it will be: the same object as the one that is, where nothing can differ."""
+        self.profiles.follow(snapshot)
+        self.tally.follow(snapshot)
+        self.room.follow(snapshot.nodes, snapshot.running)
+        if not snapshot.reallocate and not any(job.stopping for job in snapshot.running):
+            return self.room
+        self.later.follow(snapshot.nodes, [job for job in snapshot.running if not job.stopping])
+        return self.later
 
 
 def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, words: bool = True) -> plans.Plan:
@@ -26,15 +41,11 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, word
 
     Raises InvalidInput where the rules or a pool name a policy or a parameter that there is not.
     """
-    room = (memo or Memo()).room
-    room.follow(snapshot.nodes, snapshot.running)
-    ready = [(len(node.node.devices), node.node.capacity) for node in room.ready()]
-    usage = usages.Usage(snapshot, sum((amount for _, amount in ready), rooms.NOTHING))
-    order = ordering.Order(snapshot, now, usage, ordering.Budgets(ready, usage))
-    grants = granting.Granting(snapshot, now, room, usage)
-    grants.scene.terse = not words
-    for turns in order.turns.values():
-        grants.consider(turns)
-    for turn in order:
-        grants.grant(turn)
-    return grants.finish()
+    memo = memo or Memo()
+    later = memo.follow(snapshot)
+    ready = [(len(node.node.devices), node.node.capacity) for node in memo.room.ready()]
+    budget = ordering.budget(ready)
+    usage = usages.Usage(snapshot, now, budget.amount, memo.tally)
+    draft = drafts.Draft(snapshot, now, memo.room, later, usage, memo.profiles)
+    draft.scene.terse = not words
+    return granting.Granting(draft, ordering.Order(snapshot, now, usage, budget, memo.profiles)).plan()

@@ -1,41 +1,38 @@
 """Whom to stop for a gang that fits nowhere: the fewest and cheapest, and only where it is proven to fit then.
 
 What a victim loses is the work since its last checkpoint: seconds times devices. The search adds victims until the gang
-fits, then takes every one back out that was not needed after all, the dearest first; so removing any one of those that
-remain makes the gang not fit. Two orders are tried, by cost alone and node by node, and the cheaper outcome is taken:
-the first is best for gangs that fit in many places, the second for those that need whole nodes.
+fits, then takes every one back out that was not needed after all, the dearest first, until none can be: so removing any
+one of those that remain makes the gang not fit. Who only shrinks keeps as much as can be. Two orders are tried, by cost
+alone and node by node (domain by domain, where the gang must be in one), and the cheaper outcome is taken: the first is
+best for gangs that fit in many places, the second for those that need whole nodes.
+
+To fit is to have a place in the room as it will be, and to be within the bounds of the gang's pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler import placement, promises
+from oarlock.scheduler import placement, profiles, trials, victims
 from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
+Victim = victims.Victim
 
 TRIED_BY_COST = 512
 """With more candidates than this only the order by node is tried: what is cheapest lies scattered over the cluster."""
 
 
-class Victim(NamedTuple):
-    """A running gang that may be stopped: `claims` are what it gives up, `left` the size that it goes on with.
+class Need(NamedTuple):
+    """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone."""
 
-    `stays`: it gives up nothing in the end, but is placed elsewhere in the same plan (a move).
-    """
-
-    running: plans.Running
-    claims: Claims
-    left: plans.Size
-    cost: float
-    stays: bool = False
-
-    @property
-    def key(self) -> tuple[float, str]:
-        return self.cost, self.running.job
+    gang: plans.Gang
+    size: plans.Size
+    amount: profiles.Amount
+    within: Callable[[Mapping[usages.Key, profiles.Amount]], bool]
 
 
 class Clearance(NamedTuple):
@@ -50,121 +47,157 @@ class Clearance(NamedTuple):
         return sum(victim.cost for victim in self.victims), len(self.victims)
 
 
-def lost_work(running: plans.Running, now: float) -> float:
-    """Device-seconds that stopping it now would lose; CPU-seconds where it holds no device."""
-    since = running.started_at if running.checkpoint_at is None else max(running.checkpoint_at, running.started_at)
-    return max(0.0, now - since) * weight(running.holdings)
-
-
-def weight(claims: Iterable[holdings.Holding]) -> float:
-    """Devices; cores where there is no device."""
-    return weight_of(sum((claim.amount for claim in claims), rooms.NOTHING))
-
-
-def weight_of(amount: holdings.Resources) -> float:
-    return amount.devices or amount.cpus_milli / 1000
-
-
-def clear(
-    gang: plans.Gang,
-    size: plans.Size,
-    candidates: Sequence[Victim],
-    promised: promises.Promises,
-    freed: Claims = (),
-) -> Clearance | None:
-    """The victims whose end lets `gang` fit at `size`, or None where even all of them would not.
-
-    `freed` is what the gang gives back itself (it grows).
+def clear(need: Need, candidates: Sequence[Victim], room: rooms.Room, reshape: Reshape) -> Clearance | None:
+    """The victims whose end lets the gang fit, or None where even all of them would not. `room` is left as it was;
+    `reshape` gives a victim that bends at another size.
     """
-    if not candidates or not _could_fit(gang, size, candidates, promised, freed):
+    if not candidates or not _sums_would_do(need, candidates, room):
         return None
-    with promised.afterwards(freed):
-        orders = [_by_node(candidates)]
-        if len(candidates) <= TRIED_BY_COST:
-            orders.append(sorted(candidates, key=lambda victim: victim.key))
-        found = [_search(gang, size, order, promised.room) for order in orders]
+    orders = [_by_place(need.gang, candidates, room)]
+    if len(candidates) <= TRIED_BY_COST:
+        orders.append(sorted(candidates, key=_key))
+    found = [_Search(need, order, room, reshape).found() for order in orders]
     return min((one for one in found if one is not None), key=lambda one: one.cost, default=None)
 
 
-def _could_fit(
-    gang: plans.Gang, size: plans.Size, candidates: Sequence[Victim], promised: promises.Promises, freed: Claims
-) -> bool:
-    """Whether the sums would do: most attempts end here."""
-    have = promised.room.free()
-    for claims in (promised.clearing, freed, *(victim.claims for victim in candidates)):
-        have = sum((claim.amount for claim in claims), have)
-    return gang.amount(size).fits(have)
+Reshape = Callable[[Victim, plans.Size], Victim]
 
 
-def _search(gang: plans.Gang, size: plans.Size, order: Sequence[Victim], room: rooms.Room) -> Clearance | None:
-    enough = _prefix(gang, size, order, room)
-    if enough is None:
-        return None
-    chosen = list(order[:enough])
-    for victim in sorted(chosen, key=lambda one: one.key, reverse=True):
-        without = [one for one in chosen if one is not victim]
-        if _outcome(gang, size, without, room) is not None:
-            chosen = without
-    return _outcome(gang, size, chosen, room)
+def _sums_would_do(need: Need, candidates: Sequence[Victim], room: rooms.Room) -> bool:
+    """Most attempts end here."""
+    free = profiles.amount(room.free())
+    return all(
+        not need.amount[place] or free[place] + sum(one.amount[place] for one in candidates) >= need.amount[place]
+        for place in range(3)
+    )
 
 
-def _prefix(gang: plans.Gang, size: plans.Size, order: Sequence[Victim], room: rooms.Room) -> int | None:
-    """The least number of victims, in this order, that is enough: doubled until it is, then halved into."""
-    low, high = 0, 1
-    while _outcome(gang, size, order[:high], room) is None:
-        if high >= len(order):
+class _Search:
+    """Through one order of candidates."""
+
+    def __init__(self, need: Need, order: Sequence[Victim], room: rooms.Room, reshape: Reshape) -> None:
+        self._need = need
+        self._order = order
+        self._room = room
+        self._reshape = reshape
+
+    def found(self) -> Clearance | None:
+        leaving = trials.Leaving(self._room, self._order, _claims, _amount)
+        free = profiles.amount(self._room.free())
+        short = tuple(asked - have if asked else 0 for asked, have in zip(self._need.amount, free, strict=True))
+        count = leaving.first(lambda count: self._fits(self._order[:count]), (short[0], short[1], short[2]))
+        found = None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
+        leaving.end()
+        return found
+
+    def _needed(self, order: Sequence[Victim]) -> list[Victim]:
+        """Without those that were not needed after all."""
+        chosen, before = list(order), len(order) + 1
+        while len(chosen) < before:
+            before = len(chosen)
+            for victim in sorted(chosen, key=_key, reverse=True):
+                without = [one for one in chosen if one is not victim]
+                self._room.take(victim.claims)
+                if self._fits(without):
+                    chosen = without
+                else:
+                    self._room.give_back(victim.claims)
+        return chosen
+
+    def _bent(self, chosen: list[Victim]) -> list[Victim]:
+        """Those that may give up less give up as little as will do."""
+        for place, victim in enumerate(chosen):
+            if not victim.bends:
+                continue
+            size = victim.running.size
+            low, high = 0, profiles.steps(victim.left, size)  # `low` will do
+            while high - low > 1:
+                middle = (low + high) // 2
+                less = self._reshape(victim, profiles.step(victim.left, size, middle))
+                self._room.take(chosen[place].claims)
+                self._room.give_back(less.claims)
+                trial = [*chosen[:place], less, *chosen[place + 1 :]]
+                if self._fits(trial):
+                    low, chosen = middle, trial
+                else:
+                    high = middle
+                    self._room.take(less.claims)
+                    self._room.give_back(chosen[place].claims)
+        return chosen
+
+    def _fits(self, gone: Sequence[Victim]) -> bool:
+        """Whether it does in the room as it is, from which these have gone."""
+        return self._need.within(_freed(gone)) and self._places(gone) is not None
+
+    def _outcome(self, gone: Sequence[Victim]) -> Clearance | None:
+        places = self._places(gone)
+        if places is None:
             return None
-        low, high = high, min(2 * high, len(order))
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _outcome(gang, size, order[:middle], room) is None:
-            low = middle
-        else:
-            high = middle
-    return high
+        moved = places[1:]
+        return Clearance(tuple(sorted(gone, key=_largest_first if moved else _key)), places[0], tuple(moved))
+
+    def _places(self, gone: Sequence[Victim]) -> list[Claims] | None:
+        """Its own place, then those of victims that are placed again, the largest first."""
+        room, need = self._room, self._need
+        claims = placement.place(need.gang, room, need.size)
+        if claims is None:
+            return None
+        places, mark = [claims], room.mark()
+        staying = [victim for victim in gone if victim.stays]
+        for victim in sorted(staying, key=_largest_first):
+            room.take(places[-1])
+            to = placement.place(victim.running.gang, room, victim.running.size)
+            if to is None:
+                break
+            places.append(to)
+        room.rollback(mark)
+        return places if len(places) == len(staying) + 1 else None
 
 
-def _outcome(gang: plans.Gang, size: plans.Size, victims: Sequence[Victim], room: rooms.Room) -> Clearance | None:
-    """What would be, were these stopped; the room is left as it was."""
-    mark = room.mark()
-    for victim in victims:
-        room.give_back(victim.claims)
-    claims = placement.place(gang, room, size)
-    moved: list[Claims] = []
-    if claims is not None and any(victim.stays for victim in victims):
-        room.take(claims)
-        for victim in sorted(victims, key=_largest_first):
-            if victim.stays:
-                to = placement.place(victim.running.gang, room, victim.running.size)
-                if to is None:
-                    claims = None
-                    break
-                room.take(to)
-                moved.append(to)
-    room.rollback(mark)
-    if claims is None:
-        return None
-    ordered = sorted(victims, key=_largest_first) if moved else sorted(victims, key=lambda one: one.key)
-    return Clearance(tuple(ordered), claims, tuple(moved))
+def _freed(gone: Iterable[Victim]) -> dict[usages.Key, profiles.Amount]:
+    freed: dict[usages.Key, profiles.Amount] = {}
+    for victim in gone:
+        if not victim.stays:
+            key = victim.running.gang.pool, victim.running.gang.preemptible
+            freed[key] = profiles.plus(freed.get(key, profiles.NOTHING), victim.amount)
+    return freed
+
+
+def _by_place(gang: plans.Gang, candidates: Sequence[Victim], room: rooms.Room) -> list[Victim]:
+    """Those on the nodes, or in the domains, that are cheapest to clear come first."""
+    required = gang.topology is not None and gang.topology.required
+    level = str(gang.topology.same) if required and gang.topology is not None else "node"
+    on: dict[str, dict[str, Victim]] = {}
+    gained: dict[str, float] = {}
+    for victim in candidates:
+        for claim in victim.claims:
+            node = room.nodes.get(claim.node)
+            domain = None if node is None else node.domain(level)
+            if domain is not None:
+                on.setdefault(domain, {})[victim.job] = victim
+                gained[domain] = gained.get(domain, 0.0) + profiles.weight(profiles.amount(claim.amount))
+    price = {
+        domain: sum(victim.cost for victim in there.values()) / max(gained[domain], 1e-9)
+        for domain, there in on.items()
+    }
+    order: dict[str, Victim] = {}
+    for domain in sorted(on, key=lambda name: (price[name], name)):
+        for victim in sorted(on[domain].values(), key=_key):
+            order.setdefault(victim.job, victim)
+    return list(order.values())
+
+
+def _claims(victim: Victim) -> Claims:
+    return victim.claims
+
+
+def _amount(victim: Victim) -> profiles.Amount:
+    return victim.amount
+
+
+def _key(victim: Victim) -> tuple[float, str]:
+    return victim.key
 
 
 def _largest_first(victim: Victim) -> tuple[float, str]:
-    return -weight(victim.running.holdings), victim.running.job
-
-
-def _by_node(candidates: Sequence[Victim]) -> list[Victim]:
-    """Those on the nodes that are cheapest to clear come first."""
-    on: dict[str, list[Victim]] = {}
-    for victim in candidates:
-        for node in dict.fromkeys(claim.node for claim in victim.claims):
-            on.setdefault(node, []).append(victim)
-
-    def price(node: str) -> tuple[float, str]:
-        gained = weight(claim for victim in on[node] for claim in victim.claims if claim.node == node)
-        return sum(victim.cost for victim in on[node]) / max(gained, 1e-9), node
-
-    order: dict[str, Victim] = {}
-    for node in sorted(on, key=price):
-        for victim in sorted(on[node], key=lambda one: one.key):
-            order.setdefault(victim.running.job, victim)
-    return list(order.values())
+    return -profiles.weight(victim.amount), victim.job

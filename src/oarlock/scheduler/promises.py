@@ -3,123 +3,109 @@
 A gang that is being stopped holds its devices until its processes are gone. Whoever is to have them next is not
 launched yet; but what of its place is free already must not go to somebody else meanwhile, nor may two be promised the
 same. Nothing of this is stored: the next plan finds the same gangs stopping, and promises the same again.
+
+So there are two rooms. `now` is what is free at this instant; in it places are found for those that start. `later` is
+what will be, when all that is being stopped is gone and all that was promised has come; in it places are found for
+those that wait for that, and who might be stopped for them is tried out. Whatever is given away is taken in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.scheduler import placement
 from oarlock.scheduler import room as rooms
+from oarlock.scheduler import shapes
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
 
 
-class Promises:
-    """Beside a room: `clearing` is what stopping gangs hold, `promised` the places of those that come after them."""
+class Spare:
+    """What will be free on some nodes in time, and is promised to nobody: it need not be kept free now."""
 
-    def __init__(self, room: rooms.Room, clearing: Iterable[holdings.Holding]) -> None:
-        self.room = room
-        self.clearing: list[holdings.Holding] = []
-        self.promised: list[holdings.Holding] = []
-        self._kept: list[holdings.Holding] = []  # of what is promised, what is free now: taken in the room
-        self._spare: dict[str, holdings.Resources] = {}  # of what is being cleared, by node: promised to nobody yet
-        self.clear(clearing)
-
-    def clear(self, claims: Iterable[holdings.Holding]) -> None:
-        """These will be free."""
+    def __init__(self, claims: Iterable[holdings.Holding] = ()) -> None:
+        self.amounts: dict[str, holdings.Resources] = {}
+        self.shares: dict[tuple[str, int], int] = {}  # thousandths of a device
         for claim in claims:
-            if claim.node in self.room.nodes:
-                self.clearing.append(claim)
-                self._spare[claim.node] = self._spare.get(claim.node, rooms.NOTHING) + claim.amount
+            self.add(claim)
 
-    @contextmanager
-    def afterwards(self, freed: Iterable[holdings.Holding] = ()) -> Iterator[None]:
-        """The room as it will be once all that is being cleared, and `freed`, is free, and every promise is kept."""
-        mark = self.room.mark()
-        try:
-            self.room.give_back(self._kept)
-            self.room.give_back(self.clearing)
-            self.room.give_back(freed)
-            self.room.take(self.promised)
-            yield
-        finally:
-            self.room.rollback(mark)
+    def add(self, claim: holdings.Holding) -> None:
+        self.amounts[claim.node] = self.amounts.get(claim.node, rooms.NOTHING) + claim.amount
+        for device in claim.devices if claim.amount.gpu_milli else ():
+            key = claim.node, device
+            self.shares[key] = self.shares.get(key, 0) + claim.amount.gpu_milli
 
-    def place(self, gang: plans.Gang, size: plans.Size, freed: Iterable[holdings.Holding] = ()) -> Claims | None:
-        with self.afterwards(freed):
-            return placement.place(gang, self.room, size)
+    def keep(self, claims: Claims, room: rooms.Room) -> Claims:
+        """Take of `claims` what is to be taken now: these parts."""
+        kept: list[holdings.Holding] = []
+        for claim in claims:
+            if (node := room.nodes.get(claim.node)) is not None:
+                parts = self.part(claim, node)
+                room.take(parts)
+                kept += parts
+        return tuple(kept)
+
+    def part(self, claim: holdings.Holding, node: rooms.NodeRoom) -> list[holdings.Holding]:
+        """What of a claim is to be taken now: its devices and ports that are free, and of what cannot be told apart as
+        much as will not come from here, which is used up.
+        """
+        left = self.amounts.get(claim.node, rooms.NOTHING)
+        cpus = max(0, min(node.cpus, claim.amount.cpus_milli - left.cpus_milli))
+        memory = max(0, min(node.memory, claim.amount.memory_bytes - left.memory_bytes))
+        if claim.node in self.amounts:
+            self.amounts[claim.node] = holdings.Resources(
+                cpus_milli=max(0, left.cpus_milli - (claim.amount.cpus_milli - cpus)),
+                memory_bytes=max(0, left.memory_bytes - (claim.amount.memory_bytes - memory)),
+            )
+        whole = tuple(device for device in claim.devices if claim.amount.gpus and node.whole >> device & 1)
+        part = msgspec.structs.replace(
+            claim,
+            devices=whole,
+            ports=tuple(port for port in claim.ports if port not in node.ports_taken),
+            amount=holdings.Resources(cpus, memory, len(whole)),
+        )
+        cut = (self._cut(claim, node, device) for device in claim.devices if device not in whole)
+        return [part, *(one for one in cut if one is not None)]
+
+    def _cut(self, claim: holdings.Holding, node: rooms.NodeRoom, device: int) -> holdings.Holding | None:
+        """The share that is to be taken now of a device of which somebody holds the rest, or a share is claimed."""
+        free, key = node.shares(device), (claim.node, device)
+        asked = claim.amount.gpu_milli or shapes.DEVICE_MILLI
+        taken = min(free, max(0, asked - self.shares.get(key, 0)))
+        if key in self.shares:
+            self.shares[key] = max(0, self.shares[key] - (asked - taken))
+        if not taken:
+            return None
+        amount = holdings.Resources(gpu_milli=taken)
+        return msgspec.structs.replace(claim, amount=amount, devices=(device,), ports=())
+
+
+class Promises:
+    """`later` is `now` itself where nobody is being stopped, and nobody may be."""
+
+    def __init__(self, now: rooms.Room, later: rooms.Room, stopping: Iterable[plans.Running]) -> None:
+        self.now = now
+        self.later = later
+        self._spare = Spare(claim for job in stopping for claim in job.holdings)
+
+    @property
+    def rooms(self) -> list[rooms.Room]:
+        return [self.now] if self.later is self.now else [self.now, self.later]
+
+    def launch(self, claims: Claims) -> None:
+        for room in self.rooms:
+            room.take(claims)
+
+    def clear(self, claims: Claims) -> None:
+        """These will be free."""
+        self.later.give_back(claims)
+        for claim in claims:
+            self._spare.add(claim)
 
     def promise(self, claims: Claims) -> None:
-        self.promised += claims
-        for part in self.free_parts(claims, self._spare):
-            self.room.take([part])
-            self._kept.append(part)
-
-    def free_parts(
-        self, claims: Iterable[holdings.Holding], spare: dict[str, holdings.Resources]
-    ) -> Iterator[holdings.Holding]:
-        """What of `claims` is free now and will not come out of `spare`, which is used up."""
-        for claim in claims:
-            part = part_free(claim, self.room.nodes[claim.node], spare.get(claim.node, rooms.NOTHING))
-            spare[claim.node] = _rest(spare.get(claim.node, rooms.NOTHING), claim.amount - part.amount)
-            yield part
-
-
-def part_free(claim: holdings.Holding, node: rooms.NodeRoom, spare: holdings.Resources) -> holdings.Holding:
-    """The part of a claim that is to be taken now: its devices and ports that are free, and of the rest what `spare`
-    does not cover.
-    """
-    devices = tuple(index for index in claim.devices if index in node.devices) if claim.amount.gpus else ()
-    return msgspec.structs.replace(
-        claim,
-        job=f"~{claim.job}",
-        devices=devices,
-        ports=tuple(port for port in claim.ports if port not in node.ports_taken),
-        amount=holdings.Resources(
-            cpus_milli=_short(claim, node.free, spare, _cpus),
-            memory_bytes=_short(claim, node.free, spare, _memory),
-            gpus=len(devices),
-        ),
-    )
-
-
-def is_free(claims: Iterable[holdings.Holding], room: rooms.Room) -> bool:
-    """Whether all of these could be taken now, together."""
-    left = {claim.node: room.nodes[claim.node].free for claim in claims if claim.node in room.nodes}
-    for claim in claims:
-        node = room.nodes.get(claim.node)
-        if node is None or not node.node.ready or not claim.amount.fits(left[claim.node]):
-            return False
-        if any(index not in node.devices for index in claim.devices) or not node.ports_taken.isdisjoint(claim.ports):
-            return False
-        left[claim.node] -= claim.amount
-    return True
-
-
-def _short(
-    claim: holdings.Holding,
-    free: holdings.Resources,
-    spare: holdings.Resources,
-    of: Callable[[holdings.Resources], int],
-) -> int:
-    return max(0, min(of(free), of(claim.amount) - of(spare)))
-
-
-def _cpus(amount: holdings.Resources) -> int:
-    return amount.cpus_milli
-
-
-def _memory(amount: holdings.Resources) -> int:
-    return amount.memory_bytes
-
-
-def _rest(spare: holdings.Resources, used: holdings.Resources) -> holdings.Resources:
-    return holdings.Resources(
-        cpus_milli=max(0, spare.cpus_milli - used.cpus_milli),
-        memory_bytes=max(0, spare.memory_bytes - used.memory_bytes),
-    )
+        """They are somebody's, as soon as they are free."""
+        self.later.take(claims)
+        if self.later is not self.now:
+            self._spare.keep(claims, self.now)

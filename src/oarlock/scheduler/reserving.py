@@ -8,110 +8,164 @@ Why this delays nobody: in the next plan the gangs that this sequence is made of
 ended, and what has started since lies outside the place, or ends before that moment. So the place is still there at the
 same point of the sequence at the latest; by induction the gang starts no later than if nothing had been started beside
 it. (The argument of EASY backfilling, Mu'alem and Feitelson 2001, with unknown ends in a fixed order after the known.)
+Nor may another one have those stopped, or moved, whose ends the place waits for (`enders`).
+
+What holds for devices holds for the bounds of pools: who waits for one has so much of it kept (`usage.shade`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from oarlock.scheduler import placement, promises
+from oarlock.scheduler import placement, profiles, promises, trials
 from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
+Amount = profiles.Amount
+
+
+class Ends:
+    """The running gangs in the order in which they are imagined to end, those too that this plan starts; those that are
+    being stopped are no part of it. Put in order only where somebody waits.
+    """
+
+    def __init__(self, running: Iterable[plans.Running]) -> None:
+        self._running = running
+        self._order: list[plans.Running] | None = None
+        self._gone: set[str] = set()
+        self._come: list[plans.Running] = []
+
+    def order(self) -> list[plans.Running]:
+        if self._order is None:
+            self._order = sorted((job for job in self._running if not job.stopping), key=_by_end)
+        if self._gone:
+            self._order = [job for job in self._order if job.gang.job not in self._gone]
+            self._gone.clear()
+        if self._come:
+            self._order = sorted([*self._order, *self._come], key=_by_end)
+            self._come.clear()
+        return self._order
+
+    def gone(self, job: str) -> None:
+        """This plan has decided its end."""
+        self._gone.add(job)
+
+    def come(self, gang: plans.Gang, claims: Claims, now: float, *, at_once: bool) -> None:
+        """This plan starts it (`at_once`), or has promised it a place: it ends too, some day."""
+        end = now + gang.lasts_s if at_once and gang.lasts_s is not None else None
+        self._come.append(plans.Running(gang=gang, holdings=claims, started_at=now, expected_end=end))
 
 
 class Kept:
-    """`at` is when the place is expected to be free (Unix seconds), None where that hangs on an unknown end."""
+    """The place of one gang. `at` is when it is expected to be free (Unix seconds), None where that hangs on an unknown
+    end.
+    """
 
-    def __init__(self, gang: plans.Gang, claims: Claims, at: float | None, room: rooms.Room) -> None:
+    def __init__(
+        self, gang: plans.Gang, claims: Claims, enders: Sequence[plans.Running], promised: promises.Promises
+    ) -> None:
         self.gang = gang
         self.claims = claims
-        self.at = at
-        self._room = room
-        self.parts: list[holdings.Holding] = []  # of the place, what is free now
-        self._take()
+        self.enders = frozenset(job.gang.job for job in enders)
+        self.at = at(enders)
+        self._enders = enders
+        self._rooms = promised.rooms
+        self._parts: list[Claims] = []
+        self.take()
+
+    @property
+    def parts(self) -> Claims:
+        """Of the place, what is free now, and taken so that nobody else gets it."""
+        return self._parts[0] if self._parts else ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(claim.node for claim in self.claims))
 
-    def before(self, gang: plans.Gang, size: plans.Size, now: float) -> Claims | None:
-        """A place for a gang that is over before this one's is free, as its time-out promises: taken, or None."""
-        if self.at is None or gang.at_most_s is None or now + gang.at_most_s > self.at:
-            return None
-        self._room.give_back(self.parts)
-        claims = placement.place(gang, self._room, size)
-        if claims is not None:
-            self._room.take(claims)
-        self._take()
-        return claims
+    def take(self) -> None:
+        """Of the place, what is free."""
+        nodes = set(self.nodes)
+        for room in self._rooms:
+            spare = promises.Spare(claim for job in self._enders for claim in job.holdings if claim.node in nodes)
+            self._parts.append(spare.keep(self.claims, room))
 
-    def in_the_way(self, gang: plans.Gang, size: plans.Size) -> bool:
-        """Whether a gang would fit now, were this place not kept."""
-        mark = self._room.mark()
-        self._room.give_back(self.parts)
-        fits = gang.amount(size).fits(self._room.free()) and placement.place(gang, self._room, size) is not None
-        self._room.rollback(mark)
-        return fits
+    def give_back(self) -> None:
+        for room, parts in zip(self._rooms, self._parts, strict=True):
+            room.give_back(parts)
+        self._parts.clear()
 
-    def _take(self) -> None:
-        self.parts = []
-        for claim in self.claims:
-            part = promises.part_free(claim, self._room.nodes[claim.node], rooms.NOTHING)
-            self._room.take([part])
-            self.parts.append(part)
-
-
-def kind(gang: plans.Gang) -> object:
-    """Gangs of different kinds wait for different devices: the first of each has a place kept."""
-    return tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.devices}))
+    def lasts(self, gang: plans.Gang, now: float) -> bool:
+        """Whether the place is not needed before `gang` is over, as its time-out promises."""
+        return self.at is not None and gang.at_most_s is not None and now + gang.at_most_s <= self.at
 
 
 def keep(
-    gang: plans.Gang, size: plans.Size, running: Sequence[plans.Running], promised: promises.Promises
-) -> Kept | None:
-    """Of `running` (those that are not being stopped) the first to end make room; None where not even all would."""
-    order = sorted(running, key=_by_end)
-    with promised.afterwards():
-        found = _first_fit(gang, size, order, promised.room)
-    if found is None:
+    gang: plans.Gang,
+    size: plans.Size,
+    order: Sequence[plans.Running],
+    promised: promises.Promises,
+    known: profiles.Profiles,
+) -> tuple[Kept, list[plans.Running]] | None:
+    """Of `order` the first to end make room: the place, and all that are over then. None where not even all would."""
+    room, amount = promised.later, known.of(gang).amount(size)
+    leaving = trials.Leaving(room, order, _holdings, lambda job: known.held(job).amount)
+    count = leaving.first(lambda _: placement.place(gang, room, size) is not None, short(amount, room))
+    claims = None if count is None else placement.place(gang, room, size)
+    leaving.end()
+    if count is None or claims is None:
         return None
-    claims, ended = found
     nodes = {claim.node for claim in claims}
-    needed = [job for job in order[:ended] if any(claim.node in nodes for claim in job.holdings)]
-    ends = [job.expected_end for job in needed]
+    enders = [job for job in order[:count] if not nodes.isdisjoint(known.held(job).nodes)]
+    return Kept(gang, claims, enders, promised), list(order[:count])
+
+
+def shade(
+    gang: plans.Gang, amount: Amount, over: usages.Over, usage: usages.Usage, ends: Ends, known: profiles.Profiles
+) -> None:
+    """Keep so much of a bound for `gang`, as of when enough of those have ended that are within it now."""
+    bound = usage.bound(gang, over)
+    left = usage.missing(bound, amount)
+    ended: dict[usages.Key, Amount] = {}
+    enders: list[plans.Running] = []
+    for job in ends.order():
+        if all(one <= 0 for one in left):
+            break
+        key = job.gang.pool, job.gang.preemptible
+        if usage.counts(bound, key):
+            held = known.held(job).amount
+            ended[key] = profiles.plus(ended.get(key, profiles.NOTHING), held)
+            left = left[0] - held[0], left[1] - held[1], left[2] - held[2]
+            enders.append(job)
+    if all(one <= 0 for one in left):
+        usage.shade(gang, amount, ended, at(enders), bound)
+
+
+def ended(over: Iterable[plans.Running], known: profiles.Profiles) -> dict[usages.Key, Amount]:
+    """What these hold, by what decides which bounds hold for them."""
+    found: dict[usages.Key, Amount] = {}
+    for job in over:
+        key = job.gang.pool, job.gang.preemptible
+        found[key] = profiles.plus(found.get(key, profiles.NOTHING), known.held(job).amount)
+    return found
+
+
+def short(amount: Amount, room: rooms.Room) -> Amount:
+    """What is missing in sum; less than 0: what is left."""
+    free = profiles.amount(room.free())
+    return amount[0] - free[0], amount[1] - free[1], amount[2] - free[2]
+
+
+def at(enders: Sequence[plans.Running]) -> float | None:
+    """When all of these are over; None where nobody knows."""
+    ends = [job.expected_end for job in enders]
     known = [end for end in ends if end is not None]
-    at = max(known) if known and len(known) == len(ends) else None
-    return Kept(gang, claims, at, promised.room)
+    return max(known) if known and len(known) == len(ends) else None
 
 
-def _first_fit(
-    gang: plans.Gang, size: plans.Size, order: Sequence[plans.Running], room: rooms.Room
-) -> tuple[Claims, int] | None:
-    """Where it fits after the fewest ends of `order`, and how many: doubled until it does, then halved into."""
-    low, high = 0, min(1, len(order))
-    while (claims := _after(gang, size, order[:high], room)) is None:
-        if high == len(order):
-            return None
-        low, high = high, min(2 * high, len(order))
-    while high - low > 1:
-        middle = (low + high) // 2
-        earlier = _after(gang, size, order[:middle], room)
-        if earlier is None:
-            low = middle
-        else:
-            high, claims = middle, earlier
-    return claims, high
-
-
-def _after(gang: plans.Gang, size: plans.Size, ended: Sequence[plans.Running], room: rooms.Room) -> Claims | None:
-    mark = room.mark()
-    for job in ended:
-        room.give_back(job.holdings)
-    claims = placement.place(gang, room, size)
-    room.rollback(mark)
-    return claims
+def _holdings(job: plans.Running) -> Claims:
+    return job.holdings
 
 
 def _by_end(job: plans.Running) -> tuple[bool, float, str]:

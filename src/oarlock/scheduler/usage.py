@@ -1,24 +1,57 @@
-"""What each pool's gangs hold, against its limit, its entitlement and its reservation."""
+"""What each pool's gangs hold, against its limit, its entitlement and its reservation.
+
+All three are bounds on a sum: a limit on what is held below its pool, an entitlement on a leaf, a reservation on what
+the gangs of a leaf hold that must not be preempted. Each is counted twice: `now` is what is held at this instant, `due`
+what will be, once all that is being stopped is gone and all that was promised has come. A gang is admitted by what is
+due, and launched only where limits and reservations hold now too.
+
+Who came first and waits for a bound casts a shadow: those after it get only as much as will be left when its turn has
+come, or what is over before (`reserving` says when that is). So small gangs do not starve a large one of its pool's
+share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
-from oarlock.scheduler import entitlement
+from oarlock.scheduler import entitlement, profiles
 from oarlock.spec import holdings, plans, pools
+
+T = TypeVar("T")
+Amount = profiles.Amount
+Key = tuple[str, bool]
+"""A leaf, and whether the gang may be preempted: what decides which bounds hold for it."""
 
 SLACK = 1e-9
 """Entitlements are quotients: what exceeds one by less than this share of it is within it."""
 
+_UNITS = (1000, 1000, 1)
+
+Counted = tuple[int, Amount]
+"""How many gangs, and what they hold or want together."""
+
+_NONE: Counted = (0, profiles.NOTHING)
+
+
+class Kind(StrEnum):
+    LIMIT = "limit"
+    RESERVATION = "reservation"
+    ENTITLEMENT = "entitlement"
+
 
 class Over(NamedTuple):
-    """A bound of `pool` that would be exceeded: `used` of `bound` are held already."""
+    """A bound of `pool` that would be exceeded: `used` of `bound` are held already, or kept for `first`, who came
+    before and waits for the same.
+    """
 
     pool: str
     resource: str
     used: float
     bound: float
+    kind: Kind = Kind.LIMIT
+    first: plans.Gang | None = None
 
 
 def numbers(amount: holdings.Resources) -> dict[str, float]:
@@ -27,90 +60,300 @@ def numbers(amount: holdings.Resources) -> dict[str, float]:
     return {name: value for name, value in named.items() if value}
 
 
+class Shadow:
+    """What those after `gang` may take of a bound; None: as much as they like. `at` as in `reserving.Kept`."""
+
+    __slots__ = ("at", "gang", "spare")
+
+    def __init__(self, gang: plans.Gang, spare: list[int | None], at: float | None) -> None:
+        self.gang = gang
+        self.spare = spare
+        self.at = at
+
+
+class Bound:
+    """`most` by resource, None where there is no such bound."""
+
+    __slots__ = ("due", "kind", "most", "now", "pool", "shadows")
+
+    def __init__(self, kind: Kind, pool: str, most: Sequence[int | None]) -> None:
+        self.kind = kind
+        self.pool = pool
+        self.most = tuple(most)
+        self.now = [0, 0, 0]
+        self.due = [0, 0, 0]
+        self.shadows: list[Shadow] = []
+
+    @property
+    def hard(self) -> bool:
+        """It holds at every instant; an entitlement may be exceeded, by what is lent."""
+        return self.kind is not Kind.ENTITLEMENT
+
+    def over(self, place: int, used: int, first: plans.Gang | None = None) -> Over:
+        bound, unit = self.most[place] or 0, _UNITS[place]
+        return Over(self.pool, pools.RESOURCES[place], used / unit, bound / unit, self.kind, first)
+
+
 class Usage:
     """Counts what is held from the root down, as gangs come and go within one plan.
 
-    `entitled` and `reserved` are by pool and resource; a pool or a resource that is not in them is not bounded by them.
+    `entitled` is by pool and resource; a pool or a resource that is not in it is not bounded by it. `single`: there is
+    one pool without a bound, and nothing needs to be counted.
     """
 
-    def __init__(self, snapshot: plans.Snapshot, capacity: holdings.Resources) -> None:
+    def __init__(self, snapshot: plans.Snapshot, now: float, capacity: holdings.Resources, tally: Tally) -> None:
+        self._now = now
         self.pools: dict[str, pools.Pool] = {pool.name: pool for pool in snapshot.pools}
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
         )
-        self.held: dict[str, dict[str, float]] = {}
-        self.fixed: dict[str, dict[str, float]] = {}  # held by gangs that must not be preempted
-        self._lines: dict[str, tuple[str, ...]] = {}
-        for job in snapshot.running:
-            self.add(job.gang, sum((one.amount for one in job.holdings), holdings.Resources()))
+        self.entitled: dict[str, dict[str, float]] = {}
+        self._reserved: dict[str, dict[str, float]] = {}
+        self._limits: dict[str, Bound] = {}
+        self._entitlements: dict[str, Bound] = {}
+        self._bounds: dict[Key, tuple[Bound, ...]] = {}
         if self.single:
             return
-        total = numbers(capacity)
-        demand = entitlement.demand(snapshot.waiting, snapshot.running)
-        self.entitled = entitlement.divide(snapshot.pools, total, demand)
-        self.reserved = entitlement.reserved(snapshot.pools, total)
+        total = pools.amounts(capacity)
+        self.entitled = entitlement.divide(snapshot.pools, total, tally.demand())
+        self._reserved = entitlement.reserved(snapshot.pools, total)
+        for key, (held, leaving) in tally.held().items():
+            for bound in self._of(key):
+                for place in range(3):
+                    bound.due[place] += held[place]
+                    bound.now[place] += held[place] + leaving[place]
 
-    def add(self, gang: plans.Gang, amount: holdings.Resources, times: int = 1) -> None:
-        """`times` -1: it is gone."""
-        for resource, value in numbers(amount).items():
-            for name in self.line(gang.pool):
-                held = self.held.setdefault(name, {})
-                held[resource] = held.get(resource, 0.0) + times * value
-            if not gang.preemptible:
-                fixed = self.fixed.setdefault(gang.pool, {})
-                fixed[resource] = fixed.get(resource, 0.0) + times * value
+    def add(self, gang: plans.Gang, amount: Amount, times: int = 1, *, now: bool = False) -> None:
+        """It is to have this; with `now` it has it. `times` -1: it gives it up."""
+        for bound in self.bounds(gang):
+            for place in range(3):
+                bound.due[place] += times * amount[place]
+                if now:
+                    bound.now[place] += times * amount[place]
+            if times > 0:
+                self._take_from_shadows(bound, gang, amount)
 
-    def line(self, pool: str) -> tuple[str, ...]:
-        """The pool and those above it."""
-        if pool not in self._lines:
-            line: list[str] = []
-            name: str | None = pool
-            while name is not None and name not in line:
-                line.append(name)
-                name = self.pools[name].parent if name in self.pools else None
-            self._lines[pool] = tuple(line)
-        return self._lines[pool]
+    def bounds(self, gang: plans.Gang) -> tuple[Bound, ...]:
+        """All that hold for it: the limits from its leaf up, its reservation, its entitlement."""
+        return () if self.single else self._of((gang.pool, gang.preemptible))
 
-    def over_limit(self, gang: plans.Gang, amount: holdings.Resources) -> Over | None:
-        """The first limit that would be exceeded, of its pool or of one above."""
-        asked = numbers(amount)
-        for name in self.line(gang.pool):
-            if name in self.pools and (over := self._over(name, asked, self.pools[name].limit, self.held)):
-                return over
+    def over(self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None) -> Over | None:
+        """The first bound that it would exceed, once what is `freed` is gone. Who takes the place of others in its leaf
+        may hold as much beyond the entitlement as they did.
+        """
+        for bound in self.bounds(gang):
+            for place, most in enumerate(bound.most):
+                if most is None or not amount[place]:
+                    continue
+                used = bound.due[place]
+                if freed:
+                    gone = self._gone(bound, place, freed)
+                    if gone and not bound.hard:
+                        most = max(most, used)
+                    used -= gone
+                if used + amount[place] > most:
+                    return bound.over(place, used)
+                if bound.shadows and (first := self._shaded(bound, place, gang, amount)) is not None:
+                    return bound.over(place, used, first)
         return None
 
-    def over_reservation(self, gang: plans.Gang, amount: holdings.Resources) -> Over | None:
-        """What must not be preempted stays within its pool's reservation."""
-        if gang.preemptible or self.single:
-            return None
-        bound = dict.fromkeys(numbers(amount), 0.0) | self.reserved.get(gang.pool, {})
-        return self._over(gang.pool, numbers(amount), bound, self.fixed)
+    def fits_now(self, gang: plans.Gang, amount: Amount) -> bool:
+        """Whether limits and reservations hold with it at this instant."""
+        return not any(
+            most is not None and amount[place] and bound.now[place] + amount[place] > most
+            for bound in self.bounds(gang)
+            if bound.hard
+            for place, most in enumerate(bound.most)
+        )
 
-    def over_entitlement(self, gang: plans.Gang, amount: holdings.Resources) -> Over | None:
-        if self.single:
-            return None
-        return self._over(gang.pool, numbers(amount), self.entitled.get(gang.pool, {}), self.held)
+    # What is kept for those who came first
 
-    def borrows(self, pool: str, resources: Iterable[str]) -> bool:
-        """Whether the pool holds more than it is entitled to, of any of these."""
-        if self.single:
+    def shade(
+        self,
+        gang: plans.Gang,
+        amount: Amount,
+        ended: Mapping[Key, Amount],
+        at: float | None,
+        only: Bound | None = None,
+    ) -> None:
+        """`gang` is to have `amount` at `at`, when what is `ended` is gone: those after it get what is left then."""
+        for bound in self.bounds(gang):
+            if only is not None and bound is not only:
+                continue
+            spare: list[int | None] = [None, None, None]
+            for place, most in enumerate(bound.most):
+                if most is not None and amount[place]:
+                    spare[place] = max(0, most - (bound.due[place] - self._gone(bound, place, ended)) - amount[place])
+            if any(one is not None for one in spare):
+                bound.shadows.append(Shadow(gang, spare, at))
+
+    def bound(self, gang: plans.Gang, over: Over) -> Bound:
+        """The one that it would exceed."""
+        return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
+
+    def counts(self, bound: Bound, key: Key) -> bool:
+        """Whether it bounds what gangs of this key hold."""
+        return bound in self._of(key)
+
+    def missing(self, bound: Bound, amount: Amount) -> Amount:
+        """By how much it would be exceeded; 0 and less: not at all."""
+        left = [
+            due + asked - most if most is not None and asked else 0
+            for most, due, asked in zip(bound.most, bound.due, amount, strict=True)
+        ]
+        return left[0], left[1], left[2]
+
+    def _gone(self, bound: Bound, place: int, freed: Mapping[Key, Amount]) -> int:
+        return sum(one[place] for key, one in freed.items() if bound in self._of(key))
+
+    def _shaded(self, bound: Bound, place: int, gang: plans.Gang, amount: Amount) -> plans.Gang | None:
+        for shadow in bound.shadows:
+            spare = shadow.spare[place]
+            if spare is not None and amount[place] > spare and not self._is_over_before(gang, shadow):
+                return shadow.gang
+        return None
+
+    def _take_from_shadows(self, bound: Bound, gang: plans.Gang, amount: Amount) -> None:
+        for shadow in bound.shadows:
+            if shadow.gang is not gang and not self._is_over_before(gang, shadow):
+                shadow.spare = [
+                    spare if spare is None else max(0, spare - amount[place])
+                    for place, spare in enumerate(shadow.spare)
+                ]
+
+    def _is_over_before(self, gang: plans.Gang, shadow: Shadow) -> bool:
+        if shadow.gang is gang:
+            return True
+        return shadow.at is not None and gang.at_most_s is not None and self._now + gang.at_most_s <= shadow.at
+
+    # Pools against each other
+
+    def borrows(self, pool: str, asked: Amount) -> bool:
+        """Whether the leaf is to hold more than it is entitled to, of any resource that is asked for."""
+        return any(asked[place] and self.excess(pool, place) > 0 for place in range(3))
+
+    def excess(self, pool: str, place: int) -> int:
+        """How much more than its entitlement the leaf is to hold of a resource; less than 0: less."""
+        bound = self._entitlements.get(pool)
+        most = None if bound is None else bound.most[place]
+        return 0 if bound is None or most is None else bound.due[place] - most
+
+    def within_reservation(self, gang: plans.Gang, amount: Amount) -> bool:
+        """Whether its leaf is to hold no more with it than is reserved for it, of whatever it asks for."""
+        pool, bound = self.pools.get(gang.pool), self._entitlements.get(gang.pool)
+        if pool is None or not pool.reserve or bound is None:
             return False
-        held, entitled = self.held.get(pool, {}), self.entitled.get(pool, {})
-        return any(held.get(name, 0.0) > entitled.get(name, 0.0) * (1 + SLACK) for name in resources)
+        kept = _units(self._reserved.get(gang.pool, {}), SLACK)
+        return all(not asked or bound.due[place] + asked <= (kept[place] or 0) for place, asked in enumerate(amount))
 
     def ratio(self, pool: str) -> float:
-        """How much of its entitlement the pool holds, of the resource of which that is most."""
-        if self.single:
+        """How much of its entitlement the leaf is to hold, of the resource of which that is most."""
+        bound = self._entitlements.get(pool)
+        if bound is None:
             return 0.0
-        held, entitled = self.held.get(pool, {}), self.entitled.get(pool, {})
-        return max((value / max(entitled.get(name, 0.0), SLACK) for name, value in held.items()), default=0.0)
+        pairs = zip(bound.due, bound.most, strict=True)
+        return max((due / max(most, SLACK) for due, most in pairs if due and most is not None), default=0.0)
 
-    def _over(
-        self, pool: str, asked: Mapping[str, float], bounds: Mapping[str, float], held: dict[str, dict[str, float]]
-    ) -> Over | None:
-        used = held.get(pool, {})
-        for resource, value in asked.items():
-            bound = bounds.get(resource)
-            if bound is not None and used.get(resource, 0.0) + value > bound * (1 + SLACK):
-                return Over(pool, resource, used.get(resource, 0.0), bound)
-        return None
+    # The bounds
+
+    def _of(self, key: Key) -> tuple[Bound, ...]:
+        known = self._bounds.get(key)
+        if known is None:
+            known = self._bounds[key] = tuple(self._made(*key))
+        return known
+
+    def _made(self, leaf: str, preemptible: bool) -> Iterable[Bound]:
+        for name in self._line(leaf):
+            if name not in self._limits:
+                self._limits[name] = Bound(Kind.LIMIT, name, _units(self.pools[name].limit))
+            yield self._limits[name]
+        if not preemptible:
+            reserved = dict.fromkeys(pools.RESOURCES, 0.0) | self._reserved.get(leaf, {})
+            yield Bound(Kind.RESERVATION, leaf, _units(reserved, SLACK))
+        if leaf not in self._entitlements:
+            self._entitlements[leaf] = Bound(Kind.ENTITLEMENT, leaf, _units(self.entitled.get(leaf, {}), SLACK))
+        yield self._entitlements[leaf]
+
+    def _line(self, pool: str) -> Iterable[str]:
+        """The pool and those above it, as far as they limit anything."""
+        seen: set[str] = set()
+        name: str | None = pool
+        while name in self.pools and name not in seen:
+            seen.add(name)
+            if self.pools[name].limit:
+                yield name
+            name = self.pools[name].parent
+
+
+class Tally:
+    """Sums by leaf over all gangs, from one snapshot to the next: what is the same object is not counted again."""
+
+    def __init__(self, known: profiles.Profiles) -> None:
+        self._known = known
+        self._held: dict[Key, Counted] = {}
+        self._leaving: dict[Key, Counted] = {}
+        self._wanted: dict[str, Counted] = {}
+        self._waiting: dict[int, plans.Gang] = {}
+        self._running: dict[int, plans.Running] = {}
+
+    def follow(self, snapshot: plans.Snapshot) -> None:
+        waiting = {id(gang): gang for gang in snapshot.waiting}
+        running = {id(job): job for job in snapshot.running}
+        for key in self._waiting.keys() - waiting.keys():
+            self._want(self._waiting[key], -1)
+        for key in waiting.keys() - self._waiting.keys():
+            self._want(waiting[key], 1)
+        for key in self._running.keys() - running.keys():
+            self._hold(self._running[key], -1)
+        for key in running.keys() - self._running.keys():
+            self._hold(running[key], 1)
+        self._waiting, self._running = waiting, running
+
+    def held(self) -> dict[Key, tuple[Amount, Amount]]:
+        """What gangs that stay hold, and what those do that are being stopped."""
+        return {
+            key: (self._held.get(key, _NONE)[1], self._leaving.get(key, _NONE)[1])
+            for key in self._held.keys() | self._leaving.keys()
+        }
+
+    def demand(self) -> dict[str, dict[str, float]]:
+        """By leaf: what its gangs would hold, were there room for each at its largest (as `entitlement.demand`)."""
+        return {
+            pool: {name: of / unit for name, unit, of in zip(pools.RESOURCES, _UNITS, wanted, strict=True)}
+            for pool, (_, wanted) in self._wanted.items()
+        }
+
+    def _want(self, gang: plans.Gang, times: int) -> None:
+        profile = self._known.of(gang)
+        if not profile.impossible:
+            _add(self._wanted, gang.pool, profile.most, times)
+
+    def _hold(self, job: plans.Running, times: int) -> None:
+        to = self._leaving if job.stopping else self._held
+        _add(to, (job.gang.pool, job.gang.preemptible), self._known.held(job).amount, times)
+        if not job.stopping or job.returns:
+            _add(self._wanted, job.gang.pool, self._known.of(job.gang).most, times)
+
+
+def _units(amounts: Mapping[str, float], slack: float = 0.0) -> list[int | None]:
+    found: list[int | None] = []
+    for name, unit in zip(pools.RESOURCES, _UNITS, strict=True):
+        value = amounts.get(name)
+        bounded = value is not None and value < float("inf")
+        found.append(int(value * unit * (1 + slack) + 1e-6) if value is not None and bounded else None)
+    return found
+
+
+def _add(sums: dict[T, Counted], key: T, amount: Amount, times: int) -> None:
+    count, one = sums.get(key, _NONE)
+    if count + times:
+        sums[key] = (
+            count + times,
+            (
+                one[0] + times * amount[0],
+                one[1] + times * amount[1],
+                one[2] + times * amount[2],
+            ),
+        )
+    else:
+        del sums[key]

@@ -1,0 +1,210 @@
+"""The plan as far as it has been made: what is given away is taken off the room and counted in the pools at once.
+
+Nothing is changed here that is not in the plan in the end. Who tries something out does so in a room that he leaves as
+it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from oarlock.scheduler import explaining, ordering, placement, preempting, profiles, promises, reserving
+from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
+from oarlock.scheduler import victims as giving
+from oarlock.spec import curves, holdings, plans, refusals
+
+Claims = tuple[holdings.Holding, ...]
+
+
+class Draft:
+    """`later` is the room of the gangs that stay; `room` itself where that is the same, and will be."""
+
+    def __init__(
+        self,
+        snapshot: plans.Snapshot,
+        now: float,
+        room: rooms.Room,
+        later: rooms.Room,
+        usage: usages.Usage,
+        known: profiles.Profiles,
+    ) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self.rules = snapshot.rules
+        self.room = room
+        self.usage = usage
+        self.known = known
+        self.scene = explaining.Scene(snapshot, room)
+        self._stopping = [job for job in snapshot.running if job.stopping]
+        self.promises = promises.Promises(room, later, self._stopping)
+        self.victims = giving.Victims(snapshot, now, usage, known)
+        self.ends = reserving.Ends(snapshot.running)
+        self.heads: dict[object, reserving.Kept] = {}
+        self.launches: list[plans.Launch] = []
+        self.preemptions: dict[str, plans.Preemption] = {}
+        self.resizes: dict[str, plans.Resize] = {}
+        self.moves: dict[str, plans.Move] = {}
+        self.refused: dict[str, refusals.Refusal] = {}
+        self._misses: dict[tuple[int, bool], list[plans.Size]] = {}
+        self._parts: Claims = ()
+        self.scene.kept = lambda: self._parts
+
+    def finished(self, batches: dict[str, curves.Batch]) -> plans.Plan:
+        return plans.Plan(
+            launches=tuple(self.launches),
+            preemptions=tuple(self.preemptions.values()),
+            resizes=tuple(self.resizes.values()),
+            moves=tuple(self.moves.values()),
+            refusals=self.refused,
+            batches=batches,
+        )
+
+    # Places
+
+    def place(self, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> Claims | None:
+        """A place in what is free now, or `later`. What has failed once in this plan fails for all that are like it,
+        until more is cleared.
+        """
+        missed = self._misses.setdefault(
+            (self.known.of(gang).shape, later and self.promises.later is not self.room), []
+        )
+        if any(_at_least(size, one) for one in missed):
+            return None
+        claims = placement.place(gang, self.promises.later if later else self.room, size)
+        if claims is None:
+            missed[:] = [one for one in missed if not _at_least(one, size)]
+            missed.append(size)
+        return claims
+
+    def largest(self, gang: plans.Gang, least: plans.Size, most: plans.Size, *, later: bool = False) -> Claims | None:
+        """The place of the largest size between these for which there is one."""
+        claims = self.place(gang, most, later=later)
+        if claims is not None or least == most:
+            return claims
+        claims = self.place(gang, least, later=later)
+        if claims is None:
+            return None
+        low, high = 0, profiles.steps(least, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            more = self.place(gang, profiles.step(least, most, middle), later=later)
+            if more is None:
+                high = middle
+            else:
+                low, claims = middle, more
+        return claims
+
+    # What is given away
+
+    def launch(self, turn: ordering.Turn, claims: Claims, why: str = "") -> None:
+        gang, size = turn.candidate.gang, sizes_of(turn.candidate.gang, claims)
+        self.promises.launch(claims)
+        self.ends.come(gang, claims, self.now, at_once=True)
+        self.usage.add(gang, self.known.of(gang).amount(size), now=True)
+        reason = "; ".join(one for one in (why, turn.wish.reason) if one)
+        self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=turn.batch(size)))
+
+    def promise(self, gang: plans.Gang, claims: Claims) -> None:
+        """It comes as soon as that is free."""
+        self.promises.promise(claims)
+        self.ends.come(gang, claims, self.now, at_once=False)
+        self.usage.add(gang, self.known.of(gang).amount(sizes_of(gang, claims)))
+
+    def stop(self, cleared: preempting.Clearance, gang: plans.Gang) -> None:
+        """These give way to `gang`."""
+        for victim in cleared.victims:
+            self._leave(victim.running)
+        places = iter(cleared.moved)
+        for victim in cleared.victims:
+            if victim.stays:
+                self._move(victim.running, next(places), f"moved to make room for {gang.name}")
+            elif any(victim.left):
+                reason = f"from {text(victim.running.gang, victim.running.size)} to make room for {gang.name}"
+                self._resize(victim.running, giving.left(victim.running, victim.claims), reason)
+            else:
+                self.preemptions[victim.job] = plans.Preemption(
+                    job=victim.job, reason=f"{gang.name} takes its place", by=gang.job
+                )
+
+    def resize(self, running: plans.Running, claims: Claims, reason: str) -> None:
+        """It goes on at another size."""
+        self._leave(running)
+        self._resize(running, claims, reason)
+
+    def _leave(self, running: plans.Running) -> None:
+        self._stopping.append(running)
+        self.victims.gone(running.gang.job)
+        self.ends.gone(running.gang.job)
+        self.usage.add(running.gang, self.known.held(running).amount, -1)
+        self.promises.clear(running.holdings)
+        self._misses = {key: sizes for key, sizes in self._misses.items() if not key[1]}
+
+    def _resize(self, running: plans.Running, to: Claims, reason: str) -> None:
+        gang, size = running.gang, sizes_of(running.gang, to)
+        self.promise(gang, to)
+        self.resizes[gang.job] = plans.Resize(job=gang.job, size=size, to=to, reason=reason)
+
+    def _move(self, running: plans.Running, to: Claims, reason: str) -> None:
+        self.promise(running.gang, to)
+        self.moves[running.gang.job] = plans.Move(job=running.gang.job, to=to, reason=reason)
+
+    # What is kept
+
+    def keep(self, gang: plans.Gang, size: plans.Size) -> reserving.Kept | None:
+        """A place for one that fits nowhere now: those after it get round it."""
+        found = reserving.keep(gang, size, self.ends.order(), self.promises, self.known)
+        if found is None:
+            return None
+        kept, over = found
+        amount = self.known.of(gang).amount(size)
+        self.usage.shade(gang, amount, reserving.ended(over, self.known), kept.at)
+        self.heads[self.known.of(gang).kind] = kept
+        self._parts += kept.parts
+        return kept
+
+    def spare_enders(self) -> None:
+        """Nobody is to stop those whose ends somebody waits for who came first."""
+        self.victims.spare({job for head in self.heads.values() for job in head.enders})
+
+    @contextmanager
+    def without(self, heads: Iterable[reserving.Kept]) -> Iterator[None]:
+        """As if no place were kept for these. Who starts meanwhile is not kept for either."""
+        heads = list(heads)
+        for head in heads:
+            head.give_back()
+        yield
+        for head in heads:
+            head.take()
+        self._parts = tuple(part for head in self.heads.values() for part in head.parts)
+
+    # Words
+
+    def refuse(self, gang: plans.Gang, refusal: refusals.Refusal) -> None:
+        self.refused[gang.job] = refusal
+
+    def stopping(self, gang: plans.Gang, claims: Claims) -> list[plans.Gang]:
+        """Who holds now what was promised: its place, or else what its pool is limited to."""
+        nodes = {claim.node for claim in claims}
+        there = [job.gang for job in self._stopping if not nodes.isdisjoint(self.known.held(job).nodes)]
+        return there or [job.gang for job in self._stopping if job.gang.pool == gang.pool]
+
+
+def sizes_of(gang: plans.Gang, claims: Sequence[holdings.Holding]) -> plans.Size:
+    if len(gang.asks) == 1:
+        return (len(claims),)
+    return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
+
+
+def text(gang: plans.Gang, size: plans.Size) -> str:
+    """`4 workers, 1 ps`."""
+    return ", ".join(
+        f"{count} {ask.role}{'s' if count != 1 and ask.role != 'ps' else ''}"
+        for ask, count in zip(gang.asks, size, strict=True)
+        if count
+    )
+
+
+def _at_least(size: plans.Size, other: plans.Size) -> bool:
+    return all(one >= two for one, two in zip(size, other, strict=True))

@@ -1,0 +1,154 @@
+"""Running gangs that grow: into what is idle, or as their policy wishes.
+
+Growth is a restart from the checkpoint, so it is budgeted against what it gains. Where a policy decides sizes, that is
+the policy's own matter. Where it leaves them to the owners, an elastic gang grows when nobody waits for room, by at
+least `LEAST_GROWTH`, not before it has run `SETTLED` times as long as a restart takes, and only if it is over sooner
+for it, the restart included, as far as anybody can tell when it will be over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from oarlock.scheduler import curves, drafts, ordering, placement, preempting, profiles
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, plans
+
+Claims = tuple[holdings.Holding, ...]
+
+LEAST_GROWTH = 1.25
+SETTLED = 10.0
+TRIED = 64
+"""Gangs for which a plan looks for idle devices."""
+
+
+def into_idle(draft: drafts.Draft, turns: Iterable[ordering.Turn]) -> None:
+    """In the order of the policies, each as far as there is room."""
+    tried = 0
+    for turn in turns:
+        running = turn.candidate.running
+        if running is None or turn.sizing or not turn.runs or not _may_grow(draft, running):
+            continue
+        if tried == TRIED:
+            break
+        tried += 1
+        claims = _largest(draft, running, running.gang.largest)
+        if claims is not None and _pays(draft, running, claims):
+            draft.resize(running, claims, f"from {_text(draft, running)}: devices are idle")
+
+
+def as_wished(draft: drafts.Draft, turn: ordering.Turn, *, clear: bool) -> bool:
+    """A gang whose policy wishes it larger: with what it has and what is free, or what others give up for it (`clear`).
+    True where others were looked at.
+    """
+    running, size = turn.candidate.running, turn.wish.size
+    if running is None or not _may_be_touched(draft, running) or sum(size) <= sum(draft.known.held(running).size):
+        return False
+    reason = turn.wish.reason or f"from {_text(draft, running)}"
+    claims = _place(draft, running, size)
+    if claims is None and clear:
+        cleared = _cleared(draft, turn, running)
+        if cleared is not None:
+            draft.stop(cleared, running.gang)
+            claims = cleared.claims
+    if claims is None:
+        claims = _largest(draft, running, size)
+    if claims is not None:
+        draft.resize(running, claims, reason)
+    return clear
+
+
+def _may_be_touched(draft: drafts.Draft, running: plans.Running) -> bool:
+    return running.gang.preemptible and not draft.victims.is_gone(running.gang.job)
+
+
+def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
+    """Whether the restart would be within its budget."""
+    profile, size = draft.known.of(running.gang), draft.known.held(running).size
+    return (
+        running.gang.elastic
+        and _may_be_touched(draft, running)
+        and sum(running.gang.largest) >= LEAST_GROWTH * sum(size)
+        and draft.now - running.started_at >= max(SETTLED * draft.rules.restart_s, draft.rules.min_runtime_s)
+        and profile.gang.destined == ()
+    )
+
+
+def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
+    """Whether it is over sooner; where nobody knows when, it is taken to be worth it."""
+    if running.expected_end is None:
+        return True
+    left_s = max(0.0, running.expected_end - draft.now)
+    faster = _speed(running, claims) / max(_speed(running, running.holdings), 1e-9)
+    return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
+
+
+def _speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
+    """In any unit. Of a job without a curve it is reckoned to grow as its tasks do."""
+    claims = list(claims)
+    devices = sum(claim.amount.gpus for claim in claims)
+    if running.gang.curve is None or not devices:
+        return float(len(claims))
+    servers = sum(claim.role == "ps" for claim in claims)
+    shape = curves.Shape(nodes=len({claim.node for claim in claims}), devices=devices, servers=servers)
+    return curves.rate(running.gang.curve, running.gang.batch, shape)
+
+
+def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> Claims | None:
+    """Its place at the largest size up to `most` for which there is one, if that is worth a restart."""
+    size = draft.known.held(running).size
+    low, high, found = 0, profiles.steps(size, most) + 1, None
+    while high - low > 1:
+        middle = (low + high) // 2
+        claims = _place(draft, running, profiles.step(size, most, middle))
+        if claims is None:
+            high = middle
+        else:
+            low, found = middle, claims
+    return found if found is not None and len(found) >= LEAST_GROWTH * sum(size) else None
+
+
+def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Claims | None:
+    """Where it would go on at `size`: with what it has itself and what is free, near where it stands."""
+    if _over(draft, running, size) is not None:
+        return None
+    room = draft.promises.later
+    mark = room.mark()
+    room.give_back(running.holdings)
+    claims = placement.place(running.gang, room, size, prefer=draft.known.held(running).nodes)
+    room.rollback(mark)
+    return claims
+
+
+def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -> preempting.Clearance | None:
+    """What others of its leaf are to give up, so that it grows."""
+    gang, size, room = running.gang, turn.wish.size, draft.promises.later
+    amount = draft.known.of(gang).amount(size)
+    own = {(gang.pool, gang.preemptible): draft.known.held(running).amount}
+
+    def within(freed: Mapping[usages.Key, profiles.Amount]) -> bool:
+        together = {
+            key: profiles.plus(own.get(key, profiles.NOTHING), freed.get(key, profiles.NOTHING))
+            for key in own.keys() | freed.keys()
+        }
+        over = draft.usage.over(gang, amount, together)
+        return over is None or over.kind is usages.Kind.ENTITLEMENT
+
+    mark = room.mark()
+    room.give_back(running.holdings)
+    draft.spare_enders()
+    donors = [one for one in draft.victims.donors(gang) if one.job != gang.job]
+    cleared = preempting.clear(preempting.Need(gang, size, amount, within), donors, room, draft.victims.reshaped)
+    room.rollback(mark)
+    return cleared
+
+
+def _over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usages.Over | None:
+    """The limit or reservation that it would exceed at `size`."""
+    gang, held = running.gang, draft.known.held(running).amount
+    over = draft.usage.over(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
+    return None if over is None or over.kind is usages.Kind.ENTITLEMENT else over
+
+
+def _text(draft: drafts.Draft, running: plans.Running) -> str:
+    return drafts.text(running.gang, draft.known.held(running).size)
