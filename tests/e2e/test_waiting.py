@@ -41,7 +41,7 @@ gpus = { virtual = 3600 }
     assert len(lines) == 3
     assert "It needs 2 GPUs and 0.2 CPUs for 2 tasks; 0 of 4 GPUs are free." in lines[0]
     assert lines[1] == "big holds 4 GPUs. It fits once big ends."
-    assert lines[2].startswith("It should start in ")
+    assert lines[2].startswith("It should start within ")
     assert lines[2].endswith(" min. Nobody else waits.")
     refused = fresh.do("run", "--detach", "--workers", "5", "--gpus", "1", "--", "true", code=1).stderr
     assert "5 GPUs" in refused

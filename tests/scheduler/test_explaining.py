@@ -156,6 +156,11 @@ WORDS = [
         "of which jobs like it hold 6. | With `preemptible: true` it need not be within the reservation.",
     ),
     (
+        explaining.not_reserved(gang(tasks=3, gpus=4, preemptible=False), OVER),
+        "not_reserved | It must not be preempted, and needs 12 GPUs; for the pool research 8 GPUs are reserved in all. "
+        "| With `preemptible: true` it need not be within the reservation.",
+    ),
+    (
         explaining.never(gang(gpus=5), FULL),
         "never_fits | It needs 5 GPUs and 1 CPU for 1 task; one task needs 5 GPUs, and no node has more than 4. | "
         "Ask for less for each task.",

@@ -67,6 +67,13 @@ def test_without_a_time_out_there_is_no_latest() -> None:
     assert found.expected == "It should start in about 12 min."
 
 
+def test_what_has_a_time_out_and_nothing_else_may_end_at_any_moment_before() -> None:
+    of = snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 3600, latest=NOW + 3640),))
+    found = forecasting.forecast(of, gang(gpus=4), NOW, still, bounded={"r"})
+    assert (found.start, found.latest) == (None, NOW + 3640)
+    assert found.expected == "It should start within 61 min."
+
+
 def test_an_end_that_nobody_knows_is_said_to_be_so() -> None:
     run = (running("endless", "a", 4), running("other", "b", 4, end=NOW + 60))
     found = asked(snapshot(node("a"), node("b"), run=run), gang(tasks=2, gpus=4))

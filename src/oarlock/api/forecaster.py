@@ -30,9 +30,12 @@ HISTORY_NAMES = 100
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The cluster as the scheduler sees it, and up to which line of the event log."""
+    """The cluster as the scheduler sees it, and up to which line of the event log. `bounded` are the jobs of which
+    nothing but their time-out tells when they end.
+    """
 
     snapshot: plans.Snapshot
+    bounded: frozenset[str]
     seq: int
 
 
@@ -71,7 +74,7 @@ class Forecaster:
         if gang.lasts_s is None:
             lasts_s = await access.shared(lambda view: self._lasts_s(view, job.owner, job.name))
             gang = msgspec.structs.replace(gang, lasts_s=lasts_s)
-        forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent())
+        forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
     async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
@@ -80,7 +83,7 @@ class Forecaster:
         if told is not None and young and await access.shared(lambda view: view.last_seq()) == told.look.seq:
             return told
         look = await access.shared(lambda view: self._look(view, rules))
-        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, self._spent())
+        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, self._spent(), look.bounded)
         self._told = Told(look, now, self._monotonic(), found)
         return self._told
 
@@ -106,7 +109,7 @@ class Forecaster:
         for holding in view.holdings():
             held.setdefault(holding.job, []).append(holding)
         active = view.active()
-        self._remember(view, [job for job in active if not _tells(job)])
+        self._remember(view, [job for job in active if not tells(job)])
         return Look(
             snapshot=plans.Snapshot(
                 nodes=tuple(view.nodes()),
@@ -115,6 +118,7 @@ class Forecaster:
                 running=tuple(self._running(job, held[job.id]) for job in active if job.id in held),
                 rules=rules,
             ),
+            bounded=frozenset(job.id for job in active if not tells(job) and self._known(job) is None),
             seq=view.last_seq(),
         )
 
@@ -124,7 +128,7 @@ class Forecaster:
 
     def _running(self, job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         running = gangs.running(job, held)
-        lasts_s = None if _tells(job) else self._known(job)
+        lasts_s = None if tells(job) else self._known(job)
         processing_at = job.live.processing_at if job.live is not None else None
         if lasts_s is None or processing_at is None:
             return running
@@ -159,8 +163,8 @@ def waits(job: jobs.Job) -> bool:
 _COMPLETED = frozenset({phases.Phase.COMPLETED})
 
 
-def _tells(job: jobs.Job) -> bool:
-    """Whether its progress says how long it still takes."""
+def tells(job: jobs.Job) -> bool:
+    """Whether its progress says how long it still takes, or said so when it last ran."""
     if job.live is None:
         return job.lasts_s is not None
     return any(task.left_s is not None for task in job.live.tasks)

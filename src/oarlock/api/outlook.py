@@ -52,7 +52,11 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     its place among those that wait. Of another: where it is, why, and what can be done.
     """
     lately = wording.about(max(0.0, now - job.phase_at))
-    where = f"{job.name} ended {lately} ago: {job.phase}." if job.terminal else f"{job.name} is {job.phase} for {lately}."
+    where = (
+        f"{job.name} ended {lately} ago: {job.phase}."
+        if job.terminal
+        else f"{job.name} has been {job.phase} for {lately}."
+    )
     verdict = job.attempt.verdict if job.attempt is not None else None
     if forecast is not None:
         return _waiting(job, forecast, where, now)
@@ -101,8 +105,12 @@ def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
 
 
 def _end(job: nouns.Job, now: float) -> str:
-    end = gangs.expected_end(job)
-    told = f"It should end in about {wording.about(end - now)}. " if end is not None and end > now else ""
+    end, latest = gangs.expected_end(job), gangs.latest_end(job)
+    told = ""
+    if forecaster.tells(job) and end is not None and end > now:
+        told = f"It should end in about {wording.about(end - now)}. "
+    elif latest is not None and latest > now:
+        told = f"Its time-out ends it within {wording.about(latest - now)}. "
     return f"{told}Follow it: oarlock logs {job.name} -f"
 
 

@@ -167,6 +167,17 @@ def pool_share(gang: plans.Gang, over: usages.Over, ahead: int = 0, wants: Seque
 
 def not_reserved(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.Refusal:
     """It must not be preempted, so it needs room within what is reserved for its pool."""
+    if wording.needed(gang).get(over.resource, 0.0) > over.bound:
+        return _over(
+            gang,
+            Code.NOT_RESERVED,
+            over,
+            ahead,
+            lambda asked, _, most: (
+                f"It must not be preempted, and needs {asked}; for the pool {over.pool} {most} are reserved in all."
+            ),
+            "With `preemptible: true` it need not be within the reservation.",
+        )
     return _over(
         gang,
         Code.NOT_RESERVED,

@@ -12,7 +12,8 @@ Moments that lie close together, as seen from the beginning (`CLOSE`), are one: 
 second. Gangs behind more than `DEPTH` others are left out.
 
 The **earliest** start is found with the ends that are expected, from progress or from earlier runs. The **latest** is
-found by a second run in which everything lasts until its time-out. None says that it hangs on an end that nobody knows.
+found by a second run in which everything lasts until its time-out. None says that it hangs on an end that nobody knows:
+so who waits for a job that has a time-out and nothing else has no earliest start, and a latest.
 
 Both runs together are given `BUDGET_S` of the caller's clock (`spent` tells how much of it has passed: this room has
 none) and `HORIZON_S` of simulated time. What they do not reach is said to be so.
@@ -70,20 +71,27 @@ class Found(msgspec.Struct, frozen=True):
     endless: tuple[str, ...] = ()
 
 
-def forecasts(snapshot: plans.Snapshot, now: float, spent: Spent) -> dict[str, plans.Forecast]:
-    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds)."""
+def forecasts(
+    snapshot: plans.Snapshot, now: float, spent: Spent, bounded: Collection[str] = ()
+) -> dict[str, plans.Forecast]:
+    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds).
+
+    `bounded` are the running jobs whose expected end is their time-out: they may end at any moment before.
+    """
     waiting = {gang.job for gang in snapshot.waiting}
-    return _verdicts(snapshot, now, spent, waiting)
+    return _verdicts(snapshot, now, spent, waiting, bounded)
 
 
-def forecast(snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Spent) -> plans.Forecast:
+def forecast(
+    snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Spent, bounded: Collection[str] = ()
+) -> plans.Forecast:
     """The verdict for `gang` alone, were it submitted now; or as it waits already."""
     impossible = never(snapshot, gang)
     if impossible is not None:
         return impossible
     others = tuple(other for other in snapshot.waiting if other.job != gang.job)
     asked = msgspec.structs.replace(snapshot, waiting=(*others, msgspec.structs.replace(gang, refusal=None)))
-    return _verdicts(asked, now, spent, {gang.job})[gang.job]
+    return _verdicts(asked, now, spent, {gang.job}, bounded)[gang.job]
 
 
 def never(snapshot: plans.Snapshot, gang: plans.Gang) -> plans.Forecast | None:
@@ -94,7 +102,9 @@ def never(snapshot: plans.Snapshot, gang: plans.Gang) -> plans.Forecast | None:
     return plans.Forecast(when=plans.When.NEVER, message=impossible.message, refusal=impossible)
 
 
-def _verdicts(snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collection[str]) -> dict[str, plans.Forecast]:
+def _verdicts(
+    snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collection[str], bounded: Collection[str]
+) -> dict[str, plans.Forecast]:
     snapshot = msgspec.structs.replace(snapshot, reallocate=True)
     memo = planning.Memo()
     first = planning.plan(snapshot, now, memo)
@@ -107,12 +117,10 @@ def _verdicts(snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collect
     else:
         ahead = snapshot
     deep = {job for job in later if position[job] > DEPTH}
-    earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected()).until(later - deep)
-    found = {job for job in later if job in earliest.starts}
-    bounded = any(job.latest_end is not None for job in snapshot.running)
+    earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
     latest = None
-    if found and bounded:
-        latest = Run(ahead, now, first, planning.Memo(), spent, BUDGET_S, _Latest()).until(found)
+    if any(job.latest_end is not None for job in snapshot.running):
+        latest = Run(ahead, now, first, planning.Memo(), spent, BUDGET_S, _Latest()).until(later - deep)
     told = {}
     book = pricing.Book(snapshot.nodes)
     for job in sorted(asked):
@@ -164,7 +172,7 @@ def _later(
 ) -> plans.Forecast:
     start = earliest.starts.get(job)
     bound = latest.starts.get(job) if latest is not None else None
-    end = max(bound.at, start.at) if start is not None and bound is not None else None
+    end = None if bound is None else bound.at if start is None else max(bound.at, start.at)
     rest = Open.DEEP if position.get(job, 0) > DEPTH else earliest.rest
     return plans.Forecast(
         when=plans.When.LATER,
@@ -175,7 +183,7 @@ def _later(
         latest=end,
         position=position.get(job, 0),
         waiting=len(position),
-        price_per_h=0.0 if start is None else book.per_hour(start.holdings),
+        price_per_h=book.per_hour(expected.holdings) if (expected := start or bound) is not None else 0.0,
     )
 
 
@@ -188,6 +196,8 @@ def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
 def _expected(start: Start | None, latest: float | None, endless: list[str], rest: Open, now: float) -> str:
     if start is not None and latest is not None:
         return f"It should start in {wording.span(start.at - now, latest - now)}."
+    if latest is not None:
+        return f"It should start within {wording.about(latest - now)}."
     if start is not None:
         return f"It should start in about {wording.about(start.at - now)}."
     if rest is Open.BEYOND:
@@ -209,15 +219,18 @@ def _where(claims: tuple[holdings.Holding, ...]) -> str:
 
 
 class _Expected:
-    """Everything ends when it is expected to."""
+    """Everything ends when it is expected to; of what only has a time-out nothing is expected."""
+
+    def __init__(self, bounded: Collection[str]) -> None:
+        self._bounded = bounded
 
     def of(self, job: plans.Running) -> float | None:
-        return job.expected_end
+        return None if job.job in self._bounded else job.expected_end
 
     def started(self, gang: plans.Gang, size: plans.Size, now: float) -> float | None:
         """The end of a gang that starts now. At another size than its owner asked for it takes as much longer."""
         if gang.lasts_s is None:
-            return None if gang.at_most_s is None else now + gang.at_most_s
+            return None
         lasts_s = gang.lasts_s * max(1, sum(gang.wanted)) / max(1, sum(size))
         return now + (lasts_s if gang.at_most_s is None else min(lasts_s, gang.at_most_s))
 

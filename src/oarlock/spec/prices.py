@@ -52,6 +52,6 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def amount_text(amount: float, currency: str = "") -> str:
-    """`3.20 EUR`; what is less than a tenth with as many digits as say something."""
-    number = f"{amount:,.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+    """`3.20 EUR`, `<0.01 EUR`."""
+    number = f"{amount:,.2f}" if amount >= 0.01 or amount == 0 else "<0.01"
     return f"{number} {currency}".rstrip()
