@@ -165,8 +165,8 @@ TestRooms = Rooms.TestCase
 TestRooms.settings = hypothesis.settings(max_examples=60, stateful_step_count=12)
 
 
-def test_nothing_grows_with_time(monkeypatch) -> None:
-    """A room that lives for months keeps no memory of what was."""
+def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
+    """A room that lives for months keeps no memory of what was, and knows what is."""
     monkeypatch.setattr(rooms, "MAX_LOG", 50)
     monkeypatch.setattr(rooms, "MAX_LAG", 10)
     monkeypatch.setattr(rooms, "MAX_WAYS", 10)
@@ -176,11 +176,12 @@ def test_nothing_grows_with_time(monkeypatch) -> None:
     )
     room = rooms.Room()
     for turn in range(300):
-        ask = plans.Ask(role="worker", count=3, min=3, max=3, amount=holdings.Resources(1000 + turn % 50, turn % 997))
+        ask = plans.Ask(role="worker", count=3, min=3, max=3, amount=holdings.Resources(1000 + turn % 50, turn))
         gang = plans.Gang(job=f"job{turn}", name="job", pool="default", asks=(ask,), submitted_at=0.0)
         claims = placement.place(gang, room) or ()
         running = plans.Running(gang=gang, holdings=claims, started_at=0.0)
         room.follow(of, (running,))
+        assert room.slots(ASKED[3]) == rooms.Room(of, claims).slots(ASKED[3])
         assert len(room._log) <= 60
         assert len(room._states) <= 2 * len(of) + 30 + 60
         assert len(room.ways) <= 12
