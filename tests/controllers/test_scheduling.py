@@ -358,14 +358,14 @@ async def test_a_server_that_dies_while_it_makes_room_is_followed_by_one_that_do
         assert len(await kinds(plant, name, "intended")) == 1, "one is asked once"
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [12, 14])
 async def test_hundreds_of_rounds_lose_nobody(seed: int) -> None:
     """Random priorities, sizes and elastic gangs over few devices: all come to their end, none has spent a restart."""
     dice = random.Random(seed)
     plant = planted(Planner(), machines=("n0", "n1"), devices=4)
     for number in range(40):
         count = dice.choice((1, 1, 2, 4, 8))
-        least = count
+        least = dice.choice((1, count))
         text = (
             f"{{priority: {dice.choice((10, 50, 90))}, grace: 1s, max_restarts: 0, "
             f"preemptible: {dice.choice(('true', 'true', 'false'))}, "

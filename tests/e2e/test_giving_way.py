@@ -1,0 +1,189 @@
+"""Real jobs on pretended GPUs give way to each other: one is preempted and goes on at the next step, one shrinks and
+grows by restart, under the very same script.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e import shell as shells
+
+SETTINGS = """
+    [scheduler]
+    round_s = 1
+    min_runtime_s = 1
+    restart_s = 1
+"""
+
+SCRIPT = """
+    import os, sys, time, torch
+    from torch import nn
+    from oarlock import train
+
+    world = train.init()
+    examples = torch.arange(int(sys.argv[1]))
+    model = train.data_parallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    batches = train.Batches((examples,), 4, seed=3)
+    diary = open(f"{sys.argv[2]}/{os.environ['OARLOCK_ATTEMPT']}-{world.rank}-{world.world_size}", "a")
+    with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
+        for (which,) in session.steps(batches, epochs=1):
+            loss = model(which.float().unsqueeze(1)).square().mean() * 1e-9
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0.03)
+            print(session.step, *which.tolist(), file=diary, flush=True)
+"""
+
+WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+
+
+class Diary:
+    """What every process of every attempt has written: `attempt-rank-world`, a line for each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def attempts(self) -> list[tuple[int, int]]:
+        """(attempt, world size), in their order."""
+        named = {tuple(map(int, path.name.split("-"))) for path in self.folder.iterdir()}
+        return sorted({(attempt, world) for attempt, _, world in named})
+
+    def steps(self, attempt: int, rank: int = 0) -> list[int]:
+        return [numbers[0] for numbers in self._lines(f"{attempt}-{rank}-*")]
+
+    def seen(self) -> list[int]:
+        """The examples of all steps that count: those of a step that was done again are of the later attempt."""
+        by_step: dict[int, dict[tuple[int, int], list[int]]] = {}
+        for path in self.folder.iterdir():
+            attempt, rank, _ = map(int, path.name.split("-"))
+            for step, *examples in self._lines(path.name):
+                by_step.setdefault(step, {})[attempt, rank] = examples
+        counted = []
+        for told in by_step.values():
+            last = max(attempt for attempt, _ in told)
+            counted += [one for (attempt, _), examples in told.items() if attempt == last for one in examples]
+        return counted
+
+    def _lines(self, pattern: str) -> list[list[int]]:
+        lines = [line for path in self.folder.glob(pattern) for line in path.read_text().splitlines()]
+        return [[int(word) for word in line.split()] for line in lines]
+
+
+@pytest.fixture
+def busy(fresh: shells.Shell) -> shells.Shell:
+    """A server with two pretended GPUs, that may take them from one and give them to another every second."""
+    fresh.home.mkdir(exist_ok=True)
+    config = "\n".join(line.strip() for line in SETTINGS.splitlines())
+    (fresh.home / "config.toml").write_text(config)
+    fresh.write("steps.py", SCRIPT)
+    fresh.write("waits.py", WAITS)
+    fresh.do("up", "--detach", "--policy", "priority", "--virtual-nodes", "1", "--virtual-gpus", "2")
+    return fresh
+
+
+def until(shell: shells.Shell, name: str, diary: Diary, holds: Callable[[Diary], bool]) -> dict[str, Any]:
+    return shell.wait_for(name, lambda job: holds(diary) or job["phase"] in ("FAILED", "COMPLETED"), timeout_s=90)
+
+
+def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_next_step(busy: shells.Shell) -> None:
+    diary = Diary(busy.work / "diary")
+    gpus = ("--gpus", "1", "--workers", "2")
+    script = ("--", "python", "steps.py", "1200", str(diary.folder))
+    busy.do("run", "--detach", "--name", "low", "--priority", "10", "--max-restarts", "0", *gpus, *script)
+    until(busy, "low", diary, lambda told: len(told.steps(1)) > 8)
+    ends = busy.work / "end"
+    busy.do("run", "--detach", "--name", "high", "--priority", "90", *gpus, "--", "python", "waits.py", str(ends))
+    high = busy.wait_phase("high", "PROCESSING", timeout_s=90)
+    low = busy.job("low")
+    assert (low["phase"], len(low["attempts"])) == ("QUEUED", 1)
+    (first,) = low["attempts"]
+    assert first["verdict"]["message"].startswith("preempted by high"), first["verdict"]
+    assert first["checkpoint_step"] == diary.steps(1)[-1], "it was given the time to save"
+    assert first["ended_at"] <= high["attempts"][0]["started_at"], "nothing ran beside it"
+    assert "STOPPED" not in low["reason"]
+
+    ends.touch()
+    low = busy.wait_phase("low", "COMPLETED", "FAILED", timeout_s=120)
+    assert (low["phase"], len(low["attempts"]), low.get("restarts", 0)) == ("COMPLETED", 2, 0)
+    assert diary.steps(2)[0] == diary.steps(1)[-1] + 1, "no step was lost, none was done again"
+    assert sorted(diary.seen()) == list(range(1200)), "every example once"
+    told = busy.json("show", "low")["decisions"]
+    assert [one["what"] for one in told if one["what"] in ("admitted", "preempted")] == [
+        "admitted",
+        "preempted",
+        "admitted",
+    ]
+
+
+def test_who_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
+    ends = busy.work / "end"
+    busy.write(
+        "kept.yaml",
+        f"""
+        name: kept
+        framework: plain
+        command: [python, waits.py, "{ends}"]
+        preemptible: false
+        priority: 1
+        roles: {{worker: {{gpus: 2}}}}
+        """,
+    )
+    busy.do("submit", "kept.yaml")
+    busy.wait_phase("kept", "PROCESSING")
+    busy.do("run", "--detach", "--name", "high", "--priority", "90", "--gpus", "1", "--", "true")
+    refused = busy.wait_for("high", lambda job: job.get("refusal") is not None)
+    assert refused["phase"] == "QUEUED"
+    began = os.times().elapsed
+    busy.wait_for("high", lambda job: job["phase"] != "QUEUED" or os.times().elapsed - began > 3)
+    assert busy.job("high")["phase"] == "QUEUED"
+    ends.touch()
+    busy.wait_phase("high", "COMPLETED")
+    assert len(busy.job("kept")["attempts"]) == 1
+
+
+def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: shells.Shell) -> None:
+    """1 worker, 2, 1, 2: four attempts of one script, which knows nothing of it."""
+    diary = Diary(busy.work / "diary")
+    first, second = busy.work / "first", busy.work / "second"
+    busy.do("run", "--detach", "--name", "first", "--gpus", "1", "--", "python", "waits.py", str(first))
+    busy.wait_phase("first", "PROCESSING")
+    busy.write(
+        "elastic.yaml",
+        f"""
+        name: elastic
+        command: [python, steps.py, "1600", "{diary.folder}"]
+        max_restarts: 0
+        roles: {{worker: {{count: 2, min: 1, gpus: 1}}}}
+        """,
+    )
+    busy.do("submit", "elastic.yaml")
+    until(busy, "elastic", diary, lambda told: len(told.steps(1)) > 8)
+    first.touch()
+    until(busy, "elastic", diary, lambda told: len(told.steps(2)) > 8)
+    busy.do("run", "--detach", "--name", "second", "--gpus", "1", "--", "python", "waits.py", str(second))
+    until(busy, "elastic", diary, lambda told: len(told.steps(3)) > 8)
+    assert busy.job("second")["phase"] == "PROCESSING"
+    second.touch()
+    until(busy, "elastic", diary, lambda told: len(told.steps(4)) > 5)
+    job = busy.wait_phase("elastic", "COMPLETED", "FAILED", timeout_s=120)
+
+    assert (job["phase"], job.get("restarts", 0)) == ("COMPLETED", 0), job["reason"]
+    assert [world for _, world in diary.attempts()][:4] == [1, 2, 1, 2]
+    reasons = [attempt["verdict"]["message"] for attempt in job["attempts"]]
+    assert reasons[0].startswith("resized from 1 to 2 workers"), reasons
+    assert reasons[1].startswith("resized from 2 to 1 worker"), reasons
+    for (before, _), (after, _) in pairwise(diary.attempts()):
+        assert diary.steps(after)[0] == diary.steps(before)[-1] + 1, "stopped with a checkpoint, resumed from it"
+    seen = diary.seen()
+    assert len(set(seen)) == len(seen), "no example twice, however many workers there were"
+    assert len(seen) > 1600 - 8, "but for an epoch's last, where they make no batch for all"
+    speed = busy.json("show", "elastic")["speed"]
+    assert {one["devices"] for one in speed["items"] if one.get("measured")} <= {1, 2}
