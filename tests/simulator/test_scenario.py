@@ -104,6 +104,18 @@ def test_a_run_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
     assert "learner" in [one.id for one in found.workload.arrivals]
 
 
+@pytest.mark.parametrize("gpus", [0, 1, 4])
+def test_tasks_apart_last_as_long_as_the_gang_would(gpus: int, tmp_path: Path) -> None:
+    text = f"jobs: [{{name: j, lasts: 10m, spec: {{roles: {{worker: {{count: 3, gpus: {gpus}}}}}}}}}]"
+    (gang,) = case(text, tmp_path, "").workload.arrivals
+    apart = case(text, tmp_path, "", scenario.Run(apart=True)).workload.arrivals
+    for arrival, shape in [(gang, (3 * max(1, gpus),)), *((one, (max(1, gpus),)) for one in apart)]:
+        did = work.Work(arrival.does)
+        did.start(0.0, 1, shape, None, ready_s=0.0)
+        assert did.ends_at == pytest.approx(600.0)
+    assert len(apart) == 3
+
+
 def test_what_the_command_line_says_prevails(tmp_path: Path) -> None:
     over = scenario.Run(restart=5.0, nodes="1x2", backfill=False)
     found = case(FULL, tmp_path, "busy", over, "fair")

@@ -158,7 +158,7 @@ def _apart(
                 id=task,
                 at=at + next(jitter),
                 spec=jobfile.JobSpec(**{**_fields(spec), "name": task, "roles": alone}),
-                does=physics.Scaled(lasts_s, 1, physics.linear),
+                does=physics.Scaled(lasts_s, max(1, round(role.gpus)), physics.linear),
                 owner=group.owner,
                 group=name,
             )
