@@ -165,3 +165,28 @@ def test_tasks_that_are_scheduled_one_by_one_wait_for_each_other() -> None:
     ]
     enough = scenes.run(arrivals, "3x1")
     assert [(story.job, story.ended) for story in enough.stories] == [("a", 102.0), ("b", 202.0)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gangs_that_are_calm_need_no_look(seed: int) -> None:
+    """The guardian passes over gangs of which nothing has changed: what happens is the same to the last byte, with
+    every kind of fault, as where it looks at all of them every time.
+    """
+
+    class Nervous(dict):
+        def get(self, job_id: str, default: object = None) -> object:
+            return default
+
+    def found(*, nervous: bool) -> bytes:
+        sim = scenes.prepared(crowd(), "4x4", plan=published.Tiresias(), faults=FAULTS, seed=seed, restart_s=30.0)
+        if nervous:
+            tick = sim._guardian.tick
+
+            async def always_anew() -> None:
+                sim._guardian._calm = Nervous()
+                await tick()
+
+            sim._guardian.tick = always_anew
+        return msgspec.json.encode(asyncio.run(sim.run()).outcome)
+
+    assert found(nervous=False) == found(nervous=True)

@@ -12,7 +12,7 @@ from tests.simulator import scenes
 from oarlock.simulator import outcome, workload
 
 SERVICE_S = 100.0
-JOBS = 6000
+JOBS = 3000
 
 
 def arrivals(load: float, seed: int, jobs: int = JOBS) -> list[workload.Arrival]:
@@ -43,7 +43,7 @@ def test_the_mean_wait_is_that_of_an_m_d_1_queue(load: float) -> None:
     spread = statistics.fmean((total - mean * count) ** 2 for total, count in cycles)
     error = math.sqrt(spread / len(cycles)) / statistics.fmean(count for _, count in cycles)
     expected = load * SERVICE_S / (2 * (1 - load))
-    assert error < 0.06 * expected, "the run is too short to say anything"
+    assert error < 0.09 * expected, "the run is too short to say anything"
     assert abs(mean - expected) < 2.5 * error, f"{mean:.2f} s, expected {expected:.2f} s, standard error {error:.2f} s"
 
 

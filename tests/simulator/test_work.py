@@ -19,14 +19,13 @@ class Epochs:
     """Progress in three stretches, each twice as fast as the one before."""
 
     total = 300.0
-    step = 1.0
 
     def batch(self, devices: int) -> curves.Batch | None:
         return None
 
     def pace(self, shape: physics.Shape, batch: curves.Batch | None, progress: float) -> physics.Pace:
         epoch = int(progress // 100)
-        return physics.Pace(rate=sum(shape) * 2.0**epoch, until=100.0 * (epoch + 1), step_s=1.0, sync_s=0.0)
+        return physics.Pace(rate=sum(shape) * 2.0**epoch, until=100.0 * (epoch + 1), gain=2.0, step_s=1.0, sync_s=0.0)
 
 
 def test_the_end_is_foreseen_over_all_paces() -> None:

@@ -54,10 +54,21 @@ class _Made(msgspec.Struct, kw_only=True):
     launch: port.TaskLaunch
     behaviour: Behaviour
     launched_at: float
+    running: observations.Observed  # what is seen of it while it runs
     began_at: float | None = None
     stopped_at: float | None = None
     let_go_at: float | None = None
     killed_at: float | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether it runs until somebody does something to it."""
+        does = self.behaviour
+        return (
+            self.stopped_at is None
+            and self.killed_at is None
+            and does.runs_s == does.vanishes_s == does.abandons_s == math.inf
+        )
 
 
 class World:
@@ -155,7 +166,12 @@ class World:
         if behaviour.unlaunchable:
             raise errors.Unavailable(behaviour.unlaunchable, hint="It is tried again.")
         self.starts[launch.key] = self.starts.get(launch.key, 0) + 1
-        self._made[launch.key] = _Made(launch=launch, behaviour=behaviour, launched_at=self.clock())
+        self._made[launch.key] = _Made(
+            launch=launch,
+            behaviour=behaviour,
+            launched_at=self.clock(),
+            running=observations.Observed(key=launch.key, state=observations.State.RUNNING),
+        )
         self.changed.set()
 
     def kill(self, key: attempts.TaskKey) -> None:
@@ -171,7 +187,9 @@ class World:
     def look(self, key: attempts.TaskKey) -> observations.Observed:
         """Raises KeyError for what was never made."""
         made = self._made[key]
-        lost_at = self._lost.get(made.launch.holding.node)
+        lost_at = self._lost.get(made.launch.holding.node) if self._lost else None
+        if lost_at is None and made.endless:
+            return made.running
         now = self.clock() if lost_at is None else lost_at
         left = _exit(made)
         left = left if left is not None and left.at <= now else None

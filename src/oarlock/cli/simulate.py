@@ -46,6 +46,7 @@ _BAR_CELLS = 30
     help="What AdaptDL's jobs leave to the scheduler: devices and batch size, devices, nothing.",
     section=PART,
 )
+@command.option("--ends-told/--ends-hidden", default=None, help="Whether jobs say how far they are.", section=PART)
 @command.option("--round", "round_", metavar="TIME", help="Between plans that touch who runs; 60 s.", section=RULES)
 @command.option("--restart", metavar="TIME", help="What each start of a gang costs; 30 s.", section=RULES)
 @command.option("--min-runtime", metavar="TIME", help="For which nobody is stopped; 120 s.", section=RULES)
@@ -111,6 +112,7 @@ def _over(said: Mapping[str, Any]) -> scenario.Run:
         policies=_parameters(said["given"]),
         scale=said["scale"],
         nodes=said["nodes"],
+        ends_told=said["ends_told"],
         freedom=None if said["freedom"] is None else recorded.Freedom(said["freedom"]),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from oarlock.backends import port as backends
 from oarlock.controllers import assigning, batches, rosters
@@ -61,6 +62,7 @@ class Guardian:
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
         self._undelivered: dict[attempts.TaskKey, int] = {}
+        self._calm: dict[str, _Calm] = {}
         self._due: float | None = 0.0
 
     def wake_at(self) -> float | None:
@@ -75,17 +77,36 @@ class Guardian:
         await self._roster.refresh()
         await self._reread(now)
         strangers = await self._strangers(seen)
-        guarded = {job.id: job for job in self._roster.jobs.values() if job.live is not None}
-        await self._record(guarded, seen, epoch, now)
+        live = [job for job in self._roster.jobs.values() if job.live is not None]
+        guarded = {job.id: job for job in live if not self._is_calm(job, seen, now)}
+        due = await self._record(guarded, seen, epoch, now)
         for job_id in guarded:
             if (job := self._roster.jobs.get(job_id)) is not None:
                 guarded[job_id] = job
         wanted = [(job, wanting.wants(job, seen.get(job.id, ()), now)) for job in (*guarded.values(), *strangers)]
+        self._calm = {job.id: self._calm[job.id] for job in live if job.id not in guarded} | {
+            job.id: _Calm(job, seen.get(job.id, []), now, wanting.next_wake(job, now))
+            for job, found in wanted
+            if not found and job.id in guarded and job.id not in due
+        }
         await self._act([(job, found) for job, found in wanted if found and self._may_act(job.id, now)], epoch, now)
         self._forget(seen)
         self._due = self._next_due(now)
 
     # What is known
+
+    def _is_calm(self, job: jobs.Job, seen: Seen, now: float) -> bool:
+        """Whether nothing was to be done for it when it was last looked at, and nothing is another since: neither the
+        record nor what is seen, nor has time come. Most gangs are, most of the time: a thousand that run cost little.
+        """
+        known = self._calm.get(job.id)
+        return (
+            known is not None
+            and known.job is job
+            and known.at <= now
+            and (known.until is None or now < known.until)
+            and known.seen == seen.get(job.id, [])
+        )
 
     async def _reread(self, now: float) -> None:
         if not 0 <= now - self._reread_at < REREAD_S:
@@ -123,8 +144,8 @@ class Guardian:
 
     # What is recorded
 
-    async def _record(self, guarded: dict[str, jobs.Job], seen: Seen, epoch: int, now: float) -> None:
-        """Bring the record up to what is seen and to what time it is."""
+    async def _record(self, guarded: dict[str, jobs.Job], seen: Seen, epoch: int, now: float) -> list[str]:
+        """Bring the record up to what is seen and to what time it is; the ids of those of which it was behind."""
         due = [
             job_id
             for job_id, job in guarded.items()
@@ -132,7 +153,7 @@ class Guardian:
         ]
         ready = [job_id for job_id in due if await self._delivered(guarded[job_id], seen.get(job_id, ()), now)]
         if not ready:
-            return
+            return due
         failpoints.hit("guardian.before_record")
 
         def record(tx: stores.Transaction, job_id: str) -> jobs.Job | None:
@@ -140,6 +161,7 @@ class Guardian:
 
         self._roster.adopt(await batches.each(self._store, ready, record, epoch=epoch, report=self._report))
         failpoints.hit("guardian.after_record")
+        return due
 
     async def _delivered(self, job: jobs.Job, seen: Sequence[observations.Observed], now: float) -> bool:
         """Whether everything that ended tasks have left has reached logs and metrics, or was tried often enough."""
@@ -267,21 +289,38 @@ class Guardian:
 
     def _forget(self, seen: Seen) -> None:
         """Keep no notes of what is no more."""
-        keys = {one.key for listed in seen.values() for one in listed}
-        self._killed_at = {key: at for key, at in self._killed_at.items() if key in keys}
-        self._undelivered = {key: tries for key, tries in self._undelivered.items() if key in keys}
+        if self._killed_at or self._undelivered:
+            keys = {one.key for listed in seen.values() for one in listed}
+            self._killed_at = {key: at for key, at in self._killed_at.items() if key in keys}
+            self._undelivered = {key: tries for key, tries in self._undelivered.items() if key in keys}
         known = self._roster.jobs.keys() | seen.keys()
         self._failures = {job_id: count for job_id, count in self._failures.items() if job_id in known}
         self._retry_at = {job_id: at for job_id, at in self._retry_at.items() if job_id in known}
 
     def _next_due(self, now: float) -> float | None:
         live = [job for job in self._roster.jobs.values() if job.live is not None]
-        times = [wanting.next_wake(job, now) for job in live]
+        times = [
+            known.until
+            if (known := self._calm.get(job.id)) is not None and known.job is job
+            else wanting.next_wake(job, now)
+            for job in live
+        ]
         times += [at for at in self._retry_at.values() if at > now]
         times += [at + KILL_AGAIN_S for at in self._killed_at.values()]
         if any(job.spec.hang_timeout is not None for job in live):
             times.append(self._reread_at + REREAD_S)
         return min((at for at in times if at is not None and at > now), default=None)
+
+
+class _Calm(NamedTuple):
+    """A job for which nothing was to be done at `at`, with what was seen of it, and until when time alone changes
+    nothing.
+    """
+
+    job: jobs.Job
+    seen: list[observations.Observed]
+    at: float
+    until: float | None
 
 
 def _by_job(observed: Iterable[observations.Observed]) -> Seen:

@@ -54,8 +54,9 @@ class Crew:
 
 class Agents:
     """`ready_s` is how long a gang starts up before it advances; `fails_after` how long an attempt lives before its
-    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can. Of the jobs in
-    `groups` each works only while all of those that are named there run.
+    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can; `ends_told` whether
+    jobs say how many steps they still have to do. Of the jobs in `groups` each works only while all of those that are
+    named there run.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Agents:
         ready_s: float,
         fails_after: Callable[[str, int], float] = lambda job, attempt: math.inf,
         spoiled: Callable[[backends.TaskLaunch], str] = lambda launch: "",
+        ends_told: bool = True,
         groups: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self.works: dict[str, work.Work] = {}
@@ -77,6 +79,7 @@ class Agents:
         self._spoiled = spoiled
         self._crews: dict[str, Crew] = {}
         self._groups = groups
+        self._ends_told = ends_told
         self._fails_at: dict[str, float] = {}
         self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
         self._made: dict[str, None] = {}
@@ -151,13 +154,14 @@ class Agents:
             if (crew := self._crews.get(job_id)) is not None:
                 await self._attend(crew, world)
 
-    async def report(self) -> None:
-        """The first task of every gang that advances tells how far it is and how fast."""
+    async def report(self) -> int:
+        """The first task of every gang that advances tells how far it is and how fast; how many told."""
         now = self._clock()
         told = [(crew, self._progress(crew, now)) for crew in self._crews.values() if crew.working]
         said = [(crew, progress) for crew, progress in told if progress is not None]
         if said:
             await self._store.write(lambda tx: [self._tell(tx, crew, [_reported(crew, one)]) for crew, one in said])
+        return len(said)
 
     def _news(self, view: stores.View) -> dict[str, None]:
         seq, ids = view.last_seq(), dict[str, None]()
@@ -253,11 +257,13 @@ class Agents:
         pace = of.pace(now)
         if pace is None:
             return None
-        does, batch = of.physics, of.batch
+        batch, step = of.batch, int(of.steps)
+        left = math.ceil((of.physics.total - of.progress) / pace.gain)
         return attempts.Progress(
-            step=int(of.progress / does.step),
+            step=step,
             at=now,
-            total_steps=math.ceil(does.total / does.step),
+            total_steps=step + left if self._ends_told else None,
+            ranks=len(crew.tasks),
             step_s=pace.step_s,
             sync_s=pace.sync_s,
             local=batch.local if batch is not None else None,

@@ -18,22 +18,22 @@ Shape = tuple[int, ...]
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """`rate` in progress per second, until the progress `until`. The rest is what the training library would report."""
+    """`rate` in progress per second, until the progress `until`; `gain` is the progress of one step. The rest is what
+    the training library would report: of a step that adds up several parts, the time of the last one, which waits.
+    """
 
     rate: float
     until: float
+    gain: float
     step_s: float
     sync_s: float
     noise: float | None = None  # gradient noise scale, in examples
 
 
 class Physics(Protocol):
-    """`total` is the progress at which the job has done its work. `step` is how much of it one step at the size and the
-    batch that its owner asked for makes: what a progress report counts.
-    """
+    """`total` is the progress at which the job has done its work."""
 
     total: float
-    step: float
 
     def batch(self, devices: int) -> curves.Batch | None:
         """What the job takes on so many devices where nobody decides it; None: it does not say."""
@@ -62,7 +62,7 @@ class Scaled:
         examples: int | None = None,
     ) -> None:
         self.total = duration_s
-        self.step = step_s
+        self._step_s = step_s
         self._speedup = speedup
         self._far = far
         self._of_one_s = step_s * speedup(devices)
@@ -75,8 +75,9 @@ class Scaled:
         devices = sum(shape)
         step_s = self._of_one_s / self._speedup(devices) * (self._far if len(shape) > 1 else 1.0)
         return Pace(
-            rate=self.step / step_s,
+            rate=self._step_s / step_s,
             until=self.total,
+            gain=self._step_s,
             step_s=step_s,
             sync_s=max(0.0, step_s - self._of_one_s / devices),
         )
@@ -105,7 +106,6 @@ class Modelled:
 
     def __init__(self, model: curves.Allreduce, examples: float, *, asked: int, local_most: int | None = None) -> None:
         self.total = examples
-        self.step = float(asked)
         self._model = model
         self._asked = asked
         self._local_most = local_most
@@ -127,10 +127,11 @@ class Modelled:
         sync_s = self._sync_s(len(shape), devices)
         step_s = (grad_s**model.overlap + sync_s**model.overlap) ** (1.0 / model.overlap)
         examples = devices * batch.local * batch.accumulate
-        efficiency = _efficiency(model.noise, self._asked, examples)
+        gain = examples * _efficiency(model.noise, self._asked, examples)
         return Pace(
-            rate=examples * efficiency / ((batch.accumulate - 1) * grad_s + step_s),
+            rate=gain / ((batch.accumulate - 1) * grad_s + step_s),
             until=self.total,
+            gain=gain,
             step_s=step_s,
             sync_s=step_s - grad_s,
             noise=model.noise,

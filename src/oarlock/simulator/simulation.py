@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.backends import fake
-from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, rounds, scheduling
+from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, measuring, rounds, scheduling
 from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory
@@ -49,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: float = 30.0
     checkpoint_s: float | None = 600.0
     faults: faults.Faults = faults.Faults()
+    ends_told: bool = True  # jobs say how many steps they still have to do
     seed: int = 0
     until_s: float = math.inf
 
@@ -108,6 +109,7 @@ class Simulation:
             ready_s=settings.restart_s,
             fails_after=self._strikes.fails_after,
             spoiled=self._strikes.spoiled,
+            ends_told=settings.ends_told,
             groups=workload.groups(of),
         )
         self.world = fake.World(machines, self.agents.script, self.clock)
@@ -131,6 +133,9 @@ class Simulation:
         )
         self._guardian = guardian.Guardian(
             self.store, backend, self._leading, Silent(), SETTINGS, clock=self.clock, report=self._report
+        )
+        self._measuring = measuring.Measuring(
+            self.store, self._leading, clock=self.clock, report=self._report, period_s=0.0
         )
         self._controllers: list[Controller] = [self._leading, self._inventory, self._scheduling, self._guardian]
 
@@ -237,9 +242,15 @@ class Simulation:
         if controller is self._inventory:
             self._nodes_changed = False
         elif controller is self._scheduling and self.now >= self._touched_at + self.settings.rules.round_s:
-            await self.agents.report()
+            await self._measure()
         await controller.tick()
         return True
+
+    async def _measure(self) -> None:
+        """Jobs report, and what they report becomes their curves, all of it at once: it is looked at in parts."""
+        told = await self.agents.report()
+        for _ in range(-(-told // measuring.WRITTEN_AT_MOST)):
+            await self._measuring.tick()
 
     def _decide(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
         """The scheduler's plan, and how long it took."""

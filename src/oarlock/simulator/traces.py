@@ -197,7 +197,6 @@ class Trained:
     def __init__(self, model: Model, asked: int | None) -> None:
         self.model = model
         self.total = model.total
-        self.step = 1.0
         self.asked = asked
         self._known: dict[tuple[physics.Shape, curves.Batch, int], physics.Pace] = {}
 
@@ -229,6 +228,7 @@ class Trained:
         return physics.Pace(
             rate=gain / (step_s + (batch.accumulate - 1) * (step_s - sync_s)),
             until=model.epoch_end(epoch),
+            gain=gain,
             step_s=step_s,
             sync_s=sync_s,
             noise=model.initial * variance / square if square > 0 else None,

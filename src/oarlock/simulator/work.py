@@ -15,18 +15,19 @@ from oarlock.spec import curves
 class Work:
     """`saves_every_s` is the interval of its checkpoints while it runs; None: only when it is told to stop.
 
-    `device_s` is the time that its devices advanced it, `lost_device_s` how much of that was in vain; `stretches` says
-    from when to when each attempt advanced.
+    `steps` were done, of whatever batch size. `device_s` is the time that its devices advanced it, `lost_device_s` how
+    much of that was in vain; `stretches` says from when to when each attempt advanced.
     """
 
     def __init__(self, does: physics.Physics, *, saves_every_s: float | None = None) -> None:
         self.physics = does
         self.progress = 0.0
+        self.steps = 0.0
         self.device_s = 0.0
         self.lost_device_s = 0.0
         self.stretches: dict[int, tuple[float, float]] = {}
         self._saves_every_s = saves_every_s
-        self._saved = 0.0
+        self._saved = (0.0, 0.0)  # progress, steps
         self._unsaved_device_s = 0.0
         self._save_at = math.inf
         self._shape: physics.Shape | None = None
@@ -77,8 +78,8 @@ class Work:
         self.advance(now)
         if not gracefully:
             self.lost_device_s += self._unsaved_device_s
-            self.progress = self._saved
-        self._saved, self._unsaved_device_s = self.progress, 0.0
+            self.progress, self.steps = self._saved
+        self._save()
         self._stand(now)
 
     def pace(self, now: float) -> physics.Pace | None:
@@ -97,9 +98,12 @@ class Work:
         """Progress up to `now`, checkpoint by checkpoint."""
         while self._save_at <= now and self._shape is not None:
             self._advance(self._save_at)
-            self._saved, self._unsaved_device_s = self.progress, 0.0
+            self._save()
             self._save_at += self._saves_every_s or math.inf
         self._advance(now)
+
+    def _save(self) -> None:
+        self._saved, self._unsaved_device_s = (self.progress, self.steps), 0.0
 
     def _advance(self, now: float) -> None:
         if self._shape is None or now <= self._at:
@@ -114,11 +118,14 @@ class Work:
             pace = self.physics.pace(self._shape, self._batch, self.progress)
             reached_at = self._at + _duration_s(pace, self.progress)
             if reached_at > now:
-                self.progress += (now - self._at) * pace.rate
-                self._at = now
+                self._go_on(pace, self.progress + (now - self._at) * pace.rate, now)
             else:
-                self.progress, self._at = pace.until, reached_at
+                self._go_on(pace, pace.until, reached_at)
         self._at = now
+
+    def _go_on(self, pace: physics.Pace, progress: float, at: float) -> None:
+        self.steps += (progress - self.progress) / pace.gain
+        self.progress, self._at = progress, at
 
     def _foresee(self) -> None:
         """The end, pace by pace. What never gets there stands for ever: infinity."""
