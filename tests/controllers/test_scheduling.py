@@ -152,6 +152,32 @@ def _preempt(snapshot: plans.Snapshot, job_id: str) -> plans.Plan | None:
     return plans.Plan(preemptions=(plans.Preemption(job=job_id, reason="240 s are lost", by="j-nobody"),))
 
 
+# Shares
+
+
+async def test_two_share_a_device_and_the_third_waits_for_its_share() -> None:
+    plant = planted(Planner(), devices=1)
+    quick = fake.Behaviour(runs_s=20.0, at_barrier=True, lingers=True)
+    plant.behaviours |= dict.fromkeys(("j-a", "j-b", "j-c", "j-whole"), quick)
+    for name in ("j-a", "j-b", "j-c"):
+        await plant.submit("{roles: {worker: {gpus: 0.4}}}", name=name)
+    await plant.submit("{roles: {worker: {gpus: 1}}}", name="j-whole")
+    await plant.until(lambda now: [now["j-a"], now["j-b"]] == [Phase.PROCESSING] * 2)
+    held = await plant.store.read(lambda view: view.holdings())
+    assert [(claim.devices, claim.amount.gpu_milli) for claim in held] == [((0,), 400)] * 2
+    await plant.run_for(5)
+    assert {(await plant.job(name)).phase for name in ("j-c", "j-whole")} == {Phase.QUEUED}
+    await plant.until_phase("j-c", Phase.PROCESSING)
+    ended = await plant.until_phase("j-a", Phase.COMPLETED)
+    ran_s = ended.ended_at - ended.attempt.started_at
+    assert ended.served_s == pytest.approx(0.4 * ran_s)
+    await plant.until_rest()
+    used = await plant.store.read(lambda view: view.usage())
+    assert sum(one.device_seconds for one in used) == pytest.approx(
+        sum([(await plant.job(name)).served_s for name in ("j-a", "j-b", "j-c", "j-whole")])
+    )
+
+
 # Another size, another place
 
 

@@ -187,3 +187,20 @@ def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: she
     assert len(seen) > 1600 - 8, "but for an epoch's last, where they make no batch for all"
     speed = busy.json("show", "elastic")["speed"]
     assert {one["devices"] for one in speed["items"] if one.get("measured")} <= {1, 2}
+
+
+def test_two_jobs_share_a_gpu_and_a_third_waits(fresh: shells.Shell) -> None:
+    fresh.write("waits.py", WAITS)
+    fresh.do("up", "--detach", "--virtual-nodes", "1", "--virtual-gpus", "1")
+    ends = fresh.work / "end"
+    for name in ("one", "other", "third"):
+        fresh.do("run", "--detach", "--name", name, "--gpus", "0.5", "--", "python", "waits.py", str(ends))
+    for name in ("one", "other"):
+        fresh.wait_phase(name, "PROCESSING")
+    waiting = fresh.wait_for("third", lambda job: job.get("refusal") is not None)
+    assert (waiting["phase"], waiting["refusal"]["needed"]["gpus"]) == ("QUEUED", 0.5)
+    (node,) = fresh.json("nodes")["items"]
+    assert [claim["devices"] for claim in node["holdings"]] == [[0], [0]]
+    ends.touch()
+    for name in ("one", "other", "third"):
+        fresh.wait_phase(name, "COMPLETED")

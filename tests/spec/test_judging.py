@@ -24,6 +24,7 @@ REFUSED = [
     ("command: x\nroles: {worker: {cpus: -1}}", "roles.worker.cpus", "out of range"),
     ("command: x\nroles: {worker: {cpus: .nan}}", "roles.worker.cpus", "out of range"),
     ("command: x\nroles: {worker: {gpus: 1.5}}", "roles.worker.gpus", "whole number"),
+    ("command: x\nroles: {worker: {gpus: 0.001}}", "roles.worker.gpus", "too little to be a share"),
     ("command: x\nroles: {worker: {gpus: .nan}}", "roles.worker.gpus", "out of range"),
     ("command: x\nroles: {worker: {gpus: .inf}}", "roles.worker.gpus", "out of range"),
     ("command: x\nroles: {}", "roles", "at least one"),

@@ -26,6 +26,7 @@ WRITABLE = ("file", "s3", "gs")
 """Schemes of the places where results and checkpoints can be stored."""
 _RESERVED_PREFIX = "OARLOCK_"
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
+LEAST_GPU_SHARE = 0.01
 _MAX_DEPTH = 20
 
 
@@ -175,6 +176,10 @@ def _role(name: roles.RoleName, role: jobfile.Role) -> None:
             f"{role.gpus} is neither a share of one GPU nor a whole number",
             path=f"{path}.gpus",
             hint="Write 0.5, 1 or 2.",
+        )
+    if 0 < role.gpus < LEAST_GPU_SHARE:
+        raise errors.InvalidInput(
+            f"{role.gpus:g} of a GPU is too little to be a share", path=f"{path}.gpus", hint="Write 0.01 or more."
         )
     for gpu_type in (role.gpu_type,) if isinstance(role.gpu_type, str) else role.gpu_type:
         _at(f"{path}.gpu_type", text, gpu_type)

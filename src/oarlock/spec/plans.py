@@ -194,7 +194,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler decided. A job is in one of these at most, `batches` excepted."""
+    """What the scheduler decided. A job is in one of these at most, `batches` excepted. `refusals` are in the order in
+    which the gangs were looked at: who is first is looked at first when something becomes free.
+    """
 
     launches: tuple[Launch, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
