@@ -176,7 +176,7 @@ def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
     )
     room = rooms.Room()
     for turn in range(300):
-        ask = plans.Ask(role="worker", count=3, min=3, max=3, amount=holdings.Resources(1000 + turn % 50, turn))
+        ask = plans.Ask(role="worker", count=3, min=3, max=3, amount=holdings.Resources(1000 * (turn % 7), turn))
         gang = plans.Gang(job=f"job{turn}", name="job", pool="default", asks=(ask,), submitted_at=0.0)
         claims = placement.place(gang, room) or ()
         running = plans.Running(gang=gang, holdings=claims, started_at=0.0)
