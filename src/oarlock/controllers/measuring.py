@@ -39,12 +39,16 @@ class Measuring:
         clock: Callable[[], float],
         report: batches.Report,
         period_s: float = PERIOD_S,
+        read_at_most: int = READ_AT_MOST,
+        written_at_most: int = WRITTEN_AT_MOST,
     ) -> None:
         self._store = store
         self._leading = leading
         self._clock = clock
         self._report = report
         self._period_s = period_s
+        self._read_at_most = read_at_most
+        self._written_at_most = written_at_most
         self._roster = rosters.Roster(store)
         self._known: dict[str, _Known] = {}
         self._due = 0.0
@@ -60,7 +64,7 @@ class Measuring:
         await self._roster.refresh()
         running = self._running()
         self._known = {job.id: self._known.get(job.id) or _Known() for job in running}
-        turn = sorted(self._known, key=lambda job_id: (self._known[job_id].read_at, job_id))[:READ_AT_MOST]
+        turn = sorted(self._known, key=lambda job_id: (self._known[job_id].read_at, job_id))[: self._read_at_most]
         await self._roster.reread(turn)
         for job_id in turn:
             if (job := self._roster.jobs.get(job_id)) is not None:
@@ -82,7 +86,7 @@ class Measuring:
         ]
         due.sort(key=lambda job_id: (self._known[job_id].written_at, job_id))
         told: list[tuple[str, events.AnyEvent]] = []
-        for job_id in due[:WRITTEN_AT_MOST]:
+        for job_id in due[: self._written_at_most]:
             known, job = self._known[job_id], self._roster.jobs.get(job_id)
             if job is not None and known.last is not None:
                 curve = samples.curve(job, known.last, known.new, known.losses)

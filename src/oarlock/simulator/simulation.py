@@ -135,7 +135,13 @@ class Simulation:
             self.store, backend, self._leading, Silent(), SETTINGS, clock=self.clock, report=self._report
         )
         self._measuring = measuring.Measuring(
-            self.store, self._leading, clock=self.clock, report=self._report, period_s=0.0
+            self.store,
+            self._leading,
+            clock=self.clock,
+            report=self._report,
+            period_s=0.0,
+            read_at_most=len(of.arrivals),
+            written_at_most=len(of.arrivals),
         )
         self._controllers: list[Controller] = [self._leading, self._inventory, self._scheduling, self._guardian]
 
@@ -247,9 +253,8 @@ class Simulation:
         return True
 
     async def _measure(self) -> None:
-        """Jobs report, and what they report becomes their curves, all of it at once: it is looked at in parts."""
-        told = await self.agents.report()
-        for _ in range(-(-told // measuring.WRITTEN_AT_MOST)):
+        """Jobs report, and what they report becomes their curves."""
+        if await self.agents.report():
             await self._measuring.tick()
 
     def _decide(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
