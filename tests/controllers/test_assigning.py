@@ -27,10 +27,10 @@ def job(text: str, **fields: object) -> jobs.Job:
 
 
 def told(
-    job: jobs.Job, role: str = "worker", index: int = 0, devices: tuple[int, ...] = (), node=None
+    job: jobs.Job, role: str = "worker", index: int = 0, devices: tuple[int, ...] = (), node=None, **more: int
 ) -> assignments.Assignment:
     task = attempts.Task(role=roles.RoleName(role), index=index, incarnation=2, ports=(20000, 20001), devices=devices)
-    return assigning.assignment(job, 3, task, node or machine("n0"), SETTINGS)
+    return assigning.assignment(job, 3, task, node or machine("n0"), SETTINGS, **more)
 
 
 def test_the_key_and_a_token_that_is_its_own() -> None:
@@ -106,10 +106,10 @@ def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:
 
 
 def test_whoever_shares_a_device_is_told_how_much_of_its_memory_is_its_own() -> None:
-    assert told(job("{roles: {worker: {gpus: 0.5}}}")).env["OARLOCK_GPU_FRACTION"] == "0.5"
-    assert told(job("{roles: {worker: {gpus: 0.3, nproc: 2}}}")).env["OARLOCK_GPU_FRACTION"] == "0.15"
-    for text in ("{}", "{roles: {worker: {gpus: 1}}}", "{roles: {worker: {gpus: 2}}}"):
-        assert "OARLOCK_GPU_FRACTION" not in told(job(text)).env
+    """By what it holds: a job that asked for a whole device may have been packed onto one with another."""
+    assert told(job("{}"), share_milli=500).env["OARLOCK_GPU_FRACTION"] == "0.5"
+    assert told(job("{roles: {worker: {nproc: 2}}}"), share_milli=300).env["OARLOCK_GPU_FRACTION"] == "0.15"
+    assert "OARLOCK_GPU_FRACTION" not in told(job("{roles: {worker: {gpus: 1}}}")).env
 
 
 def gang_of(one: jobs.Job, workers: int = 2) -> list[attempts.Task]:

@@ -63,7 +63,9 @@ def places(job: jobs.Job, number: int, sizes: dict[str, int] | None = None) -> t
             role=str(role),
             index=index,
             node="n0",
-            amount=holdings.Resources(1000),
+            amount=holdings.Resources(
+                quantities.cpus_milli(said.held_cpus), gpus=int(said.gpus), gpu_milli=round(said.gpus % 1 * 1000)
+            ),
             ports=(20000 + 10 * place + index,),
         )
         for place, (role, said) in enumerate(job.spec.roles.items())

@@ -36,9 +36,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assignment(
-    job: jobs.Job, attempt: int, task: attempts.Task, node: nodes.Node | None, settings: Settings
+    job: jobs.Job,
+    attempt: int,
+    task: attempts.Task,
+    node: nodes.Node | None,
+    settings: Settings,
+    *,
+    share_milli: int = 0,
 ) -> assignments.Assignment:
-    """The assignment of one incarnation. `node` is where it was placed, as far as it is still known."""
+    """The assignment of one incarnation. `node` is where it was placed, as far as it is still known; `share_milli` how
+    many thousandths of its device it holds, where it shares one.
+    """
     key = task.key(job.id, attempt)
     spec = job.spec
     return assignments.Assignment(
@@ -59,7 +67,7 @@ def assignment(
         helper=settings.helper,
         command=_HOLD if _holds_slots(spec, task.role) else spec.command,
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
-        env=_environment(job, attempt, task, settings),
+        env=_environment(job, attempt, task, settings, share_milli),
         path_env=job.shell,
         grace_s=quantities.seconds(spec.grace),
         orphan_timeout_s=settings.orphan_timeout_s,
@@ -104,15 +112,17 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
     return assignments.Upload("results", f"{place.rstrip('/')}/{task.name}")
 
 
-def _environment(job: jobs.Job, attempt: int, task: attempts.Task, settings: Settings) -> dict[str, str]:
+def _environment(
+    job: jobs.Job, attempt: int, task: attempts.Task, settings: Settings, share_milli: int
+) -> dict[str, str]:
     """The job's own variables, where and how often it is to keep checkpoints, its batch size where that is ours to
     decide, and how much of its device's memory each of its processes may take.
     """
     asked, role = job.spec.checkpoint, job.spec.roles[task.role]
     env = dict(job.spec.env)
     env["OARLOCK_JOB_NAME"] = job.name
-    if 0 < role.gpus < 1:
-        env["OARLOCK_GPU_FRACTION"] = f"{role.gpus / role.nproc:.4g}"
+    if share_milli:
+        env["OARLOCK_GPU_FRACTION"] = f"{share_milli / 1000 / role.nproc:.4g}"
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live

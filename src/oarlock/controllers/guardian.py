@@ -230,7 +230,14 @@ class Guardian:
             launches = [
                 backends.TaskLaunch(
                     key=key,
-                    assignment=assigning.assignment(job, action.attempt, task, known.get(task.node), self._settings),
+                    assignment=assigning.assignment(
+                        job,
+                        action.attempt,
+                        task,
+                        known.get(task.node),
+                        self._settings,
+                        share_milli=claims[task.role, task.index].amount.gpu_milli,
+                    ),
                     holding=claims[task.role, task.index],
                     limit=assigning.limit(job.spec, task.role, live.tasks if live is not None else ()),
                 )

@@ -28,6 +28,9 @@ from oarlock.store import port as stores
 
 Named = TypeVar("Named", nodes.Node, pools.Pool)
 
+READ_AT_ONCE = 500
+"""Jobs in one look at the store: others want to look, too."""
+
 REFUSAL_AGE_S = 30.0
 """A refusal that differs from the last one in its numbers only is written when that one is so old."""
 
@@ -104,7 +107,8 @@ class Scheduling:
 
     async def _read_progress(self) -> None:
         running = [job_id for job_id in self._roster.held if _processes(self._roster.jobs.get(job_id))]
-        await self._roster.reread(running)
+        for start in range(0, len(running), READ_AT_ONCE):
+            await self._roster.reread(running[start : start + READ_AT_ONCE])
         self._notice(running)
 
     def _notice(self, changed: Iterable[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import attempts, errors, holdings, jobs, quantities
+from oarlock.spec import attempts, errors, holdings, jobs
 
 
 def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
@@ -22,12 +22,9 @@ def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
         raise _no_gang(job, f"it has no role {next(iter(indexes))}")
 
 
-def served_s(job: jobs.Job, live: attempts.Attempt, now: float) -> float:
+def served_s(live: attempts.Attempt, now: float) -> float:
     """Device-seconds that the attempt has held by `now`; CPU-seconds where it holds no device."""
-    roles = [job.spec.roles[task.role] for task in live.tasks]
-    devices = sum(float(role.gpus) for role in roles)
-    held = devices or sum(quantities.cpus_milli(role.held_cpus) for role in roles) / 1000
-    return max(0.0, now - live.started_at) * held
+    return max(0.0, now - live.started_at) * (live.held.devices or live.held.cpus_milli / 1000)
 
 
 def as_asked(job: jobs.Job, live: attempts.Attempt) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from oarlock.lifecycle import blame, ends, settling, sizes, verdicts
-from oarlock.spec import attempts, events, intents, jobs, phases, roles
+from oarlock.spec import attempts, events, holdings, intents, jobs, phases, roles
 
 Intent = intents.Intent
 TaskPhase = phases.TaskPhase
@@ -89,6 +89,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         number=number,
         started_at=now,
         batch=event.batch,
+        held=sum((claim.amount for claim in event.holdings), holdings.Resources()),
         price_per_h=event.price_per_h,
         restore_step=None if last is None else _best(last.checkpoint_step, last.restore_step),
         tasks=tuple(

@@ -63,7 +63,7 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
         reason=_reason(job, phase, verdict, restart=job.restarts + spent),
         restarts=job.restarts + spent,
         processed_s=job.processed_s + _processed_s(live, now),
-        served_s=job.served_s + sizes.served_s(job, live, now),
+        served_s=job.served_s + sizes.served_s(live, now),
         cost=job.cost + ended.cost_at(now),
         stopped_at=now if for_others else job.stopped_at,
         lasts_s=_lasts_s(job, live),

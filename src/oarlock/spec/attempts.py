@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from oarlock.spec import curves, phases, roles
+from oarlock.spec import curves, holdings, phases, roles
 
 
 class Cause(StrEnum):
@@ -165,6 +165,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
     checkpoint_at: float | None = None  # when that became visible
     batch: curves.Batch | None = None  # its batch size, where that was decided with its place
+    held: holdings.Resources = holdings.Resources()  # by all its tasks together
     price_per_h: float = 0.0  # of all that it holds, at the prices of when it began
 
     def cost_at(self, now: float) -> float:
