@@ -20,9 +20,9 @@ async def ask(rig: rigs.Rig, path: str, who: str = "ann") -> Any:
     return answer.json()
 
 
-async def fill(rig: rigs.Rig, name: str, gpus: int, **spec: Any) -> jobs.Job:
+async def fill(rig: rigs.Rig, name: str, gpus: int, who: str = "ann", **spec: Any) -> jobs.Job:
     """A job that runs and holds so many of the node's two GPUs."""
-    job = await rig.submit(name=name, **spec)
+    job = await rig.submit(who, name=name, **spec)
     claim = holdings.Holding(
         job=job.id,
         attempt=1,
@@ -104,6 +104,15 @@ async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) ->
     assert found["lines"][2] == "It should start in about 9 min. Nobody else waits."
     other = await rig.submit("bob", name="bobs", roles={"worker": {"gpus": 2}})
     assert (await ask(rig, f"{other.id}/why", "bob"))["forecast"]["start"] is None, "of `next` nothing is known"
+
+
+async def test_another_s_jobs_of_the_name_tell_nothing(rig: rigs.Rig) -> None:
+    job = await fill(rig, "train", 2)
+    rig.clock.now += 600
+    await finish(rig, job)
+    await fill(rig, "train", 2, "bob")
+    await rig.submit(name="next", roles={"worker": {"gpus": 2}})
+    assert (await ask(rig, "next/why"))["forecast"]["start"] is None
 
 
 async def finish(rig: rigs.Rig, job: jobs.Job) -> None:

@@ -150,6 +150,17 @@ def test_who_is_stopped_for_another_waits_again_and_who_waits_for_that_is_told()
     assert later["urgent"].start == found.start
 
 
+def test_who_was_stopped_comes_back_before_who_is_less_important() -> None:
+    """`urgent` takes the place of `low` for five minutes; `last` has its turn when `low` has ended after all."""
+    wait = (gang("urgent", gpus=4, priority=90, lasts_s=300.0), gang("last", gpus=4, priority=10, submitted_at=1.0))
+    run = (running("low", "a", 4, end=NOW + 5000),)
+    found = forecasting.forecasts(
+        snapshot(node("a"), run=run, wait=wait, rules=plans.Rules(policy="priority")), NOW, still
+    )
+    assert found["urgent"].start == NOW + forecasting.STOPPING_S
+    assert found["last"].start == pytest.approx(NOW + 5000 + 300 + forecasting.STOPPING_S, rel=0.1)
+
+
 def test_a_back_off_is_waited_for() -> None:
     found = asked(snapshot(node("a")), gang(gpus=1, not_before=NOW + 20))
     assert found.when is plans.When.LATER

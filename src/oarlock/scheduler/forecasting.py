@@ -140,10 +140,8 @@ def _never(refusal: refusals.Refusal | None) -> bool:
 
 def _queue(snapshot: plans.Snapshot, first: plans.Plan) -> list[str]:
     """Those that wait on, in the order in which the plan looked at them."""
-    ahead = {job: refusal.ahead for job, refusal in first.refusals.items()}
-    waiting = [gang for gang in snapshot.waiting if gang.job in ahead and not _never(first.refusals[gang.job])]
-    waiting.sort(key=lambda gang: (ahead[gang.job], -gang.priority, gang.submitted_at, gang.job))
-    return [gang.job for gang in waiting]
+    waiting = {gang.job for gang in snapshot.waiting}
+    return [job for job, refusal in first.refusals.items() if job in waiting and not _never(refusal)]
 
 
 # The verdicts

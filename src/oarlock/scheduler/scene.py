@@ -94,10 +94,6 @@ class Scene:
             self._holders[key] = _holders(self.snapshot, resource, cards)
         return self._holders[key]
 
-    def telling(self, place: int) -> bool:
-        """Whether more is worked out for whoever is at this place in the queue, from 1."""
-        return not self.terse and place <= REFRESHED
-
     def detailed(self) -> bool:
         """Whether there is still time to try things out for one more gang."""
         self._detailed += 1
