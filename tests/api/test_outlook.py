@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import msgspec
@@ -141,6 +143,41 @@ async def test_one_forecast_is_made_of_one_state(rig: rigs.Rig, monkeypatch: pyt
     await rig.submit(name="more", roles={"worker": {"gpus": 2}})
     assert (await ask(rig, "more/why"))["forecast"]["position"] == 6
     assert made == 2, "a line was written since"
+
+
+async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster of ten thousand nodes: what was written down last is told, and one forecast serves for a while."""
+    made = 0
+    go_on = threading.Event()
+    real = forecasting.forecasts
+
+    def slow(*given: Any) -> Any:
+        nonlocal made
+        made += 1
+        assert go_on.wait(20)
+        return real(*given)
+
+    monkeypatch.setattr(forecasting, "forecasts", slow)
+    monkeypatch.setattr(forecaster, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(forecaster, "SLOW_S", 0.01)
+    await fill(rig, "big", 2)
+    job = await rig.submit(name="digits", roles={"worker": {"gpus": 2}})
+    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="It needs 2 GPUs; 0 of 2 are free.")
+    await rig.happen(job.id, events.Refused(refusal=refusal))
+    for _ in range(2):
+        lines = (await ask(rig, "digits/why"))["lines"]
+        assert "It needs 2 GPUs; 0 of 2 are free." in lines[0]
+        assert lines[2] == forecasting.UNCOMPUTED
+    go_on.set()
+    for _ in range(1000):
+        if (await ask(rig, "digits/why"))["lines"][2] != forecasting.UNCOMPUTED:
+            break
+        await asyncio.sleep(0.01)
+    await rig.happen(job.id, events.Refused(refusal=msgspec.structs.replace(refusal, message="again")))
+    assert (await ask(rig, "digits/why"))["forecast"]["position"] == 1
+    assert made == 1, "though lines are written meanwhile"
 
 
 async def test_plan_asks_the_same_scheduler_with_one_more(rig: rigs.Rig) -> None:

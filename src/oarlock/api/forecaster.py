@@ -2,7 +2,7 @@
 
 The scheduler's forecast answers for all jobs that wait at once, and takes up to a quarter of a second; so a hundred who
 ask `why` at one moment cost as much as one. It is made in a thread, and kept for `KEPT_S`, while no line is written to
-the event log.
+the event log. At ten thousand nodes a single plan takes longer than all of that: there nobody is kept waiting for it.
 
 Where nobody has said how long a job lasts, by its progress or otherwise, earlier jobs of the same name and owner that
 completed are asked: the median of what the last few took.
@@ -23,6 +23,13 @@ from oarlock.spec import holdings, jobs, phases, plans, refusals
 from oarlock.store import port as stores
 
 KEPT_S = 2.0
+KEPT_TIMES = 10
+"""One that took long is kept for so many times as long, though lines be written: a large cluster writes them always."""
+
+SLOW_S = 1.0
+PATIENCE_S = 2.0
+"""So long somebody who asks is kept waiting for it. It is made all the same, for whoever asks next."""
+
 HISTORY_KEPT_S = 10.0
 HISTORY_JOBS = 5
 HISTORY_NAMES = 100
@@ -43,29 +50,36 @@ class Told(msgspec.Struct, frozen=True):
     look: Look
     at: float
     made_at: float  # monotonic
+    took_s: float
     forecasts: dict[str, plans.Forecast]
 
 
 class Forecaster:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._lock = asyncio.Lock()
         self._told: Told | None = None
+        self._making: asyncio.Task[Told] | None = None
         self._history: dict[tuple[str, str], tuple[float, float | None]] = {}
 
     async def of(
         self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job
     ) -> plans.Forecast | None:
         """The forecast of a job that waits, with the smallest change that would start it; None where it does not wait
-        any more.
+        any more. Where the cluster is so large that one plan takes longer than anybody waits, what was told last.
         """
-        async with self._lock:
+        for _ in range(2):  # the one under way may have begun before the job was there
             told = await self._fresh(access, rules, now)
-        forecast = told.forecasts.get(job.id)
-        gang = next((gang for gang in told.look.snapshot.waiting if gang.job == job.id), None)
-        if forecast is None or gang is None:
-            return None
-        return await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+            if told is None:
+                return _untold(job)
+            gang = next((gang for gang in told.look.snapshot.waiting if gang.job == job.id), None)
+            if gang is not None:
+                forecast = told.forecasts[job.id]
+                slow = told.took_s > SLOW_S
+                return forecast if slow else await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+            if told.took_s > SLOW_S:
+                return _untold(job)
+            self._told = None
+        return None
 
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """The forecast of a job that nobody has submitted yet."""
@@ -77,14 +91,27 @@ class Forecaster:
         forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
-    async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
+    async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
+        """The forecast of the present state, or one that is as good; None where it is still being made."""
         told = self._told
-        young = told is not None and self._monotonic() - told.made_at < KEPT_S
-        if told is not None and young and await access.shared(lambda view: view.last_seq()) == told.look.seq:
+        young = told is not None and self._monotonic() - told.made_at < max(KEPT_S, KEPT_TIMES * told.took_s)
+        if told is not None and young and (told.took_s > SLOW_S or await self._still(access, told)):
             return told
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make(access, rules, now))
+        making = self._making
+        await asyncio.wait({making}, timeout=PATIENCE_S)
+        return making.result() if making.done() else None
+
+    async def _still(self, access: authorisation.Access, told: Told) -> bool:
+        """Whether nothing was written since."""
+        return await access.shared(lambda view: view.last_seq()) == told.look.seq
+
+    async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
         look = await access.shared(lambda view: self._look(view, rules))
-        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, self._spent(), look.bounded)
-        self._told = Told(look, now, self._monotonic(), found)
+        spent = self._spent()
+        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, spent, look.bounded)
+        self._told = Told(look, now, self._monotonic(), spent(), found)
         return self._told
 
     async def _with_remedy(
@@ -154,6 +181,12 @@ class Forecaster:
         which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
         took = [job.processed_s for job in view.jobs(which) if job.processed_s > 0]
         return statistics.median(took) if took else None
+
+
+def _untold(job: jobs.Job) -> plans.Forecast:
+    """What the scheduler wrote down last, without a time."""
+    message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
+    return plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasting.UNCOMPUTED)
 
 
 def waits(job: jobs.Job) -> bool:

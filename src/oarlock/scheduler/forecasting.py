@@ -35,6 +35,8 @@ BUDGET_S = 0.25
 EARLIEST_S = 0.17
 """Of the budget, what the run for the earliest starts may take."""
 
+UNCOMPUTED = f"When was not worked out: that takes more than {BUDGET_S * 1000:.0f} ms."
+
 CLOSE = ((0.0, 1 / 32), (0.06, 1 / 16), (0.12, 1 / 8))
 """From when on (seconds of the budget spent) which part of the time since the beginning is no difference."""
 
@@ -201,7 +203,7 @@ def _expected(start: Start | None, latest: float | None, endless: list[str], res
     if rest is Open.BEYOND:
         return f"It should start later than in {wording.about(HORIZON_S)}."
     if rest is Open.UNCOMPUTED:
-        return f"When was not worked out: that takes more than {BUDGET_S * 1000:.0f} ms."
+        return UNCOMPUTED
     if rest is Open.DEEP:
         return f"When was not worked out: more than {DEPTH} are before it."
     if endless:
