@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.simulator import published, scenes
 
-from oarlock.simulator import faults, outcome, workload
+from oarlock.simulator import faults, outcome, simulation, workload
 from oarlock.spec import errors
 
 FAULTS = faults.Faults(node_mtbf_s=7200, node_mttr_s=900, node_gone_s=120, job_mtbf_s=9000, launch_failures=0.03)
@@ -109,6 +109,17 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
 
     assert encoded(5) == encoded(5)
     assert encoded(5) != encoded(6)
+
+
+def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long simulations drop lines of the log, and jobs that have ended, as they go."""
+    whole = scenes.run(crowd(), "4x4", faults=FAULTS, seed=5)
+    monkeypatch.setattr(simulation, "KEPT_RECORDS", 50)
+    sim = scenes.prepared(crowd(), "4x4", faults=FAULTS, seed=5)
+    assert asyncio.run(sim.run()).outcome == whole
+    with pytest.raises(errors.Gone):
+        asyncio.run(sim.store.read(lambda view: view.records(0)))
+    assert asyncio.run(sim.store.read(lambda view: view.job("j000"))) is None
 
 
 def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -153,6 +153,14 @@ def test_draws_are_repeated_and_one_property_does_not_move_another(tmp_path: Pat
     assert [one.at for one in first] != [one.at for one in reseeded]
 
 
+def test_properties_are_drawn_apart(tmp_path: Path) -> None:
+    """Two properties with the same distribution are not the same numbers."""
+    same = "{uniform: {least: 1, most: 60}}"
+    text = f"jobs: [{{name: j, count: 40, lasts: {same}, gpus: {same}}}]"
+    found = case(text, tmp_path, "").workload.arrivals
+    assert sum(round(one.does.total) == one.spec.roles["worker"].count for one in found) < 10
+
+
 @pytest.mark.parametrize(
     ("raw", "mean", "deviation"),
     [
