@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from oarlock import train
+from oarlock.train.strategies import allreduce
 
 
 class Interrupt(train.Hook):
@@ -170,7 +171,9 @@ def adapt(folder: Path, *, change: dict[int, str], total_steps: int | None = Non
                 report = Path(os.environ["OARLOCK_REPORT"])
                 (report / "batch.json~").write_text(change[session.step])
                 (report / "batch.json~").rename(report / "batch.json")
+    exchanges = strategy.exchanges if (strategy := allreduce.strategy_of(model)) else 0
     kept = {"model": model.state_dict(), "seen": seen, "batch": (session.batch.local, session.batch.accumulate)}
+    kept["exchanges"] = exchanges
     torch.save({**kept, "gain": session.gain, "total": session.total_steps}, folder / f"adapted-{world.rank}.pt")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,7 @@ def test_parts_of_a_step_are_worth_the_whole(tmp_path: Path) -> None:
     assert len(parts["seen"]) == 2 * len(whole["seen"]) == 20
     for name, weights in whole["model"].items():
         assert torch.allclose(weights, parts["model"][name], atol=1e-5), name
+    assert whole["exchanges"] == parts["exchanges"] == 10, "one for each step, however many parts it has"
 
 
 def adapt_ten(folder: Path) -> None:
@@ -192,6 +194,8 @@ def test_a_change_is_taken_up_at_the_same_step_and_no_example_is_lost(tmp_path: 
     assert {size for _, size in sizes[0]} == {8, 4}
     for rank in ranks:
         assert rank["total"] == rank["seen"][-1][0]
+    taken = sum(len(which) for rank in ranks for _, _, which in rank["seen"])
+    assert 4 * (96 - 16) <= taken <= 4 * 96 + 24, "four epochs, and what the last step takes of the next"
     for name, weights in ranks[0]["model"].items():
         assert torch.equal(weights, ranks[1]["model"][name]), name
     for epoch in (0, 1):
@@ -219,6 +223,33 @@ def test_what_a_larger_batch_is_worth(
     with train.Session(batches=batches, adapt=True) as session:
         session._noise = scale
         assert session.gain == pytest.approx(gain, rel=1e-3)
+
+
+def test_another_batch_size_in_the_middle_of_an_epoch_loses_no_example() -> None:
+    batches = train.Batches((torch.arange(100),), 10, seed=2)
+    seen = [next(batches)[0] for _ in range(3)]
+    batches.resize(7)
+    seen += [next(batches)[0] for _ in range(10)]
+    assert [len(each) for each in seen] == [10] * 3 + [7] * 10
+    assert sorted(torch.cat(seen).tolist()) == list(range(100))
+
+
+class Dawdling(train.Hook):
+    """Takes its time after each checkpoint."""
+
+    def after_checkpoint(self, session: train.Session, path: Path) -> None:
+        time.sleep(0.15)
+
+
+def test_what_saving_takes_is_no_part_of_a_step(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    options: dict[str, Any] = {"checkpoints": tmp_path, "every_steps": 1, "total_steps": 12, "hooks": [Dawdling()]}
+    with train.Session(model=model, **options) as session:
+        for _ in session.steps():
+            pass
+        steps, seconds, _ = session._pace.total
+    assert steps == 12 - pace.WARM_UP_STEPS
+    assert seconds < steps * 0.15
 
 
 def test_a_batch_too_large_for_its_data_is_as_large_as_they_are() -> None:

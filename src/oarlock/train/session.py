@@ -247,6 +247,7 @@ class Session:
             self._reports.event("stopping", step=self.step)
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
+            self._pace.anew()
 
     def _end_pace(self) -> None:
         """Of a gang whose exchanges are ours it is known how long each step waited; a step without one is a part."""
@@ -320,7 +321,6 @@ class Session:
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
         saved = self._checkpoints.save(self.step, shared, own, meta)
         self._saved_at = monotonic()
-        self._pace.anew()
         if saved is None:
             return
         self._saved_step = self.step
