@@ -191,6 +191,8 @@ def test_a_change_is_taken_up_at_the_same_step_and_no_example_is_lost(tmp_path: 
     sizes = [[(step, len(which)) for step, _, which in rank["seen"]] for rank in ranks]
     assert sizes[0] == sizes[1], "in step"
     assert [rank["batch"] for rank in ranks] == [(4, 3)] * 2
+    said = (tmp_path / "rank-0.txt").read_text()
+    assert said.count("on a step takes 4 examples 3 times") == 1, "however many exchanges tell it"
     assert {size for _, size in sizes[0]} == {8, 4}
     for rank in ranks:
         assert rank["total"] == rank["seen"][-1][0]

@@ -241,7 +241,7 @@ class Session:
         self._end_pace()
         self._stop = decision.stop
         self._noise = decision.noise or self._noise
-        if decision.batch:
+        if decision.batch and Batch.of(decision.batch) != self._taken:  # exchanges overlap: it may come twice
             self._take_batch(Batch.of(decision.batch))
         if self._stop == agreement.STOP and self._reports:
             self._reports.event("stopping", step=self.step)
