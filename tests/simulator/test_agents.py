@@ -131,3 +131,13 @@ def test_a_lost_end_is_not_waited_for_longer_than_was_said() -> None:
     assert found.over <= 1000.0
     assert found.stories[0].ended is None
     assert found.spans[0].end == found.over
+
+
+def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
+    found = scenes.run([scenes.job("a", 0.0, 1000.0, gpus=2), scenes.job("b", 1.0, 1000.0)], "1x2", until_s=250.0)
+    assert found.over == 250.0
+    assert [(span.job, span.start, span.end, span.useful) for span in found.spans] == [("a", 0.0, 250.0, (0.0, 250.0))]
+    assert [(one.job, one.advanced_device_s, one.waited_s) for one in found.stories] == [
+        ("a", 500.0, 0.0),
+        ("b", 0.0, 249.0),
+    ]

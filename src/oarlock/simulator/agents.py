@@ -107,10 +107,12 @@ class Agents:
         self.works[job_id] = of
 
     def forget(self, job_id: str) -> work.Work:
-        """The job has ended, or the simulation has: what came of it."""
+        """The job has ended, or the simulation has, in the midst of its work: what came of it up to now."""
         self._crews.pop(job_id, None)
         self._fails_at.pop(job_id, None)
-        return self.works.pop(job_id)
+        did = self.works.pop(job_id)
+        did.stop(self._clock(), gracefully=True)
+        return did
 
     def next_at(self) -> float:
         """When the next process is to end by itself."""

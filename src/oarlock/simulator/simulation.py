@@ -164,7 +164,10 @@ class Simulation:
         await self._turns()
         while not self._is_over():
             at = self._next_at()
-            if at == math.inf or at > ORIGIN_S + self.settings.until_s:
+            if at > ORIGIN_S + self.settings.until_s:
+                self.now = ORIGIN_S + self.settings.until_s
+                break
+            if at == math.inf:
                 break
             self.now = max(self.now, at)
             await self._happen()
