@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 
@@ -60,16 +59,12 @@ def _tried(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: i
     most = max(batch.size, batch.max or batch.size)
     best = 0.0
     for local in range(batch.local_min, (batch.local_max or most) + 1):
-        for parts in itertools.count(1):
+        for parts in range(1, most // (devices * local) + 1):
             total = devices * local * parts
-            if total < batch.size:
+            if total < batch.size or total > most:
                 continue
-            if total > most and (local - 1) * parts * devices >= batch.size and local > batch.local_min:
-                break  # only as much over the most as it takes to come from below the least
             if devices == 1 and parts == 1 and total > batch.size:
                 continue
-            if total > most and total - batch.size >= devices * parts:
-                break
             seconds = (parts - 1) * (model.compute_s + model.compute_per_example_s * local)
             grad_s = model.compute_s + model.compute_per_example_s * local
             sync_s = evaluating.sync_s(model, nodes, devices)
@@ -77,8 +72,6 @@ def _tried(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: i
             noise = model.noise or 0.0
             efficiency = (noise + batch.size) / (noise + total)
             best = max(best, total / seconds * efficiency)
-            if total >= most:
-                break
     return best
 
 
@@ -108,16 +101,16 @@ def test_the_best_batch_is_the_best_of_all_within_two_per_cent() -> None:
         shape = Shape(max(1, devices // 4), devices)
         curve = curves.Curve(model=model)
         found, tried = evaluating.rate(curve, batch, shape), _tried(model, batch, *shape[:2])
-        if batch.local_min * devices > (batch.max or batch.size) or (tried == 0 and found == 0):
+        if batch.local_min * devices > (batch.max or batch.size):
             assert found == 0
             continue
-        compared += 1
-        assert found == pytest.approx(tried, rel=0.02) or found > tried, (model, batch, shape)
+        compared += tried > 0  # else no batch is just within the limits, and the nearest below them is taken
+        assert found > 0.98 * tried, (model, batch, shape)
         chosen = evaluating.best_batch(curve, batch, shape)
         assert chosen is not None
         total = chosen.local * chosen.accumulate * devices
-        assert batch.size <= total
-        assert total <= max(batch.max or 0, batch.size + devices * chosen.accumulate)
+        assert total <= (batch.max or batch.size)
+        assert batch.size <= total or total + devices * chosen.accumulate > (batch.max or batch.size)
         assert batch.local_min <= chosen.local <= max(batch.local_max or total, batch.local_min)
     assert compared > 200
 

@@ -198,12 +198,13 @@ def _best(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: in
         return 0.0, None
     first = max(1, math.ceil(batch.size / (devices * local_max)))
     best: tuple[float, curves.Batch | None] = (0.0, None)
-    for parts in range(first, max(first, math.ceil(most / (devices * batch.local_min))) + 1):
-        low = max(batch.local_min, math.ceil(batch.size / (devices * parts)))
+    for parts in range(first, max(first, most // (devices * batch.local_min)) + 1):
         high = min(local_max, most // (devices * parts))
+        if high < batch.local_min:
+            break
+        low = min(high, max(batch.local_min, math.ceil(batch.size / (devices * parts))))
         if devices == 1 and parts == 1:
             high = low  # one part on one device is a batch of which the noise cannot be told: it is not enlarged so
-        high = max(low, high)
         at_once = _best_part(model, nodes, devices, parts, low, high)
         found = _goodput(model, batch.size, nodes, devices, at_once, parts)
         if found > best[0]:
