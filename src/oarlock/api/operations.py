@@ -54,7 +54,7 @@ def _count(view: stores.View) -> Counted:
         jobs=view.count(),
         epoch=leader.epoch if leader is not None else 0,
         seq=view.last_seq(),
-        devices=sum(len(holding.devices) for holding in view.holdings()),
+        devices=len({(holding.node, device) for holding in view.holdings() for device in holding.devices}),
     )
 
 

@@ -47,7 +47,7 @@ def _row(view: answers.NodeView, names: dict[str, str]) -> list[str]:
         "ready" if node.ready else node.reason or "not ready",
         f"{held.cpus_milli / 1000:g}/{node.capacity.cpus_milli / 1000:g}",
         memory,
-        f"{held.gpus}/{node.capacity.gpus}" if node.capacity.gpus else "",
+        f"{held.devices:g}/{node.capacity.gpus}" if node.capacity.gpus else "",
         ", ".join(types),
         ", ".join(holders),
     ]
