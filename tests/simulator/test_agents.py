@@ -141,3 +141,14 @@ def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
         ("a", 500.0, 0.0),
         ("b", 0.0, 249.0),
     ]
+
+
+def test_in_lockstep_everybody_waits_for_the_next_round() -> None:
+    """Rounds are at whole minutes: who comes at 10 s starts at 60 s, and what it leaves at 160 s is taken at 180 s."""
+    arrivals = [scenes.job("a", 10.0, 100.0), scenes.job("b", 20.0, 50.0), scenes.job("c", 400.0, 50.0)]
+    found = scenes.run(arrivals, "1x1", lockstep=True)
+    assert [(story.first_start, story.ended) for story in found.stories] == [
+        (60.0, 160.0),
+        (180.0, 230.0),
+        (420.0, 470.0),
+    ]

@@ -262,3 +262,12 @@ def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) 
     (arrival,) = case("jobs: [{name: a, lasts: 60, gpus: 3}]", tmp_path, "").workload.arrivals
     assert isinstance(arrival.does, physics.Scaled)
     assert arrival.does.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
+
+
+def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "simulator.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    for name in ("fifo", "las", "spread", "busy"):
+        found = case(text, tmp_path, name)
+        assert len(found.workload.arrivals) == 310
+    assert found.workload.arrivals[-1].at < 8 * 3600

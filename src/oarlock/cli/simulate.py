@@ -48,6 +48,7 @@ _BAR_CELLS = 30
 )
 @command.option("--ends-told/--ends-hidden", default=None, help="Whether jobs say how far they are.", section=PART)
 @command.option("--round", "round_", metavar="TIME", help="Between plans that touch who runs; 60 s.", section=RULES)
+@command.option("--lockstep/--no-lockstep", default=None, help="Plan on whole rounds alone.", section=RULES)
 @command.option("--restart", metavar="TIME", help="What each start of a gang costs; 30 s.", section=RULES)
 @command.option("--min-runtime", metavar="TIME", help="For which nobody is stopped; 120 s.", section=RULES)
 @command.option("--backfill/--no-backfill", default=None, help="Whether small gangs may go first.", section=RULES)
@@ -113,6 +114,7 @@ def _over(said: Mapping[str, Any]) -> scenario.Run:
         scale=said["scale"],
         nodes=said["nodes"],
         ends_told=said["ends_told"],
+        lockstep=said["lockstep"],
         freedom=None if said["freedom"] is None else recorded.Freedom(said["freedom"]),
     )
 

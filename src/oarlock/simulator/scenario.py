@@ -20,7 +20,7 @@ from oarlock.spec import errors, judging, nodes, plans, pools
 class Run(chances.Part, frozen=True):
     """What of the scenario is another in this run. `spec` is laid over every job's; `policies` are parameters of
     policies; `scale` is how many times as often the jobs come; `ends_told` whether they say how much they still have to
-    do.
+    do; `lockstep` makes plans on whole rounds alone.
     """
 
     policy: str | None = None
@@ -35,6 +35,7 @@ class Run(chances.Part, frozen=True):
     freedom: recorded.Freedom | None = None
     apart: bool | None = None
     ends_told: bool | None = None
+    lockstep: bool | None = None
 
 
 class Scenario(chances.Part, frozen=True):
@@ -115,6 +116,7 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
             {name: chances.number(value, f"faults.{name}") for name, value in of.faults.items()}, faults.Faults
         ),
         ends_told=run.ends_told is not False,
+        lockstep=run.lockstep is True,
         seed=of.seed,
         until_s=math.inf if of.until is None else chances.number(of.until, "until"),
     )

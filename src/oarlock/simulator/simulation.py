@@ -42,7 +42,10 @@ SETTINGS = assigning.Settings(server="http://127.0.0.1:1", task_secret=bytes(32)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`restart_s` is what each start of a gang costs before it advances. `until_s` ends the simulation, done or not."""
+    """`restart_s` is what each start of a gang costs before it advances. `until_s` ends the simulation, done or not.
+    `lockstep` plans on whole rounds alone, as the simulators that others have published do: who comes, and whatever is
+    freed, waits for the next one.
+    """
 
     name: str
     rules: plans.Rules = plans.Rules()
@@ -50,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_s: float | None = 600.0
     faults: faults.Faults = faults.Faults()
     ends_told: bool = True  # jobs say how many steps they still have to do
+    lockstep: bool = False
     seed: int = 0
     until_s: float = math.inf
 
@@ -117,6 +121,7 @@ class Simulation:
         self._machines = tuple(machines)
         self._heard: dict[str, tuple[int, int]] = {}
         self._world_changes = 0
+        self._overheard = False  # something happened since the last round, where plans are made on rounds alone
         self._nodes_changed = True
         backend = fake.Fake(self.world)
         self._leading = leading.Leading(self.store, holder="simulator", clock=self.clock, ttl_s=math.inf)
@@ -192,11 +197,23 @@ class Simulation:
         times = [self.agents.next_at(), self._strikes.next_at()]
         if self._arrived < len(self.workload.arrivals):
             times.append(ORIGIN_S + self.workload.arrivals[self._arrived].at)
-        woken: list[Controller] = [self._scheduling, self._guardian]
+        woken: list[Controller] = [self._guardian]
         if self._nodes_changed:
             woken.append(self._inventory)
         times += [at for one in woken if (at := one.wake_at()) is not None]
-        return min(times)
+        return min([*times, self._plan_at()])
+
+    def _plan_at(self) -> float:
+        """When the scheduler wants to be woken; on the next round where it plans on rounds alone."""
+        wake_at = self._scheduling.wake_at()
+        if not self.settings.lockstep:
+            return math.inf if wake_at is None else wake_at
+        if wake_at is None and not self._overheard:
+            return math.inf
+        round_s = self.settings.rules.round_s
+        number = math.ceil((max(self.now, wake_at or self.now) - ORIGIN_S) / round_s)
+        at = ORIGIN_S + number * round_s
+        return at if at > self.now else at + round_s
 
     async def _happen(self) -> None:
         """Arrivals, ends and faults of this instant."""
@@ -247,6 +264,10 @@ class Simulation:
             due, heard = due and self._nodes_changed, (0, 0)
         if not due and self._heard.get(controller.name) == heard:
             return False
+        if controller is self._scheduling:
+            self._overheard = self.settings.lockstep and (self.now - ORIGIN_S) % self.settings.rules.round_s != 0.0
+            if self._overheard:
+                return False
         self._heard[controller.name] = heard
         if controller is self._inventory:
             self._nodes_changed = False
