@@ -167,7 +167,7 @@ def test_what_does_not_fit_now_waits_and_says_why(shell: shells.Shell) -> None:
     shell.wait_phase("holder", "PROCESSING")
     shell.do("run", "--detach", "--name", "waiter", "--cpus", "1", "--", "true")
     waits = shell.wait_for("waiter", lambda job: job.get("refusal") is not None)
-    assert "holder holds" in waits["refusal"]["message"]
+    assert [holder["name"] for holder in waits["refusal"]["holders"]] == ["holder"]
     assert "holder" in shell.do("why", "waiter").stdout
     shell.do("cancel", "holder")
     shell.wait_phase("waiter", "COMPLETED")
