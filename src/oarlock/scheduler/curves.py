@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -118,6 +119,11 @@ def seen(curve: curves.Curve | None) -> int | None:
     if curve is None or not isinstance(curve.model, curves.Allreduce):
         return None
     return curve.model.seen
+
+
+def node_size(devices: Sequence[int]) -> int:
+    """The size of the nodes on which most devices are; `devices` of each node."""
+    return max(set(devices), key=lambda count: (count * devices.count(count), count), default=0) or 1
 
 
 def local(curve: curves.Curve) -> int:

@@ -50,10 +50,6 @@ device-seconds, beyond the first, has grown by the factor.
 """
 
 
-SETTLING_S = 300.0
-"""A gang that is being resized counts as if that were done; after so long it waits like any other."""
-
-
 class Form(NamedTuple):
     """What of a gang is divided: the tasks of one ask, in thousandths of a device (of a CPU, without devices)."""
 
@@ -73,7 +69,7 @@ def wishes(
 ) -> list[port.Wish]:
     known = _read(given)
     ranked = sorted(candidates, key=_rank)
-    division = _Division(_node(budget.node_devices), now, rules, known)
+    division = _Division(speeds.node_size(budget.node_devices), now, rules, known)
     divided = [(one, _form(one.gang)) for one in ranked]
     found: dict[str, port.Wish] = {}
     for cpus, whole in ((False, round(budget.amount.devices * 1000)), (True, budget.amount.cpus_milli)):
@@ -113,11 +109,6 @@ def _level(one: port.Candidate) -> float:
     return -one.gang.priority + (_turn(one) if one.gang.elastic else last) / 16
 
 
-def _node(devices: Sequence[int]) -> int:
-    """The size of the nodes on which most devices are."""
-    return max(set(devices), key=lambda count: (count * devices.count(count), count), default=0) or 1
-
-
 def _form(gang: plans.Gang) -> Form:
     """The tasks that are divided are those whose number may vary, workers before others; else the largest."""
     elastic = [place for place, ask in enumerate(gang.asks) if ask.min < ask.max]
@@ -148,7 +139,7 @@ class _Division:
         """In no order. `whole`: thousandths of devices, or of CPUs."""
         left = whole
         counted: list[tuple[port.Candidate, Form, int]] = []
-        had = {one.gang.job: self._had(one, form) for one, form in candidates}
+        had = {one.gang.job: one.had(self._now)[form.ask] for one, form in candidates}
         for stays in (True, False):  # what is held, then what is waited for, as far as it goes
             for one, form in candidates:
                 least = one.gang.asks[form.ask].min * form.unit
@@ -166,16 +157,6 @@ class _Division:
             bidder = bidders.get(one.gang.job)
             tasks = bidder.size // form.unit if bidder else None
             yield self._wish(one, form, tasks)
-
-    def _had(self, one: port.Candidate, form: Form) -> int:
-        """Tasks that it has, or is about to have."""
-        tasks = one.size[form.ask]
-        gang = one.gang
-        if tasks or not gang.destined or self._now - (gang.stopped_at or 0.0) > SETTLING_S:
-            return tasks
-        ask = gang.asks[form.ask]
-        tasks = sum(claim.role == ask.role for claim in gang.destined)
-        return tasks if ask.min <= tasks <= ask.max else 0
 
     def _bidder(self, one: port.Candidate, form: Form, had: int, share: float) -> dividing.Bidder:
         gang, ask = one.gang, one.gang.asks[form.ask]
@@ -251,7 +232,7 @@ class _Division:
         """`tasks` None: it is not divided; it waits for, or keeps, what its owner asked for."""
         gang = one.gang
         ask = gang.asks[form.ask]
-        had = self._had(one, form)
+        had = one.had(self._now)[form.ask]
         if tasks is None:
             tasks = had or ask.min
         size = tuple(tasks if place == form.ask else count for place, count in enumerate(one.asked))

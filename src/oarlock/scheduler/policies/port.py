@@ -15,6 +15,9 @@ import msgspec
 
 from oarlock.spec import curves, holdings, plans
 
+RESIZING_S = 300.0
+"""Whoever was stopped longer ago than that waits like everybody else."""
+
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A job that waits or runs. `served_s`: device-seconds that it has held up to now, all attempts together."""
@@ -29,6 +32,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         if self.running is None or self.running.stopping:
             return (0,) * len(self.gang.asks)
         return self.running.size
+
+    def had(self, now: float) -> plans.Size:
+        """What it has or, for a while after it was stopped for a resize or a move, what it is about to have."""
+        gang = self.gang
+        fresh = gang.stopped_at is not None and 0 <= now - gang.stopped_at <= RESIZING_S
+        if any(self.size) or not gang.destined or not (fresh or self.running is not None):
+            return self.size
+        size = tuple(sum(claim.role == ask.role for claim in gang.destined) for ask in gang.asks)
+        within = all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))
+        return size if within else self.size
 
     @property
     def asked(self) -> plans.Size:
