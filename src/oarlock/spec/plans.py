@@ -140,7 +140,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How a cluster wants to be scheduled: the server's settings."""
 
-    policy: str = "priority"  # of pools that name none; see `scheduler/policies`
+    policy: str = "goodput"  # of pools that name none; see `scheduler/policies`
     round_s: float = 60.0  # running gangs are stopped, resized and moved at most so often
     min_runtime_s: float = 120.0  # a gang that was started is not stopped for others earlier
     restart_s: float = 30.0  # what a restart is reckoned to cost
