@@ -129,7 +129,7 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             parameter = ""
         if not policy or not parameter:
-            raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.first=57600.")
+            raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.first_s=57600.")
     return found
 
 

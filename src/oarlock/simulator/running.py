@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import known
+from oarlock.scheduler.policies import known, port
 from oarlock.simulator import outcome, scenario, simulation
+from oarlock.spec import holdings, plans
 
 Watch = Callable[[str, int], simulation.Progress]
 """Asked at the beginning of each run, with its name and the number of its jobs; hears how far it is."""
@@ -17,10 +18,10 @@ Watch = Callable[[str, int], simulation.Progress]
 def results(
     of: scenario.Scenario, base: Path, over: scenario.Run, policies: Sequence[str], watch: Watch
 ) -> Iterator[outcome.Result]:
-    """Raises InvalidInput, before anything runs, for a policy that nobody knows."""
+    """Raises InvalidInput, before anything runs, for a policy that nobody knows, or a parameter that it has not."""
     titles = scenario.titles(of, policies)
     for _, name, policy in titles:
-        known.named(scenario.rules(of, name, policy, over).policy)
+        _check(scenario.rules(of, name, policy, over))
     for title, name, policy in titles:
         case = scenario.case(of, base, title, name, policy, over)
         progress = watch(title, len(case.workload.arrivals))
@@ -28,3 +29,9 @@ def results(
             case.workload, case.machines, case.settings, planning.plan, memo=planning.Memo(), progress=progress
         )
         yield asyncio.run(simulated.run())
+
+
+def _check(rules: plans.Rules) -> None:
+    for name in {rules.policy: None, **rules.policies}:
+        nothing = port.Budget(amount=holdings.Resources())
+        known.named(name).wishes((), nothing, 0.0, rules, rules.policies.get(name, {}))
