@@ -8,10 +8,10 @@ SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format bench soak clean
+.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Stamps: what is installed is looked at again only when what is asked for has changed.
 $(BIN)/python:
@@ -51,6 +51,9 @@ format: setup-dev  ## let ruff lay out and repair what it can
 
 bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 	$(BIN)/python -m bench $(ARGS)
+
+bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in large clusters (OARLOCK_DATA: recorded workloads)
+	$(BIN)/python -m bench policies placing $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

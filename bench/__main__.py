@@ -17,7 +17,20 @@ import time
 from rich import console as consoles
 from rich import table as tables
 
-from bench import commandline, drain, firstline, idle, install, lines, metrics, submits, table, training
+from bench import (
+    commandline,
+    drain,
+    firstline,
+    idle,
+    install,
+    lines,
+    metrics,
+    placing,
+    policies,
+    submits,
+    table,
+    training,
+)
 
 BENCHES = {
     "commandline": commandline.run,
@@ -30,11 +43,18 @@ BENCHES = {
     "metrics": metrics.run,
     "training": training.run,
 }
+SCHEDULER = {
+    "policies": policies.run,
+    "placing": placing.run,
+}
+"""By themselves, with `make bench-scheduler`."""
+
+ALL = BENCHES | SCHEDULER
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHES], metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("names", nargs="*", choices=[[], *ALL], metavar="NAME", help=", ".join(ALL))
     parser.add_argument("--save", action="store_true", help="put the figures into docs/benchmarks.md")
     options = parser.parse_args()
     console = consoles.Console(stderr=True)
@@ -44,7 +64,7 @@ def main() -> int:
         began = time.perf_counter()
         try:
             with console.status(f"{name} ..."):
-                rows += BENCHES[name]()
+                rows += ALL[name]()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # the others are still worth having
             failed.append(name)
             console.print(f"{name} failed: {error}", markup=False)

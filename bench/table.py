@@ -31,9 +31,13 @@ class Row:
 
     def cells(self) -> list[str]:
         sign = "≥" if self.at_least else "≤"
-        reach = "" if self.reach is None else f"{sign} {self.reach:g} {self.unit}".strip()
+        reach = "" if self.reach is None else f"{sign} {_number(self.reach)} {self.unit}".strip()
         verdict = {True: "yes", False: "**no**", None: ""}[self.reached]
-        return [self.what, f"{self.value:.3g} {self.unit}".strip(), reach, verdict, self.detail]
+        return [self.what, f"{_number(self.value)} {self.unit}".strip(), reach, verdict, self.detail]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def median(values: Sequence[float]) -> float:

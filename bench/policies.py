@@ -1,0 +1,96 @@
+"""How good the policies are: the recorded workloads that the field compares by, next to what was published with them.
+
+AdaptDL's workloads 1 to 4 (Pollux, OSDI '21): 160 jobs over 8 hours on 16 nodes of 4 GPUs, 60 s between plans that
+touch who runs, 30 s for each start of a gang; seconds of average completion. `goodput` sizes the gangs and chooses
+their batch sizes, as Pollux does; `las` and `gittins` leave both as the users gave them, as Tiresias does. Between two
+such plans a newcomer is placed where there is room; `whole rounds` forbids that, as the published simulator did.
+
+OARLOCK_DATA names the folder that has `adaptdl/` in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import table
+from oarlock.scheduler import planning
+from oarlock.scheduler.policies import known
+from oarlock.simulator import cluster, recorded, simulation
+from oarlock.spec import plans
+
+POLLUX = {1: 2089.0, 2: 3323.0, 3: 2189.0, 4: 2721.0}
+TIRESIAS = {1: 2474.0, 2: 5145.0, 3: 3876.0, 4: 3280.0}
+"""Published average completion by workload, seconds."""
+
+BETTER = 0.9
+"""What `las` and `gittins` are to reach of Tiresias."""
+
+RESTARTS = 3.0
+DECISION_MS = 10.0
+
+
+class Ran(NamedTuple):
+    completion_s: float
+    restarts: float
+    decision_ms: float
+
+
+def run() -> list[table.Row]:
+    data = os.environ.get("OARLOCK_DATA")
+    if not data:
+        raise RuntimeError("OARLOCK_DATA does not name the folder of the recorded workloads.")
+    rows = []
+    for policy, freedom, published in (
+        ("goodput", recorded.Freedom.ADAPTIVE, POLLUX),
+        ("las", recorded.Freedom.GIVEN, _better(TIRESIAS)),
+        ("gittins", recorded.Freedom.GIVEN, _better(TIRESIAS)),
+    ):
+        if policy in known.POLICIES:
+            rows += _rows(policy, freedom, published, Path(data))
+    return rows
+
+
+def _rows(policy: str, freedom: recorded.Freedom, published: dict[int, float], data: Path) -> list[table.Row]:
+    found = {number: simulated(policy, number, freedom, data) for number in published}
+    strict = {number: simulated(policy, number, freedom, data, lockstep=True) for number in published}
+    rows = [
+        table.Row(
+            "policies",
+            f"{policy}, workload {number}, average completion",
+            ran.completion_s,
+            "s",
+            published[number],
+            detail=f"{ran.restarts:.2f} restarts a job; {strict[number].completion_s:.0f} s in whole rounds",
+        )
+        for number, ran in found.items()
+    ]
+    most = max(ran.restarts for ran in found.values())
+    median = statistics.median(ran.decision_ms for ran in found.values())
+    return [
+        *rows,
+        table.Row("policies", f"{policy}, restarts a job in the worst workload", most, "", RESTARTS),
+        table.Row("policies", f"{policy}, decision time, median", median, "ms", DECISION_MS),
+    ]
+
+
+def simulated(policy: str, number: int, freedom: recorded.Freedom, data: Path, *, lockstep: bool = False) -> Ran:
+    of = recorded.read(recorded.Recorded(file=f"adaptdl/workloads/workload-{number}.csv"), data, freedom, 1.0)
+    settings = simulation.Settings(name=policy, rules=plans.Rules(policy=policy), lockstep=lockstep)
+    machines = cluster.machines(cluster.parse(["16x4"]))
+    sim = simulation.Simulation(of, machines, settings, planning.plan, memo=planning.Memo())
+    stories = asyncio.run(sim.run()).outcome.stories
+    if len(stories) != 160 or any(story.phase != "COMPLETED" for story in stories):
+        raise RuntimeError(f"Of workload {number} not every job was completed with {policy}.")
+    return Ran(
+        statistics.fmean(story.ended - story.arrived for story in stories),
+        statistics.fmean(max(0, story.starts - 1) for story in stories),
+        1000 * statistics.median(sim.decided_s),
+    )
+
+
+def _better(published: dict[int, float]) -> dict[int, float]:
+    return {number: BETTER * seconds for number, seconds in published.items()}
