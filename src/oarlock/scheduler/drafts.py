@@ -112,6 +112,13 @@ class Draft:
         self.ends.come(gang, claims, self.now, at_once=False)
         self.usage.add(gang, self.known.of(gang).amount(sizes_of(gang, claims)))
 
+    def withdraw(self, gang: plans.Gang, claims: Claims) -> None:
+        """What it was promised is as it was before."""
+        self.promises.withdraw(claims)
+        self.ends.gone(gang.job)
+        self.usage.add(gang, self.known.of(gang).amount(sizes_of(gang, claims)), -1)
+        self._misses.clear()
+
     def stop(self, cleared: preempting.Clearance, gang: plans.Gang) -> None:
         """These give way to `gang`."""
         for victim in cleared.victims:

@@ -122,17 +122,25 @@ def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[p
     )
 
 
-def stopping(gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0) -> refusals.Refusal:
-    """Its place is being cleared: it starts once these have saved a checkpoint and are gone."""
+def stopping(
+    gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0, kept: tuple[str, ...] = ()
+) -> refusals.Refusal:
+    """Its place is being cleared: it starts once these have saved a checkpoint and are gone. `kept`: on these nodes,
+    where that is done for its sake.
+    """
     needed = wording.needed(gang)
     others = tuple(_holder(one) for one in victims[:SHOWN_HOLDERS])
-    return _known(gang, Code.STOPPING, needed, {}, ahead, others) or refusals.Refusal(
+    known = _known(gang, Code.STOPPING, needed, {}, ahead, others)
+    if known is not None and known.kept == kept:
+        return known
+    return refusals.Refusal(
         code=Code.STOPPING,
         message=f"Its place is being cleared: {wording.named([one.name for one in victims]) or 'a job'} "
         f"{'is' if len(victims) < 2 else 'are'} being stopped.",
         needed=needed,
         holders=others,
         ahead=ahead,
+        kept=kept,
     )
 
 

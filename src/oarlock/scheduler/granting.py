@@ -15,11 +15,21 @@ Who was stopped only to go on elsewhere or at another size comes before all othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from oarlock.scheduler import drafts, explaining, growing, ordering, placement, preempting, profiles, reserving
+from oarlock.scheduler import (
+    drafts,
+    explaining,
+    growing,
+    ordering,
+    placement,
+    preempting,
+    profiles,
+    reserving,
+    resuming,
+)
 from oarlock.scheduler import usage as usages
 from oarlock.spec import curves, holdings, plans, refusals
 
@@ -51,9 +61,11 @@ class Granting:
         self._turns = order.turns
         self._deferred: dict[str, list[ordering.Turn]] = {}
         self._over: dict[str, usages.Over] = {}
-        self._seated: set[str] = set()
+        self._seated: dict[str, Claims] = {}  # where those go on that were stopped only for that
+        self._resumed: set[str] = set()  # those of them that start now
+        self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
-        self._hopeless: dict[tuple[str, int, plans.Size], float] = {}
+        self._hopeless: dict[tuple[str, int, plans.Size, bool], float] = {}
         self._tried = 0
         self._ahead = 0
         self._crowded = False  # somebody waits for room
@@ -61,15 +73,21 @@ class Granting:
     def plan(self) -> plans.Plan:
         for turn in self._all():
             self.draft.victims.learn(turn)
-        self._resume()
-        queue = {leaf: [turn for turn in turns if turn.sizing or not turn.runs] for leaf, turns in self._turns.items()}
-        for turn in ordering.by_need(queue, self.usage):
+        turns = sorted(self._all(), key=lambda turn: turn.candidate.arrival)
+        self._seated = resuming.destined(self.draft, turns)
+        self._resumed = {launch.job for launch in self.draft.launches}
+        self._promised = resuming.promised(self.draft, turns)
+        for turn in ordering.by_need(self._turns, self.usage, self._goes_on):
             self._grant(turn)
-        for turn in ordering.by_need(self._deferred, self.usage):
+        for turn in ordering.by_need(self._deferred, self.usage, lambda _: False):
             self._lend(turn)
         if self.draft.snapshot.reallocate and not self._crowded:
             growing.into_idle(self.draft, self._all())
         return self.draft.finished(self._batches())
+
+    def _goes_on(self, turn: ordering.Turn) -> bool:
+        """It runs as its owner asked, and nobody has taken its place in this plan."""
+        return turn.runs and not turn.sizing and turn.wish.job not in self.draft.preemptions
 
     def _all(self) -> Iterator[ordering.Turn]:
         return (turn for turns in self._turns.values() for turn in turns)
@@ -85,77 +103,64 @@ class Granting:
                     found[running.job] = batch
         return found
 
-    # Those that go on
-
-    def _resume(self) -> None:
-        """Who was stopped for a resize or a move gets the place that was meant for it, if that is (or will be) free."""
-        turns = [turn for turn in self._all() if turn.candidate.gang.destined and not turn.runs]
-        for turn in sorted(turns, key=lambda turn: turn.candidate.arrival):
-            gang = turn.candidate.gang
-            if not any(turn.wish.size) or self._backs_off(gang) or not self._is_fresh(turn):
-                continue
-            claims = tuple(msgspec.structs.replace(claim, attempt=0) for claim in gang.destined)
-            size = drafts.sizes_of(gang, claims)
-            amount = self.draft.known.of(gang).amount(size)
-            over = self.usage.over(gang, amount)
-            if not _may_have(gang, size) or (over is not None and over.kind is not usages.Kind.ENTITLEMENT):
-                continue
-            if turn.candidate.running is None and self.usage.fits_now(gang, amount) and self.draft.room.holds(claims):
-                self.draft.launch(turn, claims)
-                self._seated.add(gang.job)
-            elif self.draft.promises.later.holds(claims):
-                self._promise(turn, claims)
-                self._seated.add(gang.job)
-
-    def _is_fresh(self, turn: ordering.Turn) -> bool:
-        """A place that has been waiting for long is no place any more."""
-        if turn.candidate.running is not None:
-            return True
-        stopped_at = turn.candidate.gang.stopped_at
-        return stopped_at is not None and self.draft.now - stopped_at <= max(self.rules.restart_s, self.rules.round_s)
-
     # One after the other
 
     def _grant(self, turn: ordering.Turn) -> None:
         gang = turn.candidate.gang
-        if turn.runs:
+        if turn.runs and gang.job not in self.draft.preemptions:
             if self.draft.snapshot.reallocate:
                 self._clearances -= growing.as_wished(self.draft, turn, clear=self._clearances > 0)
             return
         if turn.candidate.running is None:
             self._ahead += 1
+        promised = self._promised.pop(gang.job, None)
+        if promised is not None:
+            self.draft.withdraw(gang, promised)
         if gang.job in self._seated:
+            self._say_stopping(turn, self._seated[gang.job])
+        if gang.job in self._seated or gang.job in self._resumed:
             return
         if self._backs_off(gang):
             self._refuse(turn, explaining.backing_off(gang))
         elif not any(turn.wish.size):
             self._refuse(turn, explaining.outranked(gang, turn.wish.reason, self._ahead - 1))
-        elif self.draft.heads and not self.rules.backfill:
+        elif promised is None and self.draft.heads and not self.rules.backfill:
             self._refuse(turn, explaining.behind(gang, self._first_head(), self._ahead - 1))
         else:
-            size, over = self._admitted(turn)
+            size, over = self._admitted(turn, promised=promised is not None)
             if size is not None:
-                self._seat(turn, size)
+                self._seat(turn, size, promised=promised is not None)
             elif over is not None and not self._clear(turn, self._least(turn)):
                 self._hold_off(turn, over)
 
-    def _admitted(self, turn: ordering.Turn) -> tuple[plans.Size | None, usages.Over | None]:
-        """The largest size within the bounds of its pools; None where not even its least is, and which one that is."""
+    def _admitted(self, turn: ordering.Turn, *, promised: bool) -> tuple[plans.Size | None, usages.Over | None]:
+        """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
+        one that was promised its place it is enough that no limit is exceeded.
+        """
         gang, most, least = turn.candidate.gang, turn.wish.size, self._least(turn)
         profile = self.draft.known.of(gang)
-        if self.usage.over(gang, profile.amount(most)) is None:
+
+        def over(size: plans.Size) -> usages.Over | None:
+            found = self.usage.over(gang, profile.amount(size))
+            soft = found is not None and (found.kind is usages.Kind.ENTITLEMENT or found.first is not None)
+            return None if promised and soft else found
+
+        if over(most) is None:
             return most, None
-        over = self.usage.over(gang, profile.amount(least))
-        if over is not None:
-            return None, over
+        if (found := over(least)) is not None:
+            return None, found
+        return self._largest(least, most, lambda size: over(size) is None), None
+
+    def _largest(self, least: plans.Size, most: plans.Size, fits: Callable[[plans.Size], bool]) -> plans.Size:
+        """Between these; `least` is known to fit, `most` not to."""
         low, high = 0, profiles.steps(least, most)
         while high - low > 1:
             middle = (low + high) // 2
-            if self.usage.over(gang, profile.amount(profiles.step(least, most, middle))) is None:
+            if fits(profiles.step(least, most, middle)):
                 low = middle
             else:
                 high = middle
-        return profiles.step(least, most, low), None
+        return profiles.step(least, most, low)
 
     def _least(self, turn: ordering.Turn) -> plans.Size:
         """Below this it is not started. A size that a policy has decided is right once others have given way, so it is
@@ -171,15 +176,16 @@ class Granting:
         if over.first is not None:
             self._refuse(turn, explaining.behind(gang, over.first, self._ahead - 1))
             return
-        if not self.usage.bound(gang, over).shadows:
-            reserving.shade(gang, draft.known.of(gang).least, over, self.usage, draft.ends, draft.known)
+        least = draft.known.of(gang).least
+        if not self.usage.bound(gang, over).shadows and self.usage.could_fit(gang, least):
+            reserving.shade(gang, least, over, self.usage, draft.ends, draft.known)
         if over.kind is usages.Kind.ENTITLEMENT and gang.preemptible:
             self._deferred.setdefault(gang.pool, []).append(turn)
             self._over[gang.job] = over
         self._refuse(turn, _WORDS[over.kind](gang, over, self._ahead - 1))
 
-    def _seat(self, turn: ordering.Turn, size: plans.Size) -> None:
-        """It is within its pools' bounds at `size`."""
+    def _seat(self, turn: ordering.Turn, size: plans.Size, *, promised: bool) -> None:
+        """It is within its pools' bounds at `size`. One that was promised a place has one again, now or later."""
         gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
         claims = draft.largest(gang, least, size)
         if claims is not None:
@@ -187,7 +193,7 @@ class Granting:
         elif draft.promises.later is not draft.room and (
             (claims := draft.largest(gang, least, size, later=True)) is not None
         ):
-            self._promise(turn, claims)
+            self._promise(turn, claims, cleared=promised)
         elif not self._clear(turn, size if turn.sizing else least):
             self._wait(turn, least)
 
@@ -205,10 +211,11 @@ class Granting:
         self.draft.launch(turn, claims, why)
         self.draft.refused.pop(turn.wish.job, None)
 
-    def _promise(self, turn: ordering.Turn, claims: Claims) -> None:
+    def _promise(self, turn: ordering.Turn, claims: Claims, *, cleared: bool = False) -> None:
+        """It comes once that is free. With `cleared` it is for its sake that it will be (see `resuming`)."""
         gang = turn.candidate.gang
         self.draft.promise(gang, claims)
-        self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), self._ahead - 1))
+        self._say_stopping(turn, claims, cleared=cleared)
 
     def _wait(self, turn: ordering.Turn, size: plans.Size) -> None:
         """It fits nowhere now: never, or later. The first of its kind has its place kept."""
@@ -254,60 +261,78 @@ class Granting:
         return explaining.reserved(gang, head.gang, head.at, self._ahead - 1, head.nodes)
 
     def _lend(self, turn: ordering.Turn) -> None:
-        """Beyond its entitlement, of what nobody entitled can use: only what is free, and to be given back."""
+        """Beyond its entitlement, of what nobody entitled can use: what is free, and to be given back. Where nobody
+        entitled waits for room, the first for whom there is none takes the place of those in its pool that rank lower.
+        """
         gang, draft = turn.candidate.gang, self.draft
         most, least, profile = turn.wish.size, self._least(turn), draft.known.of(gang)
-        low, high = -1, profiles.steps(least, most) + 1
-        while high - low > 1:  # the largest within the limits
-            middle = (low + high) // 2
-            over = self.usage.over(gang, profile.amount(profiles.step(least, most, middle)))
-            if over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None):
-                low = middle
-            else:
-                high = middle
-        if low >= 0 and (claims := draft.largest(gang, least, profiles.step(least, most, low))) is not None:
+
+        def lendable(size: plans.Size) -> bool:
+            over = self.usage.over(gang, profile.amount(size))
+            return over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None)
+
+        if not lendable(least):
+            return
+        size = most if lendable(most) else self._largest(least, most, lendable)
+        if (claims := draft.largest(gang, least, size)) is not None:
             self._take(turn, claims)
+        elif (claims := draft.largest(gang, least, size, later=True)) is not None:
+            self._promise(turn, claims)
+        elif self._crowded or not self._clear(turn, least, lent=True):
+            self._crowded = True
 
     # Others give way
 
-    def _clear(self, turn: ordering.Turn, size: plans.Size) -> bool:
-        """Move, shrink or stop others for it; False where that would not do, or is not to be done now."""
+    def _clear(self, turn: ordering.Turn, size: plans.Size, *, lent: bool = False) -> bool:
+        """Move, shrink or stop others for it; False where that would not do, or is not to be done now. With `lent` its
+        pool is beyond its entitlement, and may be as far beyond it afterwards.
+        """
         gang, draft = turn.candidate.gang, self.draft
         if turn.candidate.running is not None or self._clearances <= 0:
             return False
         profile, level = draft.known.of(gang), turn.wish.level
-        key = gang.pool, profile.shape, size
+        key = gang.pool, profile.shape, size, lent
         if key in self._hopeless and level >= self._hopeless[key]:
             return False
+        amount = profile.amount(size)
         need = preempting.Need(
-            gang, size, profile.amount(size), lambda freed: self.usage.over(gang, profile.amount(size), freed) is None
+            gang,
+            size,
+            amount,
+            lambda freed: self.usage.over(gang, amount, freed, lent=lent) is None,
+            tuple(draft.heads.values()),
         )
         draft.spare_enders()
         looked = False
-        for candidates in self._ways(turn, size):
+        for candidates in self._ways(turn, size, lent=lent):
             self._clearances -= bool(candidates) and not looked
             looked = looked or bool(candidates)
             cleared = preempting.clear(need, candidates, draft.promises.later, draft.victims.reshaped)
             if cleared is not None:
                 draft.stop(cleared, gang)
-                draft.promise(gang, cleared.claims)
-                self._refuse(turn, explaining.stopping(gang, [one.running.gang for one in cleared.victims]))
+                self._promise(turn, cleared.claims, cleared=True)
                 return True
         self._hopeless[key] = level
         return False
 
-    def _ways(self, turn: ordering.Turn, size: plans.Size) -> Iterator[list[preempting.Victim]]:
+    def _ways(self, turn: ordering.Turn, size: plans.Size, *, lent: bool) -> Iterator[list[preempting.Victim]]:
         """From what costs others least: moving them, shrinking them, stopping them."""
         gang, victims = turn.candidate.gang, self.draft.victims
         if gang.amount(size).fits(self.draft.promises.later.free()):
             yield victims.movable(gang, turn.wish.level)
-        shrinkable = victims.shrinkable(gang, turn.wish.level)
+        shrinkable = victims.shrinkable(gang, turn.wish.level, own=lent)
         yield shrinkable
-        whole = list(victims.killable(gang, self.draft.known.of(gang).amount(size), turn.wish.level))
+        amount = self.draft.known.of(gang).amount(size)
+        whole = list(victims.killable(gang, amount, turn.wish.level, own=lent))
         ended = {victim.job for victim in whole}
         yield [*(victim for victim in shrinkable if victim.job not in ended), *whole]
 
     # Words
+
+    def _say_stopping(self, turn: ordering.Turn, claims: Claims, *, cleared: bool = False) -> None:
+        gang = turn.candidate.gang
+        kept = tuple(dict.fromkeys(claim.node for claim in claims)) if cleared else ()
+        self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), self._ahead - 1, kept))
 
     def _refuse(self, turn: ordering.Turn, refusal: refusals.Refusal) -> None:
         if turn.candidate.running is None:
@@ -318,7 +343,3 @@ class Granting:
 
     def _first_head(self) -> plans.Gang:
         return next(iter(self.draft.heads.values())).gang
-
-
-def _may_have(gang: plans.Gang, size: plans.Size) -> bool:
-    return all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))

@@ -5,7 +5,7 @@ goes next.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from oarlock.scheduler import profiles
@@ -74,23 +74,33 @@ class Order:
         return job.gang.served_s + max(0.0, now - job.started_at) * self._profiled.held(job).weight
 
 
-def by_need(turns: Mapping[str, Sequence[Turn]], usage: usages.Usage) -> Iterator[Turn]:
+def by_need(turns: Mapping[str, Sequence[Turn]], usage: usages.Usage, passes: Callable[[Turn], bool]) -> Iterator[Turn]:
     """The leaf with the least of its entitlement first; of equal ones the one whose next gang came first. Whoever takes
-    from it counts in `usage` what it grants, so that the next turn is the right leaf's.
+    from it counts in `usage` what it grants, so that the next turn is the right leaf's. Who `passes` when its leaf has
+    come that far is left out.
     """
-    if len(turns) == 1:
-        yield from next(iter(turns.values()))
+    left = {leaf: (turn for turn in ones if not passes(turn)) for leaf, ones in turns.items()}
+    if len(left) == 1:
+        yield from left.popitem()[1]
         return
-    heap = [(usage.ratio(leaf), ones[0].candidate.arrival, leaf, 0) for leaf, ones in turns.items() if ones]
-    heapq.heapify(heap)
+    heap: list[tuple[float, tuple[float, str], str, Turn]] = []
+
+    def go_on(leaf: str) -> None:
+        turn = next(left[leaf], None)
+        if turn is not None:
+            heapq.heappush(heap, (usage.ratio(leaf), turn.candidate.arrival, leaf, turn))
+
+    for leaf in left:
+        go_on(leaf)
+    given_up = usage.given_up
     while heap:
-        _, _, leaf, place = heap[0]
-        yield turns[leaf][place]
-        place += 1
-        if place < len(turns[leaf]):
-            heapq.heapreplace(heap, (usage.ratio(leaf), turns[leaf][place].candidate.arrival, leaf, place))
-        else:
-            heapq.heappop(heap)
+        _, _, leaf, turn = heapq.heappop(heap)
+        yield turn
+        if usage.given_up != given_up:  # by whom does not matter here: all are looked at again
+            heap = [(usage.ratio(other), arrival, other, turn) for _, arrival, other, turn in heap]
+            heapq.heapify(heap)
+            given_up = usage.given_up
+        go_on(leaf)
 
 
 def budget(ready: Iterable[tuple[int, holdings.Resources]]) -> port.Budget:

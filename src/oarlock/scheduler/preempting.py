@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler import placement, profiles, trials, victims
+from oarlock.scheduler import placement, profiles, reserving, trials, victims
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.spec import holdings, plans
@@ -27,12 +27,16 @@ TRIED_BY_COST = 512
 
 
 class Need(NamedTuple):
-    """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone."""
+    """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone.
+
+    `first` are those who came before it, and for whom places are kept: what they can use they take.
+    """
 
     gang: plans.Gang
     size: plans.Size
     amount: profiles.Amount
     within: Callable[[Mapping[usages.Key, profiles.Amount]], bool]
+    first: Sequence[reserving.Kept] = ()
 
 
 class Clearance(NamedTuple):
@@ -138,20 +142,27 @@ class _Search:
 
     def _places(self, gone: Sequence[Victim]) -> list[Claims] | None:
         """Its own place, then those of victims that are placed again, the largest first."""
-        room, need = self._room, self._need
-        claims = placement.place(need.gang, room, need.size)
-        if claims is None:
-            return None
-        places, mark = [claims], room.mark()
-        staying = [victim for victim in gone if victim.stays]
-        for victim in sorted(staying, key=_largest_first):
-            room.take(places[-1])
-            to = placement.place(victim.running.gang, room, victim.running.size)
-            if to is None:
+        room, mark = self._room, self._room.mark()
+        staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
+        asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
+        places: list[Claims] = []
+        self._seat_first()
+        for gang, size in asked:
+            claims = placement.place(gang, room, size)
+            if claims is None:
                 break
-            places.append(to)
+            places.append(claims)
+            if len(asked) > 1:
+                room.take(claims)
         room.rollback(mark)
-        return places if len(places) == len(staying) + 1 else None
+        return places if len(places) == len(asked) else None
+
+    def _seat_first(self) -> None:
+        """Who came before takes what it can use; else its place is kept."""
+        for head in self._need.first:
+            self._room.give_back(head.later)
+            claims = placement.place(head.gang, self._room, head.size)
+            self._room.take(head.later if claims is None else claims)
 
 
 def _freed(gone: Iterable[Victim]) -> dict[usages.Key, profiles.Amount]:

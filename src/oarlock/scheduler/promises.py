@@ -89,6 +89,7 @@ class Promises:
         self.now = now
         self.later = later
         self._spare = Spare(claim for job in stopping for claim in job.holdings)
+        self._parts: dict[int, tuple[Claims, Claims]] = {}  # by the identity of what was promised: what is taken now
 
     @property
     def rooms(self) -> list[rooms.Room]:
@@ -108,4 +109,10 @@ class Promises:
         """They are somebody's, as soon as they are free."""
         self.later.take(claims)
         if self.later is not self.now:
-            self._spare.keep(claims, self.now)
+            self._parts[id(claims)] = claims, self._spare.keep(claims, self.now)
+
+    def withdraw(self, claims: Claims) -> None:
+        """They are nobody's again. (What was to come out of `Spare` does not go back there: others keep the more.)"""
+        self.later.give_back(claims)
+        if self.later is not self.now:
+            self.now.give_back(self._parts.pop(id(claims))[1])

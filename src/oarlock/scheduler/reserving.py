@@ -49,8 +49,9 @@ class Ends:
         return self._order
 
     def gone(self, job: str) -> None:
-        """This plan has decided its end."""
+        """This plan has decided its end, or withdrawn what it had promised."""
         self._gone.add(job)
+        self._come = [one for one in self._come if one.gang.job != job]
 
     def come(self, gang: plans.Gang, claims: Claims, now: float, *, at_once: bool) -> None:
         """This plan starts it (`at_once`), or has promised it a place: it ends too, some day."""
@@ -64,9 +65,15 @@ class Kept:
     """
 
     def __init__(
-        self, gang: plans.Gang, claims: Claims, enders: Sequence[plans.Running], promised: promises.Promises
+        self,
+        gang: plans.Gang,
+        size: plans.Size,
+        claims: Claims,
+        enders: Sequence[plans.Running],
+        promised: promises.Promises,
     ) -> None:
         self.gang = gang
+        self.size = size
         self.claims = claims
         self.enders = frozenset(job.gang.job for job in enders)
         self.at = at(enders)
@@ -96,6 +103,11 @@ class Kept:
             room.give_back(parts)
         self._parts.clear()
 
+    @property
+    def later(self) -> Claims:
+        """As `parts`, of what will be."""
+        return self._parts[-1] if self._parts else ()
+
     def lasts(self, gang: plans.Gang, now: float) -> bool:
         """Whether the place is not needed before `gang` is over, as its time-out promises."""
         return self.at is not None and gang.at_most_s is not None and now + gang.at_most_s <= self.at
@@ -118,7 +130,7 @@ def keep(
         return None
     nodes = {claim.node for claim in claims}
     enders = [job for job in order[:count] if not nodes.isdisjoint(known.held(job).nodes)]
-    return Kept(gang, claims, enders, promised), list(order[:count])
+    return Kept(gang, size, claims, enders, promised), list(order[:count])
 
 
 def shade(

@@ -28,6 +28,7 @@ SLACK = 1e-9
 """Entitlements are quotients: what exceeds one by less than this share of it is within it."""
 
 _UNITS = (1000, 1000, 1)
+INFINITE = float("inf")
 
 Counted = tuple[int, Amount]
 """How many gangs, and what they hold or want together."""
@@ -103,6 +104,7 @@ class Usage:
 
     def __init__(self, snapshot: plans.Snapshot, now: float, capacity: holdings.Resources, tally: Tally) -> None:
         self._now = now
+        self.given_up = 0  # how often anything was
         self.pools: dict[str, pools.Pool] = {pool.name: pool for pool in snapshot.pools}
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
@@ -125,6 +127,7 @@ class Usage:
 
     def add(self, gang: plans.Gang, amount: Amount, times: int = 1, *, now: bool = False) -> None:
         """It is to have this; with `now` it has it. `times` -1: it gives it up."""
+        self.given_up += times < 0
         for bound in self.bounds(gang):
             for place in range(3):
                 bound.due[place] += times * amount[place]
@@ -137,9 +140,11 @@ class Usage:
         """All that hold for it: the limits from its leaf up, its reservation, its entitlement."""
         return () if self.single else self._of((gang.pool, gang.preemptible))
 
-    def over(self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None) -> Over | None:
-        """The first bound that it would exceed, once what is `freed` is gone. Who takes the place of others in its leaf
-        may hold as much beyond the entitlement as they did.
+    def over(
+        self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None, *, lent: bool = False
+    ) -> Over | None:
+        """The first bound that it would exceed, once what is `freed` is gone. With `lent` the leaf may be beyond its
+        entitlement, as far as it is.
         """
         for bound in self.bounds(gang):
             for place, most in enumerate(bound.most):
@@ -148,12 +153,11 @@ class Usage:
                 used = bound.due[place]
                 if freed:
                     gone = self._gone(bound, place, freed)
-                    if gone and not bound.hard:
+                    if lent and not bound.hard:
                         most = max(most, used)
                     used -= gone
-                if used + amount[place] > most:
-                    return bound.over(place, used)
-                if bound.shadows and (first := self._shaded(bound, place, gang, amount)) is not None:
+                first = self._shaded(bound, place, gang, amount) if bound.shadows else None
+                if first is not None or used + amount[place] > most:
                     return bound.over(place, used, first)
         return None
 
@@ -190,6 +194,14 @@ class Usage:
     def bound(self, gang: plans.Gang, over: Over) -> Bound:
         """The one that it would exceed."""
         return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
+
+    def could_fit(self, gang: plans.Gang, amount: Amount) -> bool:
+        """Whether all its bounds would hold, were it alone."""
+        return all(
+            most is None or amount[place] <= most
+            for bound in self.bounds(gang)
+            for place, most in enumerate(bound.most)
+        )
 
     def counts(self, bound: Bound, key: Key) -> bool:
         """Whether it bounds what gangs of this key hold."""
@@ -238,21 +250,45 @@ class Usage:
         most = None if bound is None else bound.most[place]
         return 0 if bound is None or most is None else bound.due[place] - most
 
-    def within_reservation(self, gang: plans.Gang, amount: Amount) -> bool:
-        """Whether its leaf is to hold no more with it than is reserved for it, of whatever it asks for."""
+    def within_reservation(self, gang: plans.Gang, amount: Amount, without: Amount) -> bool:
+        """Whether its leaf is to hold no more with it, and `without` so much, than is reserved for it, of whatever it
+        asks for.
+        """
         pool, bound = self.pools.get(gang.pool), self._entitlements.get(gang.pool)
         if pool is None or not pool.reserve or bound is None:
             return False
         kept = _units(self._reserved.get(gang.pool, {}), SLACK)
-        return all(not asked or bound.due[place] + asked <= (kept[place] or 0) for place, asked in enumerate(amount))
+        return all(
+            not asked or bound.due[place] - without[place] + asked <= (kept[place] or 0)
+            for place, asked in enumerate(amount)
+        )
 
     def ratio(self, pool: str) -> float:
         """How much of its entitlement the leaf is to hold, of the resource of which that is most."""
+        bound, most = self._entitlements.get(pool), 0.0
+        if bound is not None:
+            for due, entitled in zip(bound.due, bound.most, strict=True):
+                if due > 0 and entitled is not None:
+                    most = max(most, due / entitled if entitled else INFINITE)
+        return most
+
+    def keeps(self, pool: str, without: Amount, asked: Amount) -> float:
+        """As `ratio`, of what is asked for, after so much has been given up. Of what it is not entitled to it needs to
+        keep nothing.
+        """
         bound = self._entitlements.get(pool)
-        if bound is None:
-            return 0.0
-        pairs = zip(bound.due, bound.most, strict=True)
-        return max((due / max(most, SLACK) for due, most in pairs if due and most is not None), default=0.0)
+        return (
+            max(
+                (
+                    (due - gone) / entitled if entitled else INFINITE
+                    for due, gone, entitled, wanted in zip(bound.due, without, bound.most, asked, strict=True)
+                    if wanted and entitled is not None
+                ),
+                default=INFINITE,
+            )
+            if bound is not None
+            else INFINITE
+        )
 
     # The bounds
 

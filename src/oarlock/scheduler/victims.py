@@ -6,9 +6,9 @@ lower (levels, within one leaf) or their pool holds more than it is entitled to.
 that has run for less than the minimum, that has given way in this plan already, or whose end somebody waits for who
 came first.
 
-What a pool has borrowed it gives back to whoever is entitled to it; but as long as no reservation is at stake, not at a
-greater loss of what it is entitled to itself than the newcomer gains. (A gang of 40 devices in a pool that is entitled
-to 33 is not stopped for one of 3.)
+What a pool has borrowed it gives back to whoever is entitled to it; but as long as no reservation is at stake, it is
+not left with less of its entitlement than the newcomer's pool has already. (A gang of 40 devices in a pool that is
+entitled to 33 runs on while the others have 30 of theirs.) Else it would come first next, and have its turn.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Victims:
                 found.append(self._to(job, turn.wish.size))
         return found
 
-    def shrinkable(self, gang: plans.Gang, level: float) -> list[Victim]:
-        """Donors, and what others that do not rank before it have above their least."""
+    def shrinkable(self, gang: plans.Gang, level: float, *, own: bool = False) -> list[Victim]:
+        """Donors, and what others that do not rank before it have above their least; `own`: of its leaf alone."""
         found = self.donors(gang)
         for leaf in self._leaves():
             if leaf == self._leaf(gang):
@@ -121,17 +121,22 @@ class Victims:
                     for job in self._elastic(leaf)
                     if self._level(job, level) >= level
                 )
-            elif self._lends(leaf, gang):
+            elif not own and self._lends(leaf, gang):
                 found += self._bent(leaf, gang)
         return found
 
-    def killable(self, gang: plans.Gang, amount: Amount, level: float) -> Iterator[Victim]:
-        """Whole gangs that rank lower, or that run on what their pool has borrowed."""
-        for leaf in self._leaves():
-            if leaf == self._leaf(gang):
-                yield from (self._all_of(job) for job in self._willing(leaf) if self._level(job, level) > level)
-            elif self._lends(leaf, gang):
-                yield from self._reclaimed(leaf, gang, amount)
+    def killable(self, gang: plans.Gang, amount: Amount, level: float, *, own: bool = False) -> Iterator[Victim]:
+        """Whole gangs that rank lower, or (not with `own`) that run on what their pool has borrowed."""
+        lower = [job for job in self._willing(self._leaf(gang)) if self._level(job, level) > level]
+        yield from (self._all_of(job) for job in lower)
+        if not own:
+            together = profiles.NOTHING
+            for job in lower:
+                together = profiles.plus(together, self._known.held(job).amount)
+            guaranteed = self._usage.within_reservation(gang, amount, together)
+            for leaf in self._leaves():
+                if leaf != self._leaf(gang) and self._lends(leaf, gang):
+                    yield from self._reclaimed(leaf, gang, amount, guaranteed=guaranteed)
 
     def reshaped(self, victim: Victim, size: plans.Size) -> Victim:
         """One that bends, giving up less."""
@@ -161,22 +166,18 @@ class Victims:
             excess = [have - given for have, given in zip(excess, one.amount, strict=True)]
             yield one._replace(bends=True)
 
-    def _reclaimed(self, leaf: str, gang: plans.Gang, amount: Amount) -> Iterator[Victim]:
+    def _reclaimed(self, leaf: str, gang: plans.Gang, amount: Amount, *, guaranteed: bool) -> Iterator[Victim]:
         """Of a pool that borrows: lower priority first, then the newest, until it borrows no more."""
-        place = 0 if amount[0] else 1  # devices, or cores where it wants none
-        excess = [self._usage.excess(leaf, one) for one in range(3)]
-        guaranteed, loss = self._usage.within_reservation(gang, amount), 0
-        ones = sorted(self._willing(leaf), key=_cheapest_to_owner)
-        for job in ones[:RECLAIMED_AT_MOST]:
-            if not any(amount[one] and excess[one] > 0 for one in range(3)):
+        least = self._usage.ratio(gang.pool)
+        excess = [self._usage.excess(leaf, place) for place in range(3)]
+        given = profiles.NOTHING
+        for job in sorted(self._willing(leaf), key=_cheapest_to_owner)[:RECLAIMED_AT_MOST]:
+            if not any(amount[place] and excess[place] > given[place] for place in range(3)):
                 break
-            held = self._known.held(job).amount
-            lost = max(0, held[place] - max(0, excess[place]))
-            if not guaranteed and loss + lost > amount[place]:
-                continue
-            loss += lost
-            excess = [have - gives for have, gives in zip(excess, held, strict=True)]
-            yield self._all_of(job)
+            together = profiles.plus(given, self._known.held(job).amount)
+            if guaranteed or self._usage.keeps(leaf, together, amount) >= least:
+                given = together
+                yield self._all_of(job)
 
     # Who can be asked
 

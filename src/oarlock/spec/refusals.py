@@ -50,12 +50,15 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     change: str = ""
     not_before: float | None = None
     until: float | None = None  # Unix seconds at which the one that came first is expected to take what is kept for it
-    kept: tuple[str, ...] = ()  # nodes that are being kept for it until enough of them is free
+    kept: tuple[str, ...] = ()  # nodes that are being kept, or cleared, for it until enough of them is free
 
     def same_kind(self, other: Refusal | None) -> bool:
-        """Whether nothing has materially changed since `other`: reason, shortage and holders are the same."""
+        """Whether nothing has materially changed since `other`: reason, shortage and holders are the same, and so is
+        the place that is being cleared for it.
+        """
         return (
             other is not None
             and (self.code, self.needed, self.free) == (other.code, other.needed, other.free)
             and [one.job for one in self.holders] == [one.job for one in other.holders]
+            and (self.code is not Code.STOPPING or self.kept == other.kept)
         )

@@ -1,0 +1,84 @@
+"""Those for whom a place was found in an earlier plan, before anybody else has a turn.
+
+Who was stopped for a resize or a move goes on where it was meant to. Who was promised the place of others that are
+being stopped for it has that promise kept: else somebody with an earlier turn, who had no right to stop them, would get
+what was cleared for another, and more would have to be stopped. Neither lasts long: a gang that stops is gone soon.
+
+Both are read from the snapshot: the one's place is the job's `destined`, the other's are the nodes in its refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from oarlock.scheduler import drafts, ordering, placement
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, plans, refusals
+
+Claims = tuple[holdings.Holding, ...]
+
+
+def destined(draft: drafts.Draft, turns: Iterable[ordering.Turn]) -> dict[str, Claims]:
+    """Launches those that go on elsewhere or at another size, or promises them their place: these by job."""
+    found: dict[str, Claims] = {}
+    for turn in turns:
+        gang = turn.candidate.gang
+        if not gang.destined or turn.runs or not any(turn.wish.size) or not _is_fresh(draft, turn):
+            continue
+        claims = tuple(msgspec.structs.replace(claim, attempt=0) for claim in gang.destined)
+        size = drafts.sizes_of(gang, claims)
+        if not _allowed(gang, size) or not _within(draft, gang, size) or not draft.promises.later.holds(claims):
+            continue
+        amount = draft.known.of(gang).amount(size)
+        if turn.candidate.running is None and draft.usage.fits_now(gang, amount) and draft.room.holds(claims):
+            draft.launch(turn, claims)
+        else:
+            draft.promise(gang, claims)
+            found[gang.job] = claims
+    return found
+
+
+def promised(draft: drafts.Draft, turns: Iterable[ordering.Turn]) -> dict[str, Claims]:
+    """What is kept, until their turn, for those for whom others were stopped; by job."""
+    found: dict[str, Claims] = {}
+    for turn in turns:
+        gang, refusal = turn.candidate.gang, turn.candidate.gang.refusal
+        if refusal is None or refusal.code is not refusals.Code.STOPPING or not refusal.kept:
+            continue
+        if not any(turn.wish.size) or not _within(draft, gang, gang.smallest):
+            continue
+        claims = _on(refusal.kept, draft, gang)
+        if claims is not None:
+            draft.promise(gang, claims)
+            found[gang.job] = claims
+    return found
+
+
+def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> Claims | None:
+    """Its place on these nodes; where that has gone, on any."""
+    room, size = draft.promises.later, gang.smallest
+    others = frozenset(room.nodes).difference(names)
+    claims = placement.place(gang, room, size, keep=others, prefer=names)
+    return claims if claims is not None else placement.place(gang, room, size, prefer=names)
+
+
+def _is_fresh(draft: drafts.Draft, turn: ordering.Turn) -> bool:
+    """A place that has been waiting for long is no place any more."""
+    stopped_at, rules = turn.candidate.gang.stopped_at, draft.rules
+    if turn.candidate.running is not None:
+        return True
+    return stopped_at is not None and draft.now - stopped_at <= max(rules.restart_s, rules.round_s)
+
+
+def _within(draft: drafts.Draft, gang: plans.Gang, size: plans.Size) -> bool:
+    """Its place was within what its pool is entitled to, or lent, when it was found."""
+    if gang.not_before is not None and gang.not_before > draft.now:
+        return False
+    over = draft.usage.over(gang, draft.known.of(gang).amount(size))
+    return over is None or over.kind is usages.Kind.ENTITLEMENT
+
+
+def _allowed(gang: plans.Gang, size: plans.Size) -> bool:
+    return all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))

@@ -1,0 +1,198 @@
+"""What every plan must keep, whatever the cluster, the queue and the policy: said again from the definitions alone.
+
+`check` raises AssertionError for the first thing that is broken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from oarlock.scheduler import entitlement
+from oarlock.spec import holdings, nodes, plans, pools
+
+Claims = Iterable[holdings.Holding]
+
+
+def check(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
+    told_once(snapshot, plan)
+    for launch in plan.launches:
+        gang = next(gang for gang in snapshot.waiting if gang.job == launch.job)
+        assert gang.not_before is None or gang.not_before <= now
+        whole(gang, launch.holdings, snapshot)
+    running = {job.job: job for job in snapshot.running}
+    for change in (*plan.resizes, *plan.moves):
+        whole(running[change.job].gang, change.to, snapshot)
+    for resize in plan.resizes:
+        assert resize.size != running[resize.job].size or resize.to != running[resize.job].holdings
+        assert resize.size == sizes(running[resize.job].gang, resize.to)
+    for move in plan.moves:
+        assert sizes(running[move.job].gang, move.to) == running[move.job].size
+    within_nodes(snapshot, plan)
+    within_limits(snapshot, plan)
+    within_reservations(snapshot, plan)
+    who_is_touched(snapshot, plan, now)
+
+
+def told_once(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
+    """Who waits starts or is refused; who runs has one thing done to it at most."""
+    waiting = [gang.job for gang in snapshot.waiting]
+    told = [*(launch.job for launch in plan.launches), *plan.refusals]
+    assert sorted(told) == sorted(waiting), set(waiting) ^ set(told)
+    touched = Counter(one.job for one in (*plan.preemptions, *plan.resizes, *plan.moves))
+    assert not touched or max(touched.values()) == 1
+    stay = {job.job for job in snapshot.running if not job.stopping}
+    assert touched.keys() <= stay
+    assert plan.batches.keys() <= stay - touched.keys()
+    for job, refusal in plan.refusals.items():
+        assert refusal.message, job
+
+
+def whole(gang: plans.Gang, claims: tuple[holdings.Holding, ...], snapshot: plans.Snapshot) -> None:
+    """All tasks of a size that the gang allows, each as it asks for, on nodes that will do."""
+    machines = {node.name: node for node in snapshot.nodes}
+    types: set[str] = set()
+    for ask in gang.asks:
+        mine = [claim for claim in claims if claim.role == ask.role]
+        assert ask.min <= len(mine) <= ask.max, (gang.job, ask.role, len(mine))
+        assert sorted(claim.index for claim in mine) == list(range(len(mine)))
+        for claim in mine:
+            node = machines[claim.node]
+            assert node.ready, claim.node
+            assert (claim.job, claim.amount) == (gang.job, ask.amount)
+            cards = [device for device in node.devices if device.index in claim.devices]
+            assert len(cards) == len(claim.devices) == ask.amount.gpus + bool(ask.amount.gpu_milli)
+            part = ask.amount.gpu_milli or 1000
+            assert all(card.memory_bytes * part // 1000 >= ask.gpu_memory_bytes for card in cards)
+            assert not ask.gpu_types or all(card.type in ask.gpu_types for card in cards)
+            assert len(claim.ports) == (ask.ports if node.ports else 0)
+            types |= {card.type for card in cards}
+    assert len(claims) == sum(len([one for one in claims if one.role == ask.role]) for ask in gang.asks)
+    assert gang.mixed or len(types) <= 1, types
+    if gang.topology is not None and gang.topology.required:
+        places = {domain(machines[claim.node], str(gang.topology.same)) for claim in claims}
+        assert len(places) == 1, places
+        assert None not in places
+
+
+def domain(node: nodes.Node, level: str) -> str | None:
+    return node.name if level == "node" else node.domains.get(level) or (node.name if level == "nvlink" else None)
+
+
+def within_nodes(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
+    """Now: what is held, and what starts. Later: what stays, what starts, and where those go on that were stopped."""
+    started = [claim for launch in plan.launches for claim in launch.holdings]
+    fits([claim for job in snapshot.running for claim in job.holdings], started, snapshot.nodes)
+    stopped = {one.job for one in (*plan.preemptions, *plan.resizes, *plan.moves)}
+    stays = [claim for job in snapshot.running if not job.stopping and job.job not in stopped for claim in job.holdings]
+    again = [claim for change in (*plan.resizes, *plan.moves) for claim in change.to]
+    fits(stays, [*started, *again], snapshot.nodes)
+
+
+def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
+    """No node to which anything comes gives more than it has, no device and no port twice. (One that came back smaller
+    than it was may hold too much already: nothing comes there.)
+    """
+    there = {claim.node for claim in come}
+    machines = {node.name: node for node in of if node.name in there}
+    amounts: dict[str, holdings.Resources] = {}
+    shares: Counter[tuple[str, int]] = Counter()
+    ports: Counter[tuple[str, int]] = Counter()
+    for claim in (*held, *come):
+        if claim.node in machines:
+            amounts[claim.node] = amounts.get(claim.node, holdings.Resources()) + claim.amount
+            for device in claim.devices:
+                shares[claim.node, device] += claim.amount.gpu_milli or 1000
+            ports.update((claim.node, port) for port in claim.ports)
+    for name, amount in amounts.items():
+        assert amount.fits(machines[name].capacity), (name, amount, machines[name].capacity)
+    assert all(share <= 1000 for share in shares.values()), shares
+    assert all(count == 1 for count in ports.values()), ports
+
+
+def within_limits(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
+    """What starts takes no pool, nor one above it, beyond its limit: not now, and not once all has come."""
+    gangs = {gang.job: gang for gang in snapshot.waiting} | {job.job: job.gang for job in snapshot.running}
+    stopped = {one.job for one in (*plan.preemptions, *plan.resizes, *plan.moves)}
+    now = [(job.gang.pool, total(job.holdings)) for job in snapshot.running]
+    later = [
+        (job.gang.pool, total(job.holdings)) for job in snapshot.running if not job.stopping and job.job not in stopped
+    ]
+    starts = [(gangs[launch.job].pool, total(launch.holdings)) for launch in plan.launches]
+    grows = [
+        (gangs[change.job].pool, total(change.to))
+        for change in plan.resizes
+        if sum(change.size) > sum(next(job for job in snapshot.running if job.job == change.job).size)
+    ]
+    goes_on = [(gangs[change.job].pool, total(change.to)) for change in (*plan.resizes, *plan.moves)]
+    declared = {pool.name: pool for pool in snapshot.pools}
+    for held, come in ((now, starts), ([*later, *goes_on], starts)):
+        for pool in snapshot.pools:
+            for resource, limit in pool.limit.items():
+                more = [amount for leaf, amount in (*come, *grows) if pool.name in line(leaf, declared)]
+                if any(pools.amounts(amount)[resource] for amount in more):
+                    used = [amount for leaf, amount in (*held, *come) if pool.name in line(leaf, declared)]
+                    together = sum(pools.amounts(amount)[resource] for amount in used)
+                    assert together <= limit + 1e-6, (pool.name, resource, together, limit)
+
+
+def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
+    """What must not be preempted starts within its pool's reservation."""
+    gangs = {gang.job: gang for gang in snapshot.waiting}
+    fixed = [(gangs[one.job].pool, total(one.holdings)) for one in plan.launches if not gangs[one.job].preemptible]
+    if not fixed or not bounded(snapshot):
+        return
+    reserved = entitlement.reserved(snapshot.pools, entitlement.capacity(snapshot.nodes))
+    held = [(job.gang.pool, total(job.holdings)) for job in snapshot.running if not job.gang.preemptible]
+    for leaf in {leaf for leaf, _ in fixed}:
+        for resource in pools.RESOURCES:
+            if any(pools.amounts(amount)[resource] for name, amount in fixed if name == leaf):
+                together = sum(pools.amounts(amount)[resource] for name, amount in (*held, *fixed) if name == leaf)
+                assert together <= reserved.get(leaf, {}).get(resource, 0.0) * (1 + 1e-6) + 1e-6
+
+
+def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
+    running = {job.job: job for job in snapshot.running}
+    waiting = {gang.job: gang for gang in snapshot.waiting}
+    touched = [*plan.preemptions, *plan.resizes, *plan.moves]
+    assert snapshot.reallocate or not (touched or plan.batches)
+    for one in touched:
+        assert running[one.job].gang.preemptible, one
+        assert now - running[one.job].started_at >= snapshot.rules.min_runtime_s or _grows(one, running), one
+    for stopped in plan.preemptions:
+        if stopped.by not in waiting:  # one that runs, and grows as its policy wishes
+            continue
+        victim, by = running[stopped.job].gang, waiting[stopped.by]
+        assert stopped.by not in {launch.job for launch in plan.launches}
+        if victim.pool == by.pool or not bounded(snapshot):
+            policy = next((pool.policy for pool in snapshot.pools if pool.name == by.pool), None)
+            policy = policy or snapshot.rules.policy
+            assert policy != "fifo", "nobody is stopped for anybody"
+            assert policy != "priority" or victim.priority < by.priority
+
+
+def _grows(one: plans.Preemption | plans.Resize | plans.Move, running: dict[str, plans.Running]) -> bool:
+    return isinstance(one, plans.Resize) and sum(one.size) > sum(running[one.job].size)
+
+
+def bounded(snapshot: plans.Snapshot) -> bool:
+    """Whether there is more than the one pool that nothing bounds."""
+    return any(pool.name != pools.DEFAULT or pool.limit or pool.reserve for pool in snapshot.pools)
+
+
+def line(leaf: str, declared: dict[str, pools.Pool]) -> list[str]:
+    found: list[str] = []
+    name: str | None = leaf
+    while name in declared and name not in found:
+        found.append(name)
+        name = declared[name].parent
+    return found
+
+
+def sizes(gang: plans.Gang, claims: Claims) -> plans.Size:
+    roles = Counter(claim.role for claim in claims)
+    return tuple(roles[ask.role] for ask in gang.asks)
+
+
+def total(claims: Claims) -> holdings.Resources:
+    return sum((claim.amount for claim in claims), holdings.Resources())
