@@ -96,7 +96,7 @@ class Life:
         """What could never run is refused when it is submitted (but may become impossible later)."""
         while True:
             self.born += 1
-            gang = self._gang(f"j{self.born:04}")
+            gang = self.draw(f"j{self.born:04}")
             if explaining.never(gang, explaining.Scene(self.world.snapshot())) is None:
                 self.world.waiting[gang.job] = gang
                 return gang
@@ -157,7 +157,7 @@ class Life:
             price_per_h=dice.choice([0.0, 1.0, 2.0]),
         )
 
-    def _gang(self, name: str) -> plans.Gang:
+    def draw(self, name: str) -> plans.Gang:
         dice, kind = self.dice, self.kind
         asks = [self._ask("worker")]
         if kind.roles and dice.random() < 0.15:

@@ -1,124 +1,224 @@
-"""Properties of every plan, over random clusters and queues."""
+"""Properties of every plan, over random clusters, queues and lives."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import hypothesis
 import msgspec
+import pytest
 from hypothesis import strategies as st
+from tests.scheduler import invariants, lives, world
 
 from oarlock.scheduler import forecasting, planning
-from oarlock.scheduler import room as rooms
-from oarlock.spec import holdings, jobfile, nodes, plans, refusals
+from oarlock.spec import errors, plans, pools, refusals
 
-TYPES = ["v100", "h100"]
-
-
-@st.composite
-def snapshots(draw: st.DrawFn) -> plans.Snapshot:
-    found = []
-    for number in range(draw(st.integers(1, 5))):
-        gpus = draw(st.integers(0, 4))
-        kind = draw(st.sampled_from(TYPES))
-        found.append(
-            nodes.Node(
-                name=f"n{number}",
-                capacity=holdings.Resources(draw(st.integers(0, 8)) * 1000, draw(st.integers(0, 8)) << 30, gpus),
-                devices=tuple(nodes.Device(index=i, type=kind) for i in range(gpus)),
-                domains={"rack": f"r{number % 2}"},
-                ports=draw(st.sampled_from([None, (20000, 20019)])),
-                ready=draw(st.booleans()) or number == 0,
-            )
-        )
-    return plans.Snapshot(nodes=tuple(found), waiting=tuple(draw(st.lists(gangs(), max_size=8, unique_by=_id))))
+DICE = st.randoms(use_true_random=False)
+STEPS = st.integers(0, 15)
+SIMPLE = lives.Kind(pools=False, roles=False)
+unhurried = hypothesis.settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
 
 
-@st.composite
-def gangs(draw: st.DrawFn) -> plans.Gang:
-    count = draw(st.integers(1, 5))
-    ask = plans.Ask(
-        role="worker",
-        count=count,
-        min=count,
-        max=count,
-        amount=holdings.Resources(
-            draw(st.integers(0, 4)) * 1000, draw(st.integers(0, 3)) << 30, draw(st.sampled_from([0, 0, 1, 2]))
-        ),
-        ports=draw(st.sampled_from([0, 4])),
-        gpu_types=tuple(draw(st.sampled_from([[], ["h100"], ["h100", "v100"]]))),
+def lived(dice: random.Random, steps: int, kind: lives.Kind = lives.ANY) -> lives.Life:
+    """Every plan on the way is checked (`invariants`)."""
+    life = lives.Life(dice, kind)
+    for _ in range(steps):
+        life.step()
+    life.happen()
+    return life
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_every_plan_keeps_its_promises(dice: random.Random, steps: int) -> None:
+    """Gangs whole, no device twice, limits and reservations kept, nobody touched who must not be."""
+    lived(dice, steps)
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS, st.integers(0, 2**32))
+def test_the_order_of_the_input_changes_nothing(dice: random.Random, steps: int, seed: int) -> None:
+    life = lived(dice, steps)
+    snapshot = life.world.snapshot()
+    shuffled = msgspec.structs.replace(
+        snapshot, **{part: mixed(getattr(snapshot, part), seed) for part in ("nodes", "pools", "waiting", "running")}
     )
-    same = draw(st.sampled_from([None, jobfile.Domain.NODE, jobfile.Domain.RACK]))
-    name = f"j{draw(st.integers(0, 30))}"
-    return plans.Gang(
-        job=name,
-        name=name,
-        pool="default",
-        asks=(ask,),
-        submitted_at=float(draw(st.integers(0, 3))),
-        priority=draw(st.sampled_from([50, 60])),
-        placement=draw(st.sampled_from(list(jobfile.Placement))),
-        topology=jobfile.Topology(same=same, required=draw(st.booleans())) if same else None,
-    )
+    assert planning.plan(shuffled, life.now) == planning.plan(snapshot, life.now)
 
 
-def _id(gang: plans.Gang) -> str:
-    return gang.job
+def mixed(of: tuple[object, ...], seed: int) -> tuple[object, ...]:
+    return tuple(random.Random(seed).sample(of, len(of)))
 
 
-@hypothesis.given(snapshots())
-def test_gangs_are_whole_and_nothing_is_held_twice(snapshot: plans.Snapshot) -> None:
-    answer = planning.plan(snapshot, 0.0)
-    waiting = {gang.job: gang for gang in snapshot.waiting}
-    assert {launch.job for launch in answer.launches} | set(answer.refusals) == set(waiting)
-    by_name = {node.name: node for node in snapshot.nodes}
-    taken: set[tuple[str, str, int]] = set()
-    used: dict[str, holdings.Resources] = {}
-    for launch in answer.launches:
-        gang = waiting[launch.job]
-        assert sorted(claim.index for claim in launch.holdings) == [task.index for task in gang.tasks]
-        types = set()
-        for claim in launch.holdings:
-            node = by_name[claim.node]
-            task = gang.tasks[claim.index]
-            assert node.ready
-            assert claim.amount == task.amount
-            assert len(claim.devices) == task.amount.gpus
-            assert len(claim.ports) == (task.ports if node.ports else 0)
-            slots = {(claim.node, "device", i) for i in claim.devices} | {(claim.node, "port", i) for i in claim.ports}
-            assert not slots & taken
-            taken |= slots
-            used[claim.node] = used.get(claim.node, rooms.NOTHING) + claim.amount
-            types |= {device.type for device in node.devices if device.index in claim.devices}
-        assert len(types) <= 1
-        assert not gang.tasks[0].gpu_types or types <= set(gang.tasks[0].gpu_types)
-        if gang.topology is not None and gang.topology.required:
-            level = gang.topology.same
-            places = {c.node if level == "node" else by_name[c.node].domains["rack"] for c in launch.holdings}
-            assert len(places) == 1
-    for name, amount in used.items():
-        assert amount.fits(by_name[name].capacity)
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_a_memo_saves_work_and_changes_nothing(dice: random.Random, steps: int) -> None:
+    def both(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> plans.Plan:
+        answer = planning.plan(snapshot, now, memo)
+        assert answer == planning.plan(snapshot, now), "with a memory of all the rounds before"
+        return answer
+
+    life = lives.Life(dice, plan=both)
+    for _ in range(steps):
+        life.step()
 
 
-@hypothesis.given(snapshots(), st.randoms())
-def test_the_order_of_the_input_changes_nothing(snapshot: plans.Snapshot, random: st.DataObject) -> None:
-    shuffled = list(snapshot.waiting)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    machines = list(snapshot.nodes)
-    random.shuffle(machines)  # type: ignore[attr-defined]
-    other = msgspec.structs.replace(snapshot, waiting=tuple(shuffled), nodes=tuple(machines))
-    one, two = planning.plan(snapshot, 0.0), planning.plan(other, 0.0)
-    assert one.launches == two.launches
-    assert one.refusals == two.refusals
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_a_plan_can_be_made_again_before_it_is_carried_out(dice: random.Random, steps: int) -> None:
+    """Whoever dies half way through is followed by one who decides the same."""
+    life = lived(dice, steps)
+    snapshot = life.world.snapshot()
+    assert planning.plan(snapshot, life.now, life.memo) == planning.plan(snapshot, life.now, life.memo)
 
 
-@hypothesis.given(snapshots())
-def test_never_means_never(snapshot: plans.Snapshot) -> None:
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_who_others_are_stopped_for_starts_once_they_are_gone(dice: random.Random, steps: int) -> None:
+    """Replayed step by step: the victims are told, they go, and then the newcomers start; the moved and the resized do
+    so where they were meant to.
+    """
+    life = lived(dice, steps, SIMPLE)
+    first = planning.plan(life.world.snapshot(), life.now)
+    life.world.carry_out(first, life.now)
+    second = planning.plan(life.world.snapshot(reallocate=False), life.now)
+    by = {stopped.by for stopped in first.preemptions} & second.refusals.keys()
+    assert all(second.refusals[job].code is refusals.Code.STOPPING for job in by), second.refusals
+    life.world.all_gone(life.now)
+    third = planning.plan(life.world.snapshot(reallocate=False), life.now)
+    started = {launch.job: launch.holdings for launch in third.launches}
+    assert by <= started.keys()
+    for changed in (*first.resizes, *first.moves):
+        if changed.job not in third.refusals or third.refusals[changed.job].code is not refusals.Code.BACKING_OFF:
+            assert spots(started[changed.job]) == spots(changed.to)
+
+
+def spots(claims: tuple[object, ...]) -> list[tuple[object, ...]]:
+    return sorted((claim.role, claim.index, claim.node, claim.devices) for claim in claims)  # type: ignore[attr-defined]
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_nobody_is_stopped_again_for_one_that_was_promised_a_place(dice: random.Random, steps: int) -> None:
+    """While victims are on their way out, the same plan is made, not the next victims looked for."""
+    life = lived(dice, steps)
+    first = planning.plan(life.world.snapshot(), life.now)
+    life.world.carry_out(first, life.now)
+    again = planning.plan(life.world.snapshot(), life.now)
+    assert not {one.by for one in first.preemptions} & {one.by for one in again.preemptions}
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_never_means_never(dice: random.Random, steps: int) -> None:
     """What is refused for ever does not fit the empty cluster either, and the rest does once it is alone."""
+    life = lived(dice, steps, lives.Kind(pools=False))
+    for _ in range(3):
+        life.world.waiting[f"x{life.born}"] = life.draw(f"x{life.born}")
+        life.born += 1
+    snapshot = life.world.snapshot()
     revived = tuple(msgspec.structs.replace(node, ready=True) for node in snapshot.nodes)
     for gang in snapshot.waiting:
-        alone = planning.plan(plans.Snapshot(nodes=revived, waiting=(gang,)), 0.0)
-        verdict = forecasting.forecast(snapshot, gang, 0.0, spent=lambda: 0.0)
+        hopeful = msgspec.structs.replace(gang, not_before=None, refusal=None, destined=())
+        alone = planning.plan(plans.Snapshot(nodes=revived, waiting=(hopeful,)), life.now)
+        verdict = forecasting.forecast(snapshot, gang, life.now, spent=lambda: 0.0)
+        if not snapshot.nodes:  # nothing is impossible before there is a node
+            assert verdict.when is plans.When.LATER
+            continue
         assert (verdict.when is plans.When.NEVER) == (not alone.launches)
         if verdict.when is plans.When.NEVER:
             assert verdict.refusal is not None
             assert verdict.refusal.code in refusals.NEVER
             assert verdict.refusal.message
+
+
+CROWD = lives.Kind(faults=False, most_nodes=3)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "priority", "fair"])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_changes_nobody_is_stopped_for_ever(policy: str, seed: int) -> None:
+    """A crowd that neither grows nor ends comes to rest: no gang takes another's place and gives it back."""
+    life = crowded(policy, seed)
+    stopped = [len(still(life).preemptions) for _ in range(150)]
+    assert not any(stopped[-75:]), (life.world.preempted, stopped)
+    assert max(life.world.preempted.values(), default=0) <= 4
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_by_attained_service_a_gang_is_stopped_a_few_times_in_its_life(seed: int) -> None:
+    """At most once a band: it falls from one to the next, never back."""
+    life = crowded("las", seed, kind=lives.Kind(faults=False, most_nodes=3, pools=False))
+    for _ in range(500):
+        still(life)
+    assert sum(life.world.preempted.values()), "there is something to see"
+    assert max(life.world.preempted.values()) <= 4
+
+
+def crowded(policy: str, seed: int, kind: lives.Kind = CROWD) -> lives.Life:
+    dice = random.Random(seed)
+    life = lives.Life(dice, kind)
+    life.world.rules = msgspec.structs.replace(life.world.rules, policy=policy, min_runtime_s=0.0, round_s=10.0)
+    life.world.pools = {name: msgspec.structs.replace(pool, policy=None) for name, pool in life.world.pools.items()}
+    for _ in range(10):
+        life.arrive()
+    return life
+
+
+def still(life: lives.Life) -> plans.Plan:
+    """Ten seconds later, and nothing else happens: who was stopped has gone."""
+    life.now += 10.0
+    life.world.all_gone(life.now)
+    snapshot = life.world.snapshot()
+    answer = planning.plan(snapshot, life.now, life.memo)
+    invariants.check(snapshot, answer, life.now)
+    life.world.carry_out(answer, life.now)
+    return answer
+
+
+def test_nobody_stops_who_stopped_it() -> None:
+    """Jobs come and end over a thousand rounds: by priority nobody takes back the place that was taken from it, and
+    nobody stops the same gang twice in one life of its own.
+    """
+    kind = lives.Kind(policies=["priority"], pools=False, faults=False, most_nodes=3, most_waiting=6)
+    life = lives.Life(random.Random(2), kind)
+    pairs: Counter[tuple[str, str]] = Counter()
+    starts: Counter[str] = Counter()
+    for _ in range(1000):
+        plan = life.step()
+        starts.update(launch.job for launch in plan.launches)
+        pairs.update((one.by, one.job) for one in plan.preemptions)
+    assert pairs, "there is something to see"
+    assert not any((victim, by) in pairs for by, victim in pairs)
+    assert all(count <= max(1, starts[by]) for (by, _), count in pairs.items())
+
+
+def test_a_round_touches_nobody_where_it_must_not() -> None:
+    """The same crowd: others are stopped in a round, and only there."""
+    touching, quiet = Counter[str](), Counter[str]()
+    for seed in range(10):
+        life = lives.Life(random.Random(seed))
+        for _ in range(30):
+            life.step()
+            for reallocate, seen in ((True, touching), (False, quiet)):
+                answer = planning.plan(life.world.snapshot(reallocate=reallocate), life.now)
+                seen["stopped"] += len(answer.preemptions)
+                seen["resized"] += len(answer.resizes)
+                seen["moved"] += len(answer.moves)
+    assert min(touching.values()) > 0
+    assert not any(quiet.values())
+
+
+def test_what_nobody_knows_is_refused() -> None:
+    shared = world.World(plans.Rules(policy="fairest")).snapshot()
+    waiting = lives.Life(random.Random(0), SIMPLE).draw("a")
+    with pytest.raises(errors.InvalidInput, match="no policy 'fairest'"):
+        planning.plan(msgspec.structs.replace(shared, waiting=(waiting,)), 0.0)
+    own = plans.Snapshot(nodes=(), pools=(pools.Pool(name="default", policy="lass"),), waiting=(waiting,))
+    with pytest.raises(errors.InvalidInput, match="no policy 'lass'"):
+        planning.plan(own, 0.0)
