@@ -27,7 +27,12 @@ def job(
 
 
 def prepared(
-    arrivals: Sequence[workload.Arrival], nodes: str = "1x1", *, plan: Any = published.first_come, **settings: Any
+    arrivals: Sequence[workload.Arrival],
+    nodes: str = "1x1",
+    *,
+    plan: Any = published.first_come,
+    memo: Any = None,
+    **settings: Any,
 ) -> simulation.Simulation:
     given: dict[str, Any] = {"name": "test", "restart_s": 0.0, "rules": plans.Rules()} | settings
     return simulation.Simulation(
@@ -35,6 +40,7 @@ def prepared(
         cluster.machines(cluster.parse([nodes])),
         simulation.Settings(**given),
         plan,
+        memo=memo,
     )
 
 

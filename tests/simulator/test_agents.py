@@ -12,8 +12,9 @@ import pytest
 from tests.simulator import published, scenes
 
 from oarlock.scheduler import curves as evaluating
+from oarlock.scheduler import planning
 from oarlock.simulator import outcome, physics, simulation
-from oarlock.spec import curves, jobfile, plans
+from oarlock.spec import curves, holdings, jobfile, plans, roles
 from oarlock.store import port as stores
 
 TRUTH = curves.Allreduce(
@@ -152,3 +153,61 @@ def test_in_lockstep_everybody_waits_for_the_next_round() -> None:
         (180.0, 230.0),
         (420.0, 470.0),
     ]
+
+
+def test_gangs_that_share_a_node_slow_each_other_down_where_both_lie_on_several() -> None:
+    """Two share a node from 100 s on; the third lies on one node alone and is left in peace."""
+    places = {"a": [("n1", 0), ("n1", 1), ("n1", 2), ("n2", 0)], "b": [("n2", 1), ("n3", 0)], "c": [("n3", 1)]}
+
+    def plan(snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
+        launches = tuple(
+            plans.Launch(
+                job=gang.job,
+                holdings=tuple(
+                    holdings.Holding(
+                        job=gang.job,
+                        attempt=0,
+                        role="worker",
+                        index=index,
+                        node=node,
+                        amount=gang.asks[0].amount,
+                        devices=(device,),
+                    )
+                    for index, (node, device) in enumerate(places[gang.job])
+                ),
+            )
+            for gang in snapshot.waiting
+        )
+        return plans.Plan(launches=launches)
+
+    arrivals = [
+        scenes.job("a", 0.0, 1000.0, gpus=4),
+        scenes.job("b", 100.0, 200.0, gpus=2),
+        scenes.job("c", 100.0, 500.0),
+    ]
+    found = scenes.run(arrivals, "3x4", plan=plan, interference=0.2)
+    ends = {story.job: story.ended for story in found.stories}
+    assert ends["b"] == pytest.approx(100 + 200 / 0.8)
+    assert ends["a"] == pytest.approx(1000 + 250 * 0.2)
+    assert ends["c"] == pytest.approx(600.0)
+
+
+def test_shares_of_devices_and_tasks_without_any_are_counted_as_what_they_hold() -> None:
+    half = {roles.RoleName.WORKER: jobfile.Role(count=1, gpus=0.5, cpus=1)}
+    none = {roles.RoleName.WORKER: jobfile.Role(count=3, cpus=2)}
+    served = {
+        roles.RoleName.WORKER: jobfile.Role(count=2, gpus=1, cpus=1),
+        roles.RoleName.PS: jobfile.Role(count=1, cpus=1),
+    }
+    arrivals = [
+        scenes.job("half", 0.0, 100.0, roles=half),
+        scenes.job("none", 1000.0, 100.0, gpus=3, roles=none),
+        scenes.job("served", 2000.0, 100.0, gpus=2, roles=served),
+    ]
+    found = scenes.run(arrivals, "2x1", plan=planning.plan, memo=planning.Memo())
+    told = {story.job: (story.held_device_s, story.advanced_device_s) for story in found.stories}
+    assert told == {
+        "half": (pytest.approx(50.0), pytest.approx(50.0)),
+        "none": (0.0, 0.0),
+        "served": (pytest.approx(200.0), pytest.approx(200.0)),
+    }

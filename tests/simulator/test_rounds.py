@@ -190,7 +190,7 @@ def usage_of(view: stores.View) -> list[stores.Usage]:
 @pytest.mark.parametrize("first", [0, 100, 200])
 def test_a_thousand_rounds(first: int, tmp_path: Path) -> None:
     rounds, seed = 0, first
-    while rounds < 500:
+    while rounds < 334:
         rounds += rounds_of(seed, tmp_path)
         seed += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.cli import main
+from oarlock.cli import main, simulate
 from oarlock.simulator import fairness, outcome, pictures, rows, running, scenario, summary
 from oarlock.spec import errors
 
@@ -203,3 +204,29 @@ def test_a_chart_of_nothing_and_of_one_short_job() -> None:
         assert drawn.startswith(b"\x89PNG")
     assert rows.table([]) == ([""], [])
     assert pictures.steps([(1.0, 3.0, 2), (2.0, 3.0, 1), (5.0, 5.0, 9)]) == [(0.0, 0), (1.0, 2), (2.0, 3), (3.0, 0)]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_on_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    seen = Terminal()
+    watch = simulate.Watch(seen)
+    heard = watch.begin("las", 4)
+    heard(7200.0, 1, 4)
+    heard(7201.0, 1, 4)  # too soon to be drawn again
+    heard(9000.0, 4, 4)
+    watch.end()
+    lines = seen.getvalue().split("\r")
+    assert [line.split("]")[1].split("  ")[1:3] for line in lines if "jobs" in line] == [
+        ["1/4 jobs", "2h 00m in 0 s\x1b[K"],
+        ["4/4 jobs", "2h 30m in 0 s\x1b[K"],
+    ]
+    assert lines[-1] == "\x1b[K"
+    assert all(len(line) < 110 for line in lines)

@@ -47,6 +47,13 @@ _BAR_CELLS = 30
     section=PART,
 )
 @command.option("--ends-told/--ends-hidden", default=None, help="Whether jobs say how far they are.", section=PART)
+@command.option(
+    "--interference",
+    type=float,
+    metavar="SHARE",
+    help="Of the speed that gangs on several nodes lose where they share one; 0.",
+    section=PART,
+)
 @command.option("--round", "round_", metavar="TIME", help="Between plans that touch who runs; 60 s.", section=RULES)
 @command.option("--lockstep/--no-lockstep", default=None, help="Plan on whole rounds alone.", section=RULES)
 @command.option("--restart", metavar="TIME", help="What each start of a gang costs; 30 s.", section=RULES)
@@ -115,6 +122,7 @@ def _over(said: Mapping[str, Any]) -> scenario.Run:
         nodes=said["nodes"],
         ends_told=said["ends_told"],
         lockstep=said["lockstep"],
+        interference=said["interference"],
         freedom=None if said["freedom"] is None else recorded.Freedom(said["freedom"]),
     )
 

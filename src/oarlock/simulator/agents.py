@@ -9,6 +9,7 @@ What a gang does between two instants is derived: its `Work` foresees its end, a
 
 from __future__ import annotations
 
+import collections
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,10 +43,22 @@ class Crew:
     @property
     def shape(self) -> physics.Shape:
         """How many devices it has on each node, fewest first; tasks where it has none."""
+        without = 0 if self.devices else 1
         of_node: dict[str, int] = {}
         for claim in self.tasks.values():
-            of_node[claim.node] = of_node.get(claim.node, 0) + max(1, claim.amount.gpus)
-        return tuple(sorted(of_node.values()))
+            of_node[claim.node] = of_node.get(claim.node, 0) + (len(claim.devices) or without)
+        return tuple(sorted(count for count in of_node.values() if count))
+
+    @property
+    def devices(self) -> float:
+        """What it holds of devices, shares of them too."""
+        return sum(claim.amount.devices for claim in self.tasks.values())
+
+    @property
+    def nodes(self) -> set[str]:
+        """Where it has devices; where it has tasks, if it has none."""
+        found = {claim.node for claim in self.tasks.values() if claim.devices}
+        return found or {claim.node for claim in self.tasks.values()}
 
     @property
     def chief(self) -> attempts.TaskKey:
@@ -55,8 +68,8 @@ class Crew:
 class Agents:
     """`ready_s` is how long a gang starts up before it advances; `fails_after` how long an attempt lives before its
     process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can; `ends_told` whether
-    jobs say how many steps they still have to do. Of the jobs in `groups` each works only while all of those that are
-    named there run.
+    jobs say how many steps they still have to do; `interference` by what share gangs that lie on several nodes slow
+    each other down where they share one. Of the jobs in `groups` each works only while all that are named there run.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class Agents:
         fails_after: Callable[[str, int], float] = lambda job, attempt: math.inf,
         spoiled: Callable[[backends.TaskLaunch], str] = lambda launch: "",
         ends_told: bool = True,
+        interference: float = 0.0,
         groups: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self.works: dict[str, work.Work] = {}
@@ -80,6 +94,7 @@ class Agents:
         self._crews: dict[str, Crew] = {}
         self._groups = groups
         self._ends_told = ends_told
+        self._interference = interference
         self._fails_at: dict[str, float] = {}
         self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
         self._made: dict[str, None] = {}
@@ -155,6 +170,8 @@ class Agents:
         for job_id in {**made, **told}:
             if (crew := self._crews.get(job_id)) is not None:
                 await self._attend(crew, world)
+        if self._interference and (made or told):
+            self._disturb()
 
     async def report(self) -> int:
         """The first task of every gang that advances tells how far it is and how fast; how many told."""
@@ -201,6 +218,18 @@ class Agents:
             crew.begun, crew.working, crew.stopping = False, False, True
             self._pause_others(crew.job)
 
+    def _disturb(self) -> None:
+        """Who shares a node with another gang that lies on several, as it does itself, is slower."""
+        spread = [(crew, crew.nodes) for crew in self._crews.values() if crew.working]
+        spread = [(crew, nodes) for crew, nodes in spread if len(nodes) > 1]
+        on_node = collections.Counter(node for _, nodes in spread for node in nodes)
+        disturbed = {crew.job for crew, nodes in spread if any(on_node[node] > 1 for node in nodes)}
+        for crew in self._crews.values():
+            if crew.working:
+                slowed = self._interference if crew.job in disturbed else 0.0
+                self.works[crew.job].slow(self._clock(), slowed)
+                self._foresee(crew)
+
     def _pause_others(self, job_id: str) -> None:
         """Those that work only together with this one wait for it."""
         for one in self._together(job_id):
@@ -228,7 +257,9 @@ class Agents:
 
     def _work(self, crew: Crew) -> None:
         crew.working = True
-        self.works[crew.job].start(self._clock(), crew.attempt, crew.shape, crew.batch, ready_s=self._ready_s)
+        self.works[crew.job].start(
+            self._clock(), crew.attempt, crew.shape, crew.batch, devices=crew.devices, ready_s=self._ready_s
+        )
         self._foresee(crew)
 
     def _together(self, job_id: str) -> list[Crew | None]:

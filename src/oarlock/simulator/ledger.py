@@ -61,6 +61,7 @@ class Ledger:
                 attempt=attempt,
                 start=start - self._origin,
                 end=at - self._origin,
+                devices=sum(claim["amount"]["gpus"] + claim["amount"]["gpu_milli"] / 1000 for claim in claims),
                 held=tuple((node, tuple(sorted(indexes))) for node, indexes in sorted(held.items())),
             )
         )

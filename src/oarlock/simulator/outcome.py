@@ -20,11 +20,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     start: float
     end: float
     held: tuple[tuple[str, tuple[int, ...]], ...]
+    devices: float  # that were held: shares of one count as such
     useful: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def devices(self) -> int:
-        return sum(len(indexes) for _, indexes in self.held)
 
 
 class JobStory(msgspec.Struct, frozen=True, kw_only=True):

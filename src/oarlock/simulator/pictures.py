@@ -88,14 +88,14 @@ def gantt(found: outcome.Outcome) -> bytes:
     return _png(figure)
 
 
-def steps(stays: Iterable[tuple[float, float, int]]) -> list[tuple[float, int]]:
+def steps(stays: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
     """From (start, end, amount) to the sum at each time at which it changes, from 0 on."""
-    changes: dict[float, int] = {0.0: 0}
+    changes: dict[float, float] = {0.0: 0.0}
     for start, end, amount in stays:
         if end > start:
             changes[start] = changes.get(start, 0) + amount
             changes[end] = changes.get(end, 0) - amount
-    found, count = [], 0
+    found, count = [], 0.0
     for at in sorted(changes):
         count += changes[at]
         found.append((at, count))

@@ -20,7 +20,8 @@ from oarlock.spec import errors, judging, nodes, plans, pools
 class Run(chances.Part, frozen=True):
     """What of the scenario is another in this run. `spec` is laid over every job's; `policies` are parameters of
     policies; `scale` is how many times as often the jobs come; `ends_told` whether they say how much they still have to
-    do; `lockstep` makes plans on whole rounds alone.
+    do; `lockstep` makes plans on whole rounds alone; `interference` is the share of speed that gangs on several nodes
+    lose where they share one.
     """
 
     policy: str | None = None
@@ -36,6 +37,7 @@ class Run(chances.Part, frozen=True):
     apart: bool | None = None
     ends_told: bool | None = None
     lockstep: bool | None = None
+    interference: float | None = None
 
 
 class Scenario(chances.Part, frozen=True):
@@ -117,6 +119,7 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
         ),
         ends_told=run.ends_told is not False,
         lockstep=run.lockstep is True,
+        interference=_share(run.interference),
         seed=of.seed,
         until_s=math.inf if of.until is None else chances.number(of.until, "until"),
     )
@@ -149,6 +152,12 @@ def _rules(run: Run) -> plans.Rules:
     }
     said |= {name: value for name in ("policy", "backfill") if (value := getattr(run, name)) is not None}
     return plans.Rules(policies=run.policies, **said)
+
+
+def _share(said: float | None) -> float:
+    if said is not None and not 0 <= said < 1:
+        raise errors.InvalidInput(f"{said:g}", path="interference", hint="A share of the speed: 0 or more, below 1.")
+    return said or 0.0
 
 
 def _machines(said: str | tuple[cluster.NodeClass, ...]) -> list[nodes.Node]:

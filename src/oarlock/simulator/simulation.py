@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_s: float | None = 600.0
     faults: faults.Faults = faults.Faults()
     ends_told: bool = True  # jobs say how many steps they still have to do
+    interference: float = 0.0  # share of speed that gangs on several nodes lose where they share one
     lockstep: bool = False
     seed: int = 0
     until_s: float = math.inf
@@ -114,6 +115,7 @@ class Simulation:
             fails_after=self._strikes.fails_after,
             spoiled=self._strikes.spoiled,
             ends_told=settings.ends_told,
+            interference=settings.interference,
             groups=workload.groups(of),
         )
         self.world = fake.World(machines, self.agents.script, self.clock)

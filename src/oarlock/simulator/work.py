@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from oarlock.simulator import physics
 from oarlock.spec import curves
 
@@ -35,6 +37,8 @@ class Work:
         self._at = 0.0
         self._from = 0.0
         self._attempt = 0
+        self._devices = 0.0
+        self._slowed = 0.0
         self._ends_at = math.inf
 
     @property
@@ -54,10 +58,20 @@ class Work:
         return self._batch
 
     def start(
-        self, now: float, attempt: int, shape: physics.Shape, batch: curves.Batch | None, *, ready_s: float
+        self,
+        now: float,
+        attempt: int,
+        shape: physics.Shape,
+        batch: curves.Batch | None,
+        *,
+        ready_s: float,
+        devices: float | None = None,
     ) -> None:
-        """From its last checkpoint, on these devices. It advances after `ready_s` seconds of starting up."""
-        self._shape, self._batch, self._attempt = shape, batch, attempt
+        """From its last checkpoint, at this shape. It advances after `ready_s` seconds of starting up. `devices` is
+        what it holds, where that is not what the shape says: a share of one, or none.
+        """
+        self._shape, self._batch, self._attempt, self._slowed = shape, batch, attempt, 0.0
+        self._devices = sum(shape) if devices is None else devices
         self._at = self._from = now + ready_s
         self._save_at = self._at + self._saves_every_s if self._saves_every_s is not None else math.inf
         self._foresee()
@@ -66,6 +80,13 @@ class Work:
         if batch != self._batch:
             self.advance(now)
             self._batch = batch
+            self._foresee()
+
+    def slow(self, now: float, slowed: float) -> None:
+        """From now on it loses this share of its speed to others."""
+        if slowed != self._slowed:
+            self.advance(now)
+            self._slowed = slowed
             self._foresee()
 
     def stall(self, now: float) -> None:
@@ -87,7 +108,7 @@ class Work:
         self.advance(now)
         if self._shape is None or now < self._at or self.progress >= self.physics.total:
             return None
-        return self.physics.pace(self._shape, self._batch, self.progress)
+        return self._pace(self._shape, self.progress)
 
     def _stand(self, now: float) -> None:
         if self._shape is not None and now > self._from:
@@ -109,13 +130,13 @@ class Work:
         if self._shape is None or now <= self._at:
             return
         spent_s = min(now, self._ends_at) - self._at
-        self.device_s += spent_s * sum(self._shape)
-        self._unsaved_device_s += spent_s * sum(self._shape)
+        self.device_s += spent_s * self._devices
+        self._unsaved_device_s += spent_s * self._devices
         if now >= self._ends_at:  # exactly, whatever the sums of many parts are
             self.progress, self._at = self.physics.total, now
             return
         while self._at < now and self.progress < self.physics.total:
-            pace = self.physics.pace(self._shape, self._batch, self.progress)
+            pace = self._pace(self._shape, self.progress)
             reached_at = self._at + _duration_s(pace, self.progress)
             if reached_at > now:
                 self._go_on(pace, self.progress + (now - self._at) * pace.rate, now)
@@ -127,13 +148,25 @@ class Work:
         self.steps += (progress - self.progress) / pace.gain
         self.progress, self._at = progress, at
 
+    def _pace(self, shape: physics.Shape, progress: float) -> physics.Pace:
+        pace = self.physics.pace(shape, self._batch, progress)
+        if not self._slowed:
+            return pace
+        step_s = pace.step_s / (1 - self._slowed)
+        return msgspec.structs.replace(
+            pace,
+            rate=pace.rate * (1 - self._slowed),
+            step_s=step_s,
+            sync_s=pace.sync_s + step_s - pace.step_s,
+        )
+
     def _foresee(self) -> None:
         """The end, pace by pace. What never gets there stands for ever: infinity."""
         at, progress = self._at, self.progress
         if self._shape is None:
             return
         while progress < self.physics.total and at < math.inf:
-            pace = self.physics.pace(self._shape, self._batch, progress)
+            pace = self._pace(self._shape, progress)
             at, progress = at + _duration_s(pace, progress), pace.until
         self._ends_at = at
 
