@@ -24,8 +24,11 @@ from oarlock.spec import curves, jobfile
 NOISE_STEP = 1.1
 """Gradient noise is rounded to powers of this before anything is decided by it."""
 
-KEPT = 1 << 16
-"""Answers kept, of each kind. One is about 200 bytes."""
+KEPT = 1 << 15
+"""Answers kept, of each kind. One is about 400 bytes."""
+
+WORTH_A_CHANGE = 1.005
+"""A batch size that is better by less than this is not taken up by gangs that run with another."""
 
 _HALVINGS = 10
 """Of the interval (in the logarithm) that holds the best batch: a factor of 100 is then known to half a per cent."""
@@ -107,11 +110,24 @@ def speedup(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shap
     return rate(curve, batch, shape) / base if base > 0 else 0.0
 
 
-def best_batch(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) -> curves.Batch | None:
-    """What each process is to take, and how often before the gang exchanges gradients; None: nothing to decide."""
+def best_batch(
+    curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape, *, present: curves.Batch | None = None
+) -> curves.Batch | None:
+    """What each process is to take, and how often before the gang exchanges gradients; None: nothing to decide.
+
+    The `present` one is kept while no other is better by more than `WORTH_A_CHANGE`.
+    """
     if curve is None or batch is None or not isinstance(curve.model, curves.Allreduce) or shape.devices < 1:
         return None
-    return _best(_rounded(curve.model), batch, shape.nodes, shape.devices)[1]
+    model = _rounded(curve.model)
+    most, best = _best(model, batch, shape.nodes, shape.devices)
+    if present is not None and best is not None:
+        total = present.local * present.accumulate * shape.devices
+        if batch.size <= total <= (batch.max or batch.size) and batch.local_min <= present.local:
+            now = _goodput(model, batch.size, shape.nodes, shape.devices, present.local, present.accumulate)
+            if most <= now * WORTH_A_CHANGE and present.local <= (batch.local_max or total):
+                return present
+    return best
 
 
 def seen(curve: curves.Curve | None) -> int | None:

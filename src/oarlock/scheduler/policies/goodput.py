@@ -14,9 +14,9 @@ are simply served in that order.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oarlock.scheduler import curves as speeds
 from oarlock.scheduler import dividing
@@ -43,21 +43,16 @@ PARAMETERS: Mapping[str, float] = {
     "growth": 4.0,
 }
 
-TURN_S = 3600.0
-TURN_FACTOR = 8.0
-"""Where there are more elastic gangs than places they take turns: a gang falls back by one whenever its service in
-device-seconds, beyond the first, has grown by the factor.
+TURN_S = 1800.0
+TURN_FACTOR = 4.0
+LAST_TURN = 15
+"""Where there are more elastic gangs than places they take turns: a gang falls back by one when it has had so many
+device-seconds of service, and again whenever that has grown by the factor.
 """
 
-
-class Form(NamedTuple):
-    """What of a gang is divided: the tasks of one ask, in thousandths of a device (of a CPU, without devices)."""
-
-    ask: int  # its place in the gang
-    unit: int  # thousandths of one task
-    devices: int  # of one task, as its curve counts them
-    servers: int
-    cpus: bool
+ORDINARY_PRIORITY = 50
+DOUBLE_WEIGHT = 25.0
+"""So much more priority makes an elastic gang's speed count twice."""
 
 
 def wishes(
@@ -69,14 +64,20 @@ def wishes(
 ) -> list[port.Wish]:
     known = _read(given)
     ranked = sorted(candidates, key=_rank)
-    division = _Division(speeds.node_size(budget.node_devices), now, rules, known)
-    divided = [(one, _form(one.gang)) for one in ranked]
+    node = speeds.node_size(budget.node_devices)
     found: dict[str, port.Wish] = {}
-    for cpus, whole in ((False, round(budget.amount.devices * 1000)), (True, budget.amount.cpus_milli)):
-        of_kind = [(one, form) for one, form in divided if form.cpus is cpus]
-        found.update((wish.job, wish) for wish in division.wishes(of_kind, whole))
-    order = sorted(ranked, key=lambda one: (-one.gang.priority, any(one.size)))  # who waits comes before who grows
-    return [found[one.gang.job] for one in order]
+    gains: dict[str, float] = {}
+    if any(one.gang.elastic for one in ranked):
+        for cpus, whole in ((False, round(budget.amount.devices * 1000)), (True, budget.amount.cpus_milli)):
+            for part in _divided(ranked, cpus, whole, lambda one: _Part(one, node, now, rules, known)):
+                found[part.job] = part.wish()
+                gains[part.job] = part.bidder.gain
+    wished = [found.get(one.gang.job) or _as_asked(one, node) for one in ranked]
+    turns = [(-one.gang.priority, one.running is not None, -gains.get(one.gang.job, 0.0)) for one in ranked]
+    order = sorted(
+        range(len(ranked)), key=turns.__getitem__
+    )  # who waits comes before who grows, of these who gains most
+    return [wished[place] for place in order]
 
 
 def _read(given: Mapping[str, float]) -> dict[str, float]:
@@ -94,183 +95,210 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     return known
 
 
+# Order
+
+
 def _rank(one: port.Candidate) -> tuple[int, int, tuple[float, str]]:
     return -one.gang.priority, _turn(one), one.arrival
 
 
 def _turn(one: port.Candidate) -> int:
     """Elastic gangs take turns, by their service; others do not."""
-    return min(15, int(math.log(1 + one.served_s / TURN_S, TURN_FACTOR))) if one.gang.elastic else 0
+    if one.served_s < TURN_S or not one.gang.elastic:
+        return 0
+    return min(LAST_TURN, 1 + int(math.log(one.served_s / TURN_S, TURN_FACTOR)))
 
 
 def _level(one: port.Candidate) -> float:
     """A gang may be stopped for higher priority; an elastic one also for an elastic one with far less service."""
-    last = 0 if any(one.size) else 15
-    return -one.gang.priority + (_turn(one) if one.gang.elastic else last) / 16
+    rigid = 0 if one.running is not None else LAST_TURN
+    return -one.gang.priority + (_turn(one) if one.gang.elastic else rigid) / (LAST_TURN + 1)
 
 
-def _form(gang: plans.Gang) -> Form:
-    """The tasks that are divided are those whose number may vary, workers before others; else the largest."""
-    elastic = [place for place, ask in enumerate(gang.asks) if ask.min < ask.max]
-    workers = [place for place in elastic if gang.asks[place].role == roles.RoleName.WORKER]
-    among = workers[:1] or elastic[:1] or range(len(gang.asks))
-    place = max(among, key=lambda place: (gang.asks[place].amount.devices, -place))
-    amount = gang.asks[place].amount
-    milli = amount.gpus * 1000 + amount.gpu_milli
-    return Form(
-        ask=place,
-        unit=milli or amount.cpus_milli or 1,
-        devices=max(1, amount.gpus),
-        servers=sum(ask.count for ask in gang.asks if ask.role == roles.RoleName.PS),
-        cpus=not milli,
+def _as_asked(one: port.Candidate, node: int) -> port.Wish:
+    """Of one that is not elastic, or for whose least nothing is left: it waits for that, or keeps what it has."""
+    gang = one.gang
+    size = gang.smallest if gang.elastic and one.running is None else one.asked
+    batch = None
+    if gang.batch is not None and gang.curve is not None:
+        devices = int(gang.amount(size).devices)
+        present = one.running.batch if one.running is not None else None
+        batch = speeds.best_batch(gang.curve, gang.batch, speeds.Shape(-(-devices // node), devices), present=present)
+    reason = f"priority {gang.priority}, in order of arrival"
+    return port.Wish(job=gang.job, size=size, level=_level(one), reason=reason, batch=batch)
+
+
+# Division
+
+
+def _divided(
+    ranked: Iterable[port.Candidate], cpus: bool, whole: int, part: Callable[[port.Candidate], _Part]
+) -> list[_Part]:
+    """The elastic gangs, each with its part of `whole`: thousandths of devices, or of CPUs where a gang has no devices.
+
+    First everybody's least: of those who hold something, then of those who wait, as far as it goes.
+    """
+    left, held, parts = whole, 0, []
+    waiting: list[tuple[port.Candidate, int]] = []
+    for one in ranked:
+        devices, cores = _least(one.gang.asks)
+        least = (0 if devices else cores) if cpus else devices
+        if not least:
+            continue
+        if one.running is None and not one.gang.destined:
+            waiting.append((one, least))
+            continue
+        left -= least
+        held += 1
+        if one.gang.elastic:
+            parts.append(part(one))
+    for one, least in waiting:
+        if least <= left:
+            left -= least
+            held += 1
+            if one.gang.elastic:
+                parts.append(part(one))
+    share = whole / max(1, held)
+    for each in parts:
+        each.bid(share)
+    dividing.divide((each.bidder for each in parts), left + sum(each.bidder.least for each in parts))
+    return parts
+
+
+@functools.lru_cache(maxsize=4096)
+def _least(asks: tuple[plans.Ask, ...]) -> tuple[int, int]:
+    """Thousandths of devices, and of CPUs."""
+    return (
+        sum(ask.min * (ask.amount.gpus * 1000 + ask.amount.gpu_milli) for ask in asks),
+        sum(ask.min * ask.amount.cpus_milli for ask in asks),
     )
 
 
-class _Division:
-    """Divides one kind of unit among the gangs that are made of it. `node`: devices of a node."""
+@functools.lru_cache(maxsize=4096)
+def _varied(asks: tuple[plans.Ask, ...]) -> int:
+    """Which ask is divided: the first whose number may vary, workers before others. All else stays as asked for."""
+    elastic = [place for place, ask in enumerate(asks) if ask.min < ask.max]
+    return next((place for place in elastic if asks[place].role == roles.RoleName.WORKER), elastic[0])
 
-    def __init__(self, node: int, now: float, rules: plans.Rules, known: Mapping[str, float]) -> None:
-        self._node = node
-        self._now = now
-        self._rules = rules
-        self._known = known
 
-    def wishes(self, candidates: Sequence[tuple[port.Candidate, Form]], whole: int) -> Iterator[port.Wish]:
-        """In no order. `whole`: thousandths of devices, or of CPUs."""
-        left = whole
-        counted: list[tuple[port.Candidate, Form, int]] = []
-        had = {one.gang.job: one.had(self._now)[form.ask] for one, form in candidates}
-        for stays in (True, False):  # what is held, then what is waited for, as far as it goes
-            for one, form in candidates:
-                least = one.gang.asks[form.ask].min * form.unit
-                if (had[one.gang.job] > 0) is stays and (stays or least <= left):
-                    left -= least
-                    counted.append((one, form, had[one.gang.job]))
-        share = whole / max(1, len(counted))
-        bidders = {
-            one.gang.job: self._bidder(one, form, tasks, share)
-            for one, form, tasks in counted
-            if one.gang.asks[form.ask].min < one.gang.asks[form.ask].max
-        }
-        dividing.divide(bidders.values(), left + sum(bidder.least for bidder in bidders.values()))
-        for one, form in candidates:
-            bidder = bidders.get(one.gang.job)
-            tasks = bidder.size // form.unit if bidder else None
-            yield self._wish(one, form, tasks)
+@functools.lru_cache(maxsize=4096)
+def _rungs(least: int, limit: int, most: int, per_node: int) -> tuple[int, ...]:
+    """Sizes worth thinking of: halves of a node, whole nodes (fewer of them, the more there are), and the most that it
+    may have; none above `limit`, which may be less.
+    """
+    rungs, count = {least, most}, 1
+    while count < per_node:
+        rungs.add(count)
+        count *= 2
+    count = per_node
+    while count < most:
+        rungs.add(count)
+        count += max(per_node, count // 8 // per_node * per_node)
+    return tuple(sorted(rung for rung in rungs if least <= rung <= max(least, min(limit, most))))
 
-    def _bidder(self, one: port.Candidate, form: Form, had: int, share: float) -> dividing.Bidder:
-        gang, ask = one.gang, one.gang.asks[form.ask]
-        rungs = [count for count in self._rungs(ask, form) if count <= self._most(gang, form, had)]
-        rungs = sorted({*rungs, ask.min, had or ask.min})
-        equal = max((count for count in rungs if count * form.unit <= share), default=rungs[0])
-        base = self._rate(one, form, equal) or 1.0
-        weight = self._weight(one)
-        keep = self._keep(one) if had else 1.0
-        power = self._known["power"]
-        nodes = _nodes_of(one, ask) or None
+
+class _Part:
+    """What one elastic gang gets: so many tasks of one of its asks."""
+
+    bidder: dividing.Bidder
+
+    def __init__(
+        self, one: port.Candidate, node: int, now: float, rules: plans.Rules, known: Mapping[str, float]
+    ) -> None:
+        gang = one.gang
+        self.job = gang.job
+        self._one, self._node, self._now, self._rules, self._known = one, node, now, rules, known
+        self._place = _varied(gang.asks)
+        self._ask = ask = gang.asks[self._place]
+        devices = ask.amount.gpus * 1000 + ask.amount.gpu_milli
+        self._unit = devices or ask.amount.cpus_milli or 1  # thousandths of a task
+        self._devices = max(1, ask.amount.gpus)  # of a task, as its curve counts them
+        self._spans = devices > 0  # its tasks fill nodes
+        self._servers = sum(other.count for other in gang.asks if other.role == roles.RoleName.PS)
+        self._had = one.had(now)[self._place]
+        self._nodes = _nodes_of(one, ask)
+
+    def bid(self, share: float) -> None:
+        """`share`: thousandths of devices that would be an equal share."""
+        one, ask, had, unit = self._one, self._ask, self._had, self._unit
+        per_node = max(1, self._node // self._devices) if self._spans else ask.max
+        rungs = _rungs(ask.min, self._limit(), ask.max, per_node)
+        if had and had not in rungs:
+            rungs = tuple(sorted({*rungs, had}))
+        equal = max((rung for rung in rungs if rung * unit <= share), default=rungs[0])
+        base, weight, power = self._rate(equal) or 1.0, self._weight(), self._known["power"]
+        keep = self._keep() if had else 1.0
 
         def value(units: int) -> float:
-            tasks = units // form.unit
-            speed = self._rate(one, form, tasks, nodes) if tasks == had else self._rate(one, form, tasks) * keep
-            return weight * math.pow(speed / base, power)
+            tasks = units // unit
+            return weight * math.pow(self._rate(tasks) * (1 if tasks == had else keep) / base, power)
 
         running = one.running
-        settled = not had or (running is not None and not running.stopping and gang.preemptible)
+        settled = not had or (running is not None and not running.stopping and one.gang.preemptible)
         lasting = running is None or self._now - running.started_at >= self._rules.min_runtime_s
-        return dividing.Bidder(
-            gang.job,
-            [count * form.unit for count in rungs],
-            (had or ask.min) * form.unit,
+        self.bidder = dividing.Bidder(
+            self.job,
+            [rung * unit for rung in rungs],
+            (had or ask.min) * unit,
             value,
             grow=settled,
             shrink=settled and lasting,
         )
 
-    def _rungs(self, ask: plans.Ask, form: Form) -> Iterator[int]:
-        """Sizes that are worth thinking of: halves of a node, whole nodes, and the most it may have."""
-        per_node = max(1, self._node // form.devices) if not form.cpus else ask.max
-        count = 1
-        while count < min(per_node, ask.max):
-            yield count
-            count *= 2
-        step = count = per_node
-        while count < ask.max:
-            yield count
-            step = max(per_node, count // 8 // per_node * per_node)
-            count += step
-        yield ask.max
-
-    def _most(self, gang: plans.Gang, form: Form, had: int) -> int:
-        """Tasks beyond which nobody knows what it would do."""
-        seen = speeds.seen(gang.curve)
-        if seen is None and gang.curve is not None:
-            return gang.asks[form.ask].max
-        known = self._known
-        devices = max(known["first"], known["growth"] * max(seen or 0, had * form.devices))
-        return int(devices // form.devices)
-
-    def _rate(self, one: port.Candidate, form: Form, tasks: int, nodes: int | None = None) -> float:
-        return speeds.rate(one.gang.curve, one.gang.batch, self._shape(form, tasks, nodes))
-
-    def _shape(self, form: Form, tasks: int, nodes: int | None = None) -> speeds.Shape:
-        devices = tasks * form.devices
-        compact = 1 if form.cpus else -(-devices // self._node)
-        return speeds.Shape(nodes or compact, devices, form.servers)
-
-    def _weight(self, one: port.Candidate) -> float:
-        young_s = self._known["young_s"]
-        return math.pow(1 + one.served_s / young_s, -self._known["age"]) * math.pow(2, (one.gang.priority - 50) / 25)
-
-    def _keep(self, one: port.Candidate) -> float:
-        """Which part of a gang's speed counts at another size: the share of its life that restarts have left it."""
-        age_s = max(0.0, self._now - one.gang.submitted_at)
-        restart_s = self._rules.restart_s
-        had_s = self._known["restarts"] * restart_s * max(0, one.gang.starts - 1)
-        return max(0.0, age_s - had_s) / (age_s + restart_s) / (1 + self._known["margin"]) if age_s > 0 else 0.0
-
-    def _wish(self, one: port.Candidate, form: Form, tasks: int | None) -> port.Wish:
-        """`tasks` None: it is not divided; it waits for, or keeps, what its owner asked for."""
-        gang = one.gang
-        ask = gang.asks[form.ask]
-        had = one.had(self._now)[form.ask]
-        if tasks is None:
-            tasks = had or ask.min
-        size = tuple(tasks if place == form.ask else count for place, count in enumerate(one.asked))
-        nodes = _nodes_of(one, ask) if tasks == one.size[form.ask] else 0
-        shape = self._shape(form, tasks, nodes or None)
+    def wish(self) -> port.Wish:
+        one, gang, tasks = self._one, self._one.gang, self.bidder.size // self._unit
+        present = one.running.batch if one.running is not None and tasks == self._had else None
         return port.Wish(
             job=gang.job,
-            size=size,
+            size=tuple(tasks if place == self._place else count for place, count in enumerate(one.asked)),
             level=_level(one),
-            reason=self._reason(one, form, had, tasks),
-            batch=speeds.best_batch(gang.curve, gang.batch, shape),
+            reason=self._reason(tasks),
+            batch=speeds.best_batch(gang.curve, gang.batch, self._shape(tasks), present=present),
         )
 
-    def _reason(self, one: port.Candidate, form: Form, had: int, tasks: int) -> str:
-        gang = one.gang
-        if not gang.elastic:
-            return f"priority {gang.priority}, in order of arrival"
-        least = gang.asks[form.ask].min
-        if tasks != had and had:
-            than, many = (
-                f"with {had}",
-                speeds.speedup(
-                    gang.curve,
-                    gang.batch,
-                    self._shape(form, tasks),
-                    than=self._shape(form, had, _nodes_of(one, gang.asks[form.ask])),
-                ),
-            )
-        else:
-            than, many = (
-                f"with {least}",
-                speeds.speedup(gang.curve, gang.batch, self._shape(form, tasks), than=self._shape(form, least)),
-            )
+    def _limit(self) -> int:
+        """Tasks beyond which nobody knows what it would do."""
+        curve = self._one.gang.curve
+        measured = speeds.seen(curve)
+        if curve is not None and measured is None:
+            return self._ask.max
+        devices = self._known["growth"] * max(measured or 0, self._had * self._devices)
+        return int(max(self._known["first"], devices) // self._devices)
+
+    def _rate(self, tasks: int) -> float:
+        return speeds.rate(self._one.gang.curve, self._one.gang.batch, self._shape(tasks))
+
+    def _shape(self, tasks: int) -> speeds.Shape:
+        """As it lies now, or as compactly as it could."""
+        devices = tasks * self._devices
+        compact = -(-devices // self._node) if self._spans else 1
+        return speeds.Shape(self._nodes if tasks == self._had and self._nodes else compact, devices, self._servers)
+
+    def _weight(self) -> float:
+        one, known = self._one, self._known
+        return math.pow(1 + one.served_s / known["young_s"], -known["age"]) * math.pow(
+            2, (one.gang.priority - ORDINARY_PRIORITY) / DOUBLE_WEIGHT
+        )
+
+    def _keep(self) -> float:
+        """Which part of its speed counts at another size: the part of its life that restarts would have left it."""
+        gang, restart_s = self._one.gang, self._rules.restart_s
+        age_s = max(0.0, self._now - gang.submitted_at)
+        spent_s = self._known["restarts"] * restart_s * max(0, gang.starts - 1)
+        return max(0.0, age_s - spent_s) / max(1.0, age_s + restart_s) / (1 + self._known["margin"])
+
+    def _reason(self, tasks: int) -> str:
+        gang, than = self._one.gang, self._had if self._had and self._had != tasks else self._ask.min
+        text = f"{tasks} of at most {self._ask.max}"
+        if tasks == than:
+            return text
+        many = speeds.speedup(gang.curve, gang.batch, self._shape(tasks), than=self._shape(than))
         guessed = "" if gang.curve is not None else ", as far as one can guess"
-        return f"{tasks} of at most {gang.asks[form.ask].max}: {many:.1f} times as fast as {than}{guessed}"
+        return f"{text}: {many:.1f} times as fast as with {than}{guessed}"
 
 
 def _nodes_of(one: port.Candidate, ask: plans.Ask) -> int:
+    """On which its tasks are; 0 where it does not run."""
     if one.running is None or one.running.stopping:
         return 0
     return len({claim.node for claim in one.running.holdings if claim.role == ask.role})
