@@ -8,11 +8,12 @@ import os
 import pathlib
 import random
 
+import msgspec
 import pytest
 
-from oarlock.scheduler import convergence, fitting
+from oarlock.scheduler import convergence, fitting, samples
 from oarlock.scheduler import curves as evaluating
-from oarlock.spec import curves
+from oarlock.spec import curves, jobfile, jobs
 
 DATA = os.environ.get("OARLOCK_DATA", "")  # read before any test: a fixture takes our settings away from each
 
@@ -40,36 +41,34 @@ def measured(
     return curves.Sample(nodes=nodes, devices=devices, local=local, step_s=step_s, sync_s=step_s - grad_s, count=count)
 
 
-def worst(model: curves.Allreduce, samples: list[curves.Sample]) -> float:
+def worst(model: curves.Allreduce, taken: list[curves.Sample]) -> float:
     """The largest error, as a logarithm."""
-    return max(
-        abs(math.log(evaluating.step_s(model, one.nodes, one.devices, one.local) / one.step_s)) for one in samples
-    )
+    return max(abs(math.log(evaluating.step_s(model, one.nodes, one.devices, one.local) / one.step_s)) for one in taken)
 
 
 def test_the_truth_is_found_again_from_exact_samples() -> None:
-    samples = [measured(TRUTH, *shape, local) for shape in SHAPES for local in (8, 32, 128)]
-    model = fitting.allreduce(samples)
+    taken = [measured(TRUTH, *shape, local) for shape in SHAPES for local in (8, 32, 128)]
+    model = fitting.allreduce(taken)
     assert model is not None
     assert model.overlap == TRUTH.overlap
     assert model.seen == 16
     unseen = [measured(TRUTH, nodes, devices, local) for nodes, devices in [(1, 3), (8, 32)] for local in (16, 64)]
-    assert worst(model, [*samples, *unseen]) < 0.02
+    assert worst(model, [*taken, *unseen]) < 0.02
 
 
 def test_noisy_samples_bend_it_by_no_more_than_their_noise() -> None:
     draw = random.Random(3)
-    samples = [
+    taken = [
         measured(TRUTH, *shape, local, off=math.exp(draw.gauss(0, 0.05))) for shape in SHAPES for local in (8, 32, 128)
     ]
-    model = fitting.allreduce(samples)
+    model = fitting.allreduce(taken)
     assert model is not None
     assert worst(model, [measured(TRUTH, *shape, local) for shape in SHAPES for local in (16, 64)]) < 0.12
 
 
 def test_the_order_of_samples_changes_nothing() -> None:
-    samples = [measured(TRUTH, *shape, local) for shape in SHAPES for local in (8, 32)]
-    assert fitting.allreduce(samples) == fitting.allreduce(reversed(samples))
+    taken = [measured(TRUTH, *shape, local) for shape in SHAPES for local in (8, 32)]
+    assert fitting.allreduce(taken) == fitting.allreduce(reversed(taken))
 
 
 def test_what_was_not_seen_is_hoped_for() -> None:
@@ -109,12 +108,12 @@ def test_what_makes_no_sense_is_left_out() -> None:
 
 def test_parameter_servers_are_found_again() -> None:
     truth = curves.Servers(times=(0.5, 0.3, 0.02, 0.01))
-    samples = [
+    taken = [
         curves.Sample(nodes=1, devices=w, servers=p, local=8, step_s=w / evaluating.steps_per_s(truth, w, p), sync_s=0)
         for w in (1, 2, 4, 8)
         for p in (1, 2, 4)
     ]
-    model = fitting.servers(samples)
+    model = fitting.servers(taken)
     assert model is not None
     for w, p in [(3, 1), (6, 3), (16, 8)]:
         assert evaluating.steps_per_s(model, w, p) == pytest.approx(evaluating.steps_per_s(truth, w, p), rel=0.01)
@@ -123,12 +122,12 @@ def test_parameter_servers_are_found_again() -> None:
 
 def test_synchronous_servers_are_found_again() -> None:
     truth = curves.Servers(times=(0.01, 0.1, 0.3, 0.02, 0.01), synchronous=True, batch=256)
-    samples = [
+    taken = [
         curves.Sample(nodes=1, devices=w, servers=p, local=8, step_s=1 / evaluating.steps_per_s(truth, w, p), sync_s=0)
         for w in (1, 2, 4, 8)
         for p in (1, 2, 4)
     ]
-    model = fitting.servers(samples, batch=256, synchronous=True)
+    model = fitting.servers(taken, batch=256, synchronous=True)
     assert model is not None
     for w, p in [(3, 1), (6, 3), (16, 8)]:
         assert evaluating.steps_per_s(model, w, p) == pytest.approx(evaluating.steps_per_s(truth, w, p), rel=0.01)
@@ -198,6 +197,29 @@ def test_steps_left_until_an_epoch_brings_little() -> None:
     assert convergence.steps_to(LOSS, 0, 0.3) is None  # its floor
 
 
+def test_it_is_over_when_the_loss_has_come_down() -> None:
+    at = 100 + convergence.to_go(LOSS, 100)
+    floor, first = LOSS.b2, convergence.loss(LOSS, 0)
+    assert convergence.loss(LOSS, at) - floor == pytest.approx(convergence.SETTLED * (first - floor))
+    assert convergence.to_go(LOSS, at + 1) == 0
+    assert convergence.to_go(curves.Convergence(b0=0.0, b1=1.0, b2=0.0), 5) == 0
+
+
+def test_what_is_left_is_what_the_job_says_else_what_its_loss_says() -> None:
+    """Optimus needs it of every job, and many scripts do not know how many steps they will make."""
+    sample = measured(TRUTH, 1, 2, 32)
+    job = jobs.Job(id="j", name="j", owner="o", spec=jobfile.JobSpec(command="python train.py"), created_at=0.0)
+    says = samples.Seen(at=1.0, sample=sample, total=64, parts=1, step=1000, steps_left=10)
+    silent = msgspec.structs.replace(says, steps_left=None)
+    losses = noisy_losses(1000)
+    told = samples.curve(job, says, [sample], losses)
+    assert told.left == 10 * 64
+    foretold = samples.curve(job, silent, [sample], losses)
+    assert foretold.convergence is not None
+    assert foretold.left == pytest.approx(convergence.to_go(foretold.convergence, 1000) * 64)
+    assert samples.curve(job, silent, [sample], []).left is None
+
+
 def traces() -> dict[str, list[curves.Sample]]:
     """Of each recorded model all measured placements: seconds per step and per exchange."""
     found = {}
@@ -220,10 +242,10 @@ def traces() -> dict[str, list[curves.Sample]]:
 def test_recorded_steps_are_foretold_at_shapes_that_were_held_out() -> None:
     """Fitted to every second shape of a trace, the others are foretold to 12 % on average, and each model to 15 %."""
     means = {}
-    for name, samples in traces().items():
-        shapes = sorted({(one.nodes, one.devices) for one in samples})
-        known = [one for one in samples if shapes.index((one.nodes, one.devices)) % 2 == 0]
-        others = [one for one in samples if shapes.index((one.nodes, one.devices)) % 2 == 1]
+    for name, taken in traces().items():
+        shapes = sorted({(one.nodes, one.devices) for one in taken})
+        known = [one for one in taken if shapes.index((one.nodes, one.devices)) % 2 == 0]
+        others = [one for one in taken if shapes.index((one.nodes, one.devices)) % 2 == 1]
         model = fitting.allreduce(known)
         assert model is not None
         errors = [

@@ -24,6 +24,9 @@ FEWEST = 4
 LATER = 4.0
 """The last span weighs so many times what the first one does."""
 
+SETTLED = 0.05
+"""The part of the way from its first loss to its last that nobody waits for. Optimus has each owner say it."""
+
 _FLOORS = 24
 """Values of b2 that are tried in each of two passes, the second between the neighbours of the best of the first."""
 
@@ -75,6 +78,13 @@ def steps_left(model: curves.Convergence, step: float, *, epoch: float, drop: fl
     # b0 * epoch / (u * (u + b0 * epoch)) = drop, with u = b0 k + b1
     u = (math.sqrt(rise * rise + 4 * rise / drop) - rise) / 2
     return max(0.0, (u - model.b1) / model.b0 - step)
+
+
+def to_go(model: curves.Convergence, step: float) -> float:
+    """Steps from `step` until all but `SETTLED` of the way down is done: when a job is over that says no more of it."""
+    if model.b0 <= 0:
+        return 0.0
+    return max(0.0, (max(model.b1, model.b0) / SETTLED - model.b1) / model.b0 - step)
 
 
 def _spans(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -90,12 +90,8 @@ def curve(
     for sample in new:
         samples = fitting.merged(samples, sample)
     model = _model(job, last, samples)
-    return curves.Curve(
-        model=model,
-        left=_left(job, last, model),
-        convergence=convergence.fitted(losses) or (known.convergence if known is not None else None),
-        samples=samples,
-    )
+    falls = convergence.fitted(losses) or (known.convergence if known is not None else None)
+    return curves.Curve(model=model, left=_left(job, last, model, falls), convergence=falls, samples=samples)
 
 
 def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curves.Model:
@@ -122,13 +118,14 @@ def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> 
     )
 
 
-def _left(job: jobs.Job, last: Seen, model: curves.Model) -> float | None:
-    """The progress still to be made, in the model's unit."""
-    if last.steps_left is None:
-        return None
-    if not isinstance(model, curves.Allreduce):
-        return float(last.steps_left)
-    return last.steps_left * last.total * _worth(job, last.total, model.noise)
+def _left(job: jobs.Job, last: Seen, model: curves.Model, falls: curves.Convergence | None) -> float | None:
+    """The progress still to be made, in the model's unit: as the job says, else until its loss has come down."""
+    steps = float(last.steps_left) if last.steps_left is not None else None
+    if steps is None and falls is not None:
+        steps = convergence.to_go(falls, last.step)
+    if steps is None or not isinstance(model, curves.Allreduce):
+        return steps
+    return steps * last.total * _worth(job, last.total, model.noise)
 
 
 def _worth(job: jobs.Job, total: int, noise: float | None) -> float:
