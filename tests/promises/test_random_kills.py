@@ -87,7 +87,8 @@ def live_through(house: houses.House, seed: int, scale: Scale) -> None:
     wounds = 0
     for kill in range(scale.kills):
         until = time.monotonic() + dice.uniform(0.5, 4.0)
-        while time.monotonic() < until:
+        patience_s = 60.0 if kill == scale.kills - 1 else 0.0  # a busy machine may have started nothing that can be hit
+        while time.monotonic() < until + (0.0 if wounds else patience_s):
             if wounds < scale.wounds * (kill + 1) / scale.kills:
                 wounds += wound(house, crew, dice)
             time.sleep(0.1)
