@@ -175,24 +175,22 @@ def gang_or_pods(found: Sequence[outcome.Outcome]) -> Any:
 
 
 def load(found: Sequence[outcome.Outcome]) -> Any:
-    """How long jobs take and how many are queued for long, by how often they come; a line for each policy."""
-    figure, (completion, queued) = _figure(2, 8.4)
+    """How long jobs take, and how long of that they wait, by how often they come; a line for each policy."""
+    figure, (completion, waiting) = _figure(2, 8.4)
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for run, several in by_run(found).items():
         often, _, policy = run.partition(" ")
         figures = [summary.of(one) for one in several]
-        mean_h = summary.mean([one.completion_mean_s for one in figures]) / 3600
-        long = 100 * summary.mean([one.queued_long_share for one in figures])
-        lines.setdefault(policy, []).append((float(often.removesuffix("x")), mean_h, long))
-    styles = [(BLACK, "-", "s"), (BLUE, "--", "o"), (RED, "-.", "^"), (GREEN, ":", "D"), (PURPLE, "-", "v")]
+        completion_s = summary.mean([one.completion_mean_s for one in figures])
+        waited_s = summary.mean([one.waited_mean_s for one in figures])
+        lines.setdefault(policy, []).append((float(often.removesuffix("x")), completion_s / 3600, waited_s / 3600))
+    styles = [(BLUE, "--", "o"), (RED, "-.", "^"), (GREEN, "-", "s"), (PURPLE, ":", "D")]
     for (policy, points), (colour, dashes, marker) in zip(lines.items(), styles, strict=False):
         style = {"color": colour, "ls": dashes, "marker": marker, "ms": 4, "label": policy}
-        completion.plot([often for often, _, _ in points], [mean_h for _, mean_h, _ in points], **style)
-        queued.plot([often for often, _, _ in points], [long for _, _, long in points], **style)
-    for axes in (completion, queued):
-        axes.set(xlabel="jobs come so many times as often", ylim=(0, None))
-    completion.set_ylabel("mean completion time, hours")
-    queued.set_ylabel("jobs queued over 15 minutes, %")
+        completion.plot([often for often, _, _ in points], [hours for _, hours, _ in points], **style)
+        waiting.plot([often for often, _, _ in points], [hours for _, _, hours in points], **style)
+    for axes, what in ((completion, "completion time"), (waiting, "time without GPUs")):
+        axes.set(xlabel="jobs come so many times as often", ylabel=f"mean {what}, hours", ylim=(0, None))
     completion.legend()
     return figure
 
@@ -252,6 +250,7 @@ def prediction_error(found: Sequence[outcome.Outcome]) -> Any:
 COLUMNS: Mapping[str, Callable[[outcome.Outcome], float]] = {
     "completion, mean, h": lambda one: summary.of(one).completion_mean_s / 3600,
     "completion, p99, h": lambda one: summary.of(one).completion_p99_s / 3600,
+    "without GPUs, mean, h": lambda one: summary.of(one).waited_mean_s / 3600,
     "queued over 15 minutes, %": lambda one: 100 * summary.of(one).queued_long_share,
     "GPUs working, %": lambda one: 100 * summary.of(one).useful_share,
     "restarts per job": lambda one: summary.of(one).restarts_per_job,
