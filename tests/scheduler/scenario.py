@@ -1,6 +1,6 @@
 """Scenarios as text: a cluster, jobs arriving, and what the scheduler says. The language of `scenarios/*.txt`.
 
-    rules policy=las min_runtime=0 restart=30 round=60 backfill=no las.first_s=100
+    rules policy=las min_runtime=0 restart=30 round=60 backfill=no las.band1_s=100
     node NAME cpus=4 gpus=2:h100 memory=16Gi gpu_memory=80Gi nvlink=n1 rack=r1 zone=z price=2.5 ports=20000-20099 down
     pool NAME limit.gpus=4 reserve.gpus=2 share.gpus=2 static=gpus parent=NAME policy=fifo
     running JOB tasks=2 min=1 max=4 cpus=1 gpus=1 on=NODE*2,NODE pool=P priority=60 owner=ada preemptible=no

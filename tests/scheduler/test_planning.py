@@ -154,6 +154,8 @@ def test_where_nothing_changes_nobody_is_stopped_for_ever(policy: str, seed: int
 def test_by_attained_service_a_gang_is_stopped_a_few_times_in_its_life(seed: int) -> None:
     """At most once a band: it falls from one to the next, never back."""
     life = crowded("las", seed, kind=lives.Kind(faults=False, most_nodes=3, pools=False))
+    bands = {"band1_s": 3250.0, "band2_s": 7200.0, "band3_s": 18_000.0}
+    life.world.rules = msgspec.structs.replace(life.world.rules, policies={"las": bands})
     for _ in range(500):
         still(life)
     assert sum(life.world.preempted.values()), "there is something to see"

@@ -108,11 +108,11 @@ def test_a_table_for_people(workload: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_numbers_for_programs(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = told(capsys, str(workload), "--json", "--restart", "1m", "--set", "las.first_s=100", "--nodes", "4x1")
+    _, out, _ = told(capsys, str(workload), "--json", "--restart", "1m", "--set", "las.band1_s=100", "--nodes", "4x1")
     (report,) = json.loads(out)
     assert report["figures"]["completed"] == 12
     assert report["settings"]["restart_s"] == "60.0"
-    assert report["settings"]["policies"] == "{'las': {'first_s': 100.0}}"
+    assert report["settings"]["policies"] == "{'las': {'band1_s': 100.0}}"
     assert report["measured"]["plans"] > 12
 
 
@@ -180,7 +180,7 @@ def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Pa
         (["--jobs", "3"], "--jobs, --from, --to and --traces are for recorded workloads"),
         (["--set", "las=3"], "'las=3' sets nothing"),
         (["--set", "las.frist_s=3"], "las has no parameter 'frist_s'"),
-        (["--set", "lsa.first_s=3"], "there is no policy 'lsa'"),
+        (["--set", "lsa.band1_s=3"], "there is no policy 'lsa'"),
         (["--nodes", "lots"], "'lots' says nothing about nodes"),
         (["--launch-failures", "2"], "launch_failures"),
     ],

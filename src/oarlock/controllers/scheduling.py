@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from oarlock.controllers import batches, candidates, rosters, rounds, stops
+from oarlock.controllers import batches, candidates, histories, rosters, rounds, stops
 from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import pricing
@@ -64,6 +64,7 @@ class Scheduling:
         self._rules = rules or plans.Rules()
         self._memo = memo
         self._roster = rosters.Roster(store)
+        self._history = histories.History(store)
         self._rounds = rounds.Rounds(self._rules.round_s, resync_s)
         self._candidates = candidates.Candidates()
         self._shapes: dict[str, object] = {}
@@ -81,7 +82,9 @@ class Scheduling:
         if epoch is None:
             self._due = None
             return
-        if not self._notice(await self._roster.refresh()) and not self._rounds.is_due(now):
+        changed = await self._roster.refresh()
+        await self._history.learn(job_id for job_id in changed if job_id not in self._roster.jobs)
+        if not self._notice(changed) and not self._rounds.is_due(now):
             self._due = self._rounds.due
             return
         await self._look_around()
@@ -136,6 +139,7 @@ class Scheduling:
             pools=ground_pools,
             waiting=tuple(self._candidates.gang(job) for job in waiting),
             running=tuple(self._candidates.running(job, claims) for job, claims in held),
+            ended=self._history.ended,
             rules=self._rules,
             reallocate=touches,
         )

@@ -8,7 +8,7 @@ Each gang is one transaction: it gets a whole place, or nothing of it is taken. 
 3. is promised what is being cleared, where it fits then;
 4. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
 5. is kept a place for, if it is the first of its kind that fits nowhere (`reserving`), so that those after it may start
-   beside it and never in its way.
+   beside it and never in its way; unless its policy sees to it by levels that they make way for it later.
 
 Who was stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it.
 """
@@ -69,6 +69,7 @@ class Granting:
         self._tried = 0
         self._ahead = 0
         self._crowded = False  # somebody waits for room
+        self._overtaken: dict[str, plans.Gang] = {}  # of each pool the first that does
 
     def plan(self) -> plans.Plan:
         for turn in self._all():
@@ -187,6 +188,9 @@ class Granting:
     def _seat(self, turn: ordering.Turn, size: plans.Size, *, promised: bool) -> None:
         """It is within its pools' bounds at `size`. One that was promised a place has one again, now or later."""
         gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
+        if not turn.reserves and not gang.preemptible and not promised and (first := self._overtaken.get(gang.pool)):
+            self._refuse(turn, explaining.behind(gang, first, self._ahead - 1))
+            return
         claims = draft.largest(gang, least, size)
         if claims is not None:
             self._take(turn, claims)
@@ -225,8 +229,9 @@ class Granting:
             self._refuse(turn, impossible)
             return
         self._crowded = True
+        self._overtaken.setdefault(gang.pool, gang)
         kind = draft.known.of(gang).kind
-        if kind not in draft.heads and len(draft.heads) < HEADS:
+        if kind not in draft.heads and len(draft.heads) < HEADS and (turn.reserves or not self.rules.backfill):
             refusal = explaining.no_capacity(gang, draft.scene, self._ahead - 1)
             head = draft.keep(gang, size)
             self._refuse(turn, refusal if head is None else msgspec.structs.replace(refusal, kept=head.nodes))
@@ -250,7 +255,7 @@ class Granting:
         """Whether it only waits because places are kept. Deep in the queue what was found before holds."""
         known = gang.refusal
         deep = self._ahead > explaining.REFRESHED and known is not None and known.code is not refusals.Code.RESERVED
-        if deep or self.draft.scene.terse or self._tried >= TRIED_WITHOUT_HEADS:
+        if deep or not self.draft.heads or self.draft.scene.terse or self._tried >= TRIED_WITHOUT_HEADS:
             return None
         self._tried += 1
         draft = self.draft

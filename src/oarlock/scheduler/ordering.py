@@ -15,11 +15,14 @@ from oarlock.spec import curves, holdings, plans, pools
 
 
 class Turn(NamedTuple):
-    """One wish, its candidate, and whether its policy has decided the size."""
+    """One wish, its candidate, and of its policy whether it has decided the size, and whether places are kept for its
+    gangs.
+    """
 
     wish: port.Wish
     candidate: port.Candidate
     sizing: bool
+    reserves: bool = True
 
     @property
     def runs(self) -> bool:
@@ -67,7 +70,7 @@ class Order:
         policy = known.named((pool.policy if pool else None) or rules.policy)
         by_job = {one.gang.job: one for one in ones}
         wishes = policy.wishes(ones, budget, now, rules, rules.policies.get(policy.name, {}))
-        return [Turn(wish, by_job[wish.job], policy.sizing) for wish in wishes]
+        return [Turn(wish, by_job[wish.job], policy.sizing, policy.reserves) for wish in wishes]
 
     def _served_s(self, job: plans.Running, now: float) -> float:
         """Device-seconds (CPU-seconds without devices) that the gang has held up to now."""
@@ -103,13 +106,13 @@ def by_need(turns: Mapping[str, Sequence[Turn]], usage: usages.Usage, passes: Ca
         go_on(leaf)
 
 
-def budget(ready: Iterable[tuple[int, holdings.Resources]]) -> port.Budget:
-    """All there is, of nodes that are ready: the devices of each, and what it has."""
+def budget(ready: Iterable[tuple[int, holdings.Resources]], ended: tuple[plans.Ended, ...] = ()) -> port.Budget:
+    """All there is, of nodes that are ready: the devices of each, and what it has; and who has ended so far."""
     devices, amount = [], holdings.Resources()
     for count, capacity in ready:
         devices.append(count)
         amount += capacity
-    return port.Budget(amount=amount, node_devices=tuple(sorted(devices, reverse=True)))
+    return port.Budget(amount=amount, node_devices=tuple(sorted(devices, reverse=True)), ended=ended)
 
 
 def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
@@ -124,4 +127,5 @@ def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
             gpus=min(amount.gpus, int(entitled.get("gpus", amount.gpus) + usages.SLACK)),
         ),
         node_devices=whole.node_devices,
+        ended=whole.ended,
     )

@@ -137,6 +137,14 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sum(one.role == ask.role for one in self.holdings) for ask in self.gang.asks)
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job that is over was served, device-seconds (CPU-seconds without devices), whatever its end was."""
+
+    owner: str
+    name: str
+    served_s: float
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How a cluster wants to be scheduled: the server's settings."""
 
@@ -155,6 +163,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[pools.Pool, ...] = ()
     waiting: tuple[Gang, ...] = ()
     running: tuple[Running, ...] = ()
+    ended: tuple[Ended, ...] = ()  # lately: from which may be learned how long others last
     rules: Rules = Rules()
     reallocate: bool = True  # whether running gangs may be touched by this plan
 

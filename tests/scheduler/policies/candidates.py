@@ -75,7 +75,7 @@ def gangs(draw: st.DrawFn, job: str) -> plans.Gang:
     starts = draw(st.integers(0, 3))
     return plans.Gang(
         job=job,
-        name=job,
+        name=draw(st.sampled_from([job, "train-1", "sweep-7"])),
         pool="default",
         asks=asks,
         submitted_at=float(draw(st.sampled_from([0, 1, 50, 90]))) * 1000,

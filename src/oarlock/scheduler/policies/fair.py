@@ -16,6 +16,7 @@ from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import holdings, plans
 
 name = "fair"
+reserves = True
 sizing = False
 
 PARAMETERS: Mapping[str, float] = {}

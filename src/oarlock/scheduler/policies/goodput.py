@@ -24,6 +24,7 @@ from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import plans, roles
 
 name = "goodput"
+reserves = True
 sizing = True
 
 PARAMETERS: Mapping[str, float] = {

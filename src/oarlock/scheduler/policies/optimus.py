@@ -22,6 +22,7 @@ from oarlock.scheduler.policies import fair, parameters, port
 from oarlock.spec import holdings, plans, roles
 
 name = "optimus"
+reserves = True
 sizing = True
 
 NEW_S = 60.0

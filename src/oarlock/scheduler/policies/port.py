@@ -56,11 +56,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to divide: the amount within which all wishes together are to stay if they are to be granted, and
-    the devices of each node that is ready, most first (how far a gang on one node can grow).
+    the devices of each node that is ready, most first (how far a gang on one node can grow). And what is known of jobs
+    that have `ended`, of all pools, for whoever learns from that what to expect of others.
     """
 
     amount: holdings.Resources
     node_devices: tuple[int, ...] = ()
+    ended: tuple[plans.Ended, ...] = ()
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class Policy(Protocol):
 
     name: str
     sizing: bool  # whether the sizes of its wishes are decisions; else they are what the owners asked for
+    reserves: bool  # whether a place is kept for the first that fits nowhere; else its levels see that nobody starves
 
     def wishes(
         self,

@@ -8,6 +8,7 @@ from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import plans
 
 name = "priority"
+reserves = True
 sizing = False
 
 PARAMETERS: Mapping[str, float] = {}

@@ -1,0 +1,49 @@
+"""What the jobs that are over were served: from which a policy may learn how long others will last.
+
+Read from the store once, then job by job as they end. A server that starts again knows the same, but for jobs whose
+record was removed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oarlock.spec import jobs, phases, plans
+from oarlock.store import port as stores
+
+KEPT = 500
+"""Of so many jobs, those that ended last, is it remembered."""
+
+
+class History:
+    """`ended` is the same object for as long as nobody ends."""
+
+    def __init__(self, store: stores.Store) -> None:
+        self._store = store
+        self._known: dict[str, plans.Ended] | None = None
+        self.ended: tuple[plans.Ended, ...] = ()
+
+    async def learn(self, gone: Iterable[str]) -> None:
+        """`gone` are no longer active: those of them that are over are added."""
+        ids = [job_id for job_id in gone if self._known is None or job_id not in self._known]
+        if self._known is None:
+            over = stores.JobFilter(phases=phases.TERMINAL, limit=KEPT)
+            seen = sorted(await self._store.read(lambda view: view.jobs(over)), key=_by_end)
+            self._known = {}
+        elif ids:
+            seen = await self._store.read(lambda view: [job for job_id in ids if (job := view.job(job_id)) is not None])
+        else:
+            return
+        self._add(self._known, seen)
+
+    def _add(self, known: dict[str, plans.Ended], seen: Iterable[jobs.Job]) -> None:
+        for job in seen:
+            if job.terminal and job.served_s > 0:
+                known[job.id] = plans.Ended(owner=job.owner, name=job.name, served_s=job.served_s)
+        for job_id in list(known)[: max(0, len(known) - KEPT)]:
+            del known[job_id]
+        self.ended = tuple(known.values())
+
+
+def _by_end(job: jobs.Job) -> tuple[float, str]:
+    return job.ended_at or 0.0, job.id

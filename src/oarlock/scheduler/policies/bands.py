@@ -1,0 +1,52 @@
+"""Gangs in bands: who is in a lower band may have those of higher ones stopped; within a band the first is first.
+
+Within a band somebody is stopped only for one that is before it and has waited for long: nobody starves behind those
+that went ahead because they fitted, and yet most of those come to their end undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oarlock.scheduler.policies import port
+
+
+class Placed(NamedTuple):
+    """`before` sorts within the band; equals have the same."""
+
+    band: int
+    before: tuple[float, ...]
+    candidate: port.Candidate
+    reason: str
+
+
+def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port.Wish]:
+    """Band by band, each gang at the size that was asked for."""
+    ranked = sorted(placed, key=_order)
+    place = {key: number for number, key in enumerate(dict.fromkeys((one.band, one.before) for one in ranked))}
+    return [
+        port.Wish(
+            job=one.candidate.gang.job,
+            size=one.candidate.asked,
+            level=one.band + _within(one, place[one.band, one.before] / len(place), now, patience_s),
+            reason=one.reason,
+        )
+        for one in ranked
+    ]
+
+
+def waited_s(one: port.Candidate, now: float) -> float:
+    """Seconds since it came, or was stopped; of one that runs, until it started."""
+    since = max(one.gang.submitted_at, one.gang.stopped_at or one.gang.submitted_at)
+    return max(0.0, (now if one.running is None else one.running.started_at) - since)
+
+
+def _order(one: Placed) -> tuple[int, tuple[float, ...], str]:
+    return one.band, one.before, one.candidate.gang.job
+
+
+def _within(one: Placed, place: float, now: float, patience_s: float) -> float:
+    """0 to 1/2 in the order of the band; 3/4 for one that has no reason yet to have others of its band stopped."""
+    patient = one.candidate.running is None and waited_s(one.candidate, now) < patience_s
+    return 0.75 if patient else place / 2
