@@ -28,6 +28,7 @@ class Draft:
         room: rooms.Room,
         later: rooms.Room,
         usage: usages.Usage,
+        order: ordering.Order,
         known: profiles.Profiles,
     ) -> None:
         self.snapshot = snapshot
@@ -39,7 +40,8 @@ class Draft:
         self.scene = explaining.Scene(snapshot, room)
         self._stopping = [job for job in snapshot.running if job.stopping]
         self.promises = promises.Promises(room, later, self._stopping)
-        self.victims = giving.Victims(snapshot, now, usage, known)
+        self.order = order
+        self.victims = giving.Victims(snapshot, now, usage, order, known)
         self.ends = reserving.Ends(snapshot.running)
         self.heads: dict[object, reserving.Kept] = {}
         self.launches: list[plans.Launch] = []
@@ -134,6 +136,7 @@ class Draft:
                 self.preemptions[victim.job] = plans.Preemption(
                     job=victim.job, reason=f"{gang.name} takes its place", by=gang.job
                 )
+                self.order.back(victim.running)
 
     def resize(self, running: plans.Running, claims: Claims, reason: str) -> None:
         """It goes on at another size."""
@@ -170,6 +173,10 @@ class Draft:
         self.heads[self.known.of(gang).kind] = kept
         self._parts += kept.parts
         return kept
+
+    def lasting(self, gang: plans.Gang) -> list[reserving.Kept]:
+        """The kept places that are not needed before it is over."""
+        return [head for head in self.heads.values() if head.lasts(gang, self.now)]
 
     def spare_enders(self) -> None:
         """Nobody is to stop those whose ends somebody waits for who came first."""

@@ -15,7 +15,8 @@ Who was stopped only to go on elsewhere or at another size comes before all othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +37,10 @@ from oarlock.spec import curves, holdings, plans, refusals
 Claims = tuple[holdings.Holding, ...]
 
 CLEARANCES = 16
-"""Gangs for which a plan looks whom to stop: the first in order; the others have their turn in the next round."""
+"""Searches for whom to stop in one plan: for the first in order; the others have their turn in the next round."""
+
+LOOKS = 32
+"""Gangs of which it is asked whether such a search is worth it."""
 
 HEADS = 4
 """Gangs for which a place is kept, each of another kind of device."""
@@ -44,11 +48,37 @@ HEADS = 4
 TRIED_WITHOUT_HEADS = 32
 """Gangs of which it is tried whether they would fit, were no place kept for others: only words hang on it."""
 
+INFINITE = float("inf")
+
+WAITS = frozenset(
+    {
+        refusals.Code.NO_CAPACITY,
+        refusals.Code.RESERVED,
+        refusals.Code.BEHIND,
+        refusals.Code.POOL_LIMIT,
+        refusals.Code.POOL_SHARE,
+        refusals.Code.NOT_RESERVED,
+    }
+)
+"""What was said of one deep in the queue is said again while any of these holds: those before it have to be gone
+first, and which of them it is changes with every job that ends.
+"""
+
 _WORDS = {
     usages.Kind.LIMIT: explaining.pool_limit,
     usages.Kind.RESERVATION: explaining.not_reserved,
     usages.Kind.ENTITLEMENT: explaining.pool_share,
 }
+
+
+class Blocked(NamedTuple):
+    """Why the first of its kin was refused: the others are too, as long as they rank no higher. By a bound (`over`), as
+    impossible, or for want of room.
+    """
+
+    level: float
+    over: usages.Over | None = None
+    impossible: bool = False
 
 
 class Granting:
@@ -58,45 +88,47 @@ class Granting:
         self.draft = draft
         self.rules = draft.rules
         self.usage = draft.usage
-        self._turns = order.turns
-        self._deferred: dict[str, list[ordering.Turn]] = {}
-        self._over: dict[str, usages.Over] = {}
+        self.order = order
         self._seated: dict[str, Claims] = {}  # where those go on that were stopped only for that
         self._resumed: set[str] = set()  # those of them that start now
         self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
+        self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
+        self._deferred: dict[str, list[ordering.Turn]] = {}
+        self._not_lent: set[int] = set()  # kin
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
-        self._hopeless: dict[tuple[str, int, plans.Size, bool], float] = {}
+        self._looks = LOOKS
+        self._hopeless: dict[tuple[int, bool], float] = {}
+        self._deep = max(1, explaining.REFRESHED // max(1, len(order.queues)))
         self._tried = 0
-        self._ahead = 0
+        self._ahead: dict[str, int] = {}  # by leaf: how many that wait have had their turn
         self._crowded = False  # somebody waits for room
         self._overtaken: dict[str, plans.Gang] = {}  # of each pool the first that does
 
     def plan(self) -> plans.Plan:
-        for turn in self._all():
-            self.draft.victims.learn(turn)
-        turns = sorted(self._all(), key=lambda turn: turn.candidate.arrival)
-        self._seated = resuming.destined(self.draft, turns)
+        noted = self.order.noted()
+        self._seated = resuming.destined(self.draft, noted)
         self._resumed = {launch.job for launch in self.draft.launches}
-        self._promised = resuming.promised(self.draft, turns)
-        for turn in ordering.by_need(self._turns, self.usage, self._goes_on):
-            self._grant(turn)
-        for turn in ordering.by_need(self._deferred, self.usage, lambda _: False):
-            self._lend(turn)
+        self._promised = resuming.promised(self.draft, noted)
+        blocked_by = self._blocked.get
+        for turn in ordering.by_need(self.order.queues, self.usage):
+            profile = turn.profile
+            blocked = (blocked_by(profile.claim) or blocked_by(profile.kin)) if profile.plain else None
+            if blocked is not None and turn.wish.level >= blocked.level and turn.candidate.running is None:
+                self._refuse_too(turn, blocked)
+            else:
+                self._grant(turn)
+        deferred = {leaf: ordering.Listed(turns) for leaf, turns in self._deferred.items()}
+        for turn in ordering.by_need(deferred, self.usage):
+            if turn.sizing or turn.profile.kin not in self._not_lent:
+                self._lend(turn)
         if self.draft.snapshot.reallocate and not self._crowded:
-            growing.into_idle(self.draft, self._all())
+            growing.into_idle(self.draft)
         return self.draft.finished(self._batches())
-
-    def _goes_on(self, turn: ordering.Turn) -> bool:
-        """It runs as its owner asked, and nobody has taken its place in this plan."""
-        return turn.runs and not turn.sizing and turn.wish.job not in self.draft.preemptions
-
-    def _all(self) -> Iterator[ordering.Turn]:
-        return (turn for turns in self._turns.values() for turn in turns)
 
     def _batches(self) -> dict[str, curves.Batch]:
         """Who goes on where it is, with another batch size."""
         found: dict[str, curves.Batch] = {}
-        for turn in self._all() if self.draft.snapshot.reallocate else ():
+        for turn in self.order.listed() if self.draft.snapshot.reallocate else ():
             running = turn.candidate.running
             if turn.wish.batch is not None and running is not None and turn.runs:
                 batch = turn.batch(running.size)
@@ -112,27 +144,56 @@ class Granting:
             if self.draft.snapshot.reallocate:
                 self._clearances -= growing.as_wished(self.draft, turn, clear=self._clearances > 0)
             return
-        if turn.candidate.running is None:
-            self._ahead += 1
+        ahead = self._place(turn)
         promised = self._promised.pop(gang.job, None)
         if promised is not None:
             self.draft.withdraw(gang, promised)
         if gang.job in self._seated:
-            self._say_stopping(turn, self._seated[gang.job])
-        if gang.job in self._seated or gang.job in self._resumed:
-            return
-        if self._backs_off(gang):
-            self._refuse(turn, explaining.backing_off(gang))
+            self._say_stopping(turn, self._seated[gang.job], ahead)
+        elif gang.job in self._resumed:
+            pass
+        elif self._backs_off(gang):
+            self._refuse(turn, explaining.backing_off(gang, ahead))
         elif not any(turn.wish.size):
-            self._refuse(turn, explaining.outranked(gang, turn.wish.reason, self._ahead - 1))
+            self._refuse(turn, explaining.outranked(gang, turn.wish.reason, ahead))
         elif promised is None and self.draft.heads and not self.rules.backfill:
-            self._refuse(turn, explaining.behind(gang, self._first_head(), self._ahead - 1))
+            self._refuse(turn, explaining.behind(gang, self._first_head(), ahead))
         else:
             size, over = self._admitted(turn, promised=promised is not None)
             if size is not None:
-                self._seat(turn, size, promised=promised is not None)
-            elif over is not None and not self._clear(turn, self._least(turn)):
-                self._hold_off(turn, over)
+                self._seat(turn, size, ahead, promised=promised is not None)
+            elif over is not None and not self._clear(turn, self._least(turn), ahead):
+                self._hold_off(turn, over, ahead)
+
+    def _place(self, turn: ordering.Turn) -> int:
+        """How many that wait come before it in its leaf."""
+        leaf = self.order.leaf(turn.candidate.gang)
+        ahead = self._ahead.get(leaf, 0)
+        if turn.candidate.running is None:
+            self._ahead[leaf] = ahead + 1
+        return ahead
+
+    def _refuse_too(self, turn: ordering.Turn, blocked: Blocked) -> None:
+        """As one that is just like it was, with no more ado: most of a long queue ends here."""
+        gang, ahead, over = turn.candidate.gang, self._place(turn), blocked.over
+        if over is not None:
+            if over.lends and gang.preemptible:
+                self._defer(turn)
+            self._refuse(turn, self._again(gang, ahead) or _said(gang, over, ahead))
+        elif blocked.impossible or (gang.at_most_s is not None and self.draft.lasting(gang)):
+            self._wait(turn, self._least(turn), ahead)
+        else:
+            self._refuse(turn, self._again(gang, ahead) or self._no_room(turn, self._least(turn), ahead))
+
+    def _again(self, gang: plans.Gang, ahead: int) -> refusals.Refusal | None:
+        """What was said of it, if it is deep in the queue; with its place as it is now."""
+        known = gang.refusal
+        if ahead < self._deep or known is None or known.code not in WAITS:
+            return None
+        return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
+
+    def _defer(self, turn: ordering.Turn) -> None:
+        self._deferred.setdefault(turn.candidate.gang.pool, []).append(turn)
 
     def _admitted(self, turn: ordering.Turn, *, promised: bool) -> tuple[plans.Size | None, usages.Over | None]:
         """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
@@ -171,42 +232,45 @@ class Granting:
             return turn.wish.size
         return turn.candidate.gang.smallest
 
-    def _hold_off(self, turn: ordering.Turn, over: usages.Over) -> None:
+    def _hold_off(self, turn: ordering.Turn, over: usages.Over, ahead: int) -> None:
         """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
         gang, draft = turn.candidate.gang, self.draft
-        if over.first is not None:
-            self._refuse(turn, explaining.behind(gang, over.first, self._ahead - 1))
-            return
-        least = draft.known.of(gang).least
-        if not self.usage.bound(gang, over).shadows and self.usage.could_fit(gang, least):
+        least = turn.profile.least
+        if over.first is None and not self.usage.bound(gang, over).shadows and self.usage.could_fit(gang, least):
             reserving.shade(gang, least, over, self.usage, draft.ends, draft.known)
-        if over.kind is usages.Kind.ENTITLEMENT and gang.preemptible:
-            self._deferred.setdefault(gang.pool, []).append(turn)
-            self._over[gang.job] = over
-        self._refuse(turn, _WORDS[over.kind](gang, over, self._ahead - 1))
+        if over.lends and gang.preemptible:
+            self._defer(turn)
+        self._refuse(turn, self._again(gang, ahead) or _said(gang, over, ahead))
+        alone = self._clearances <= 0 or not self._might_give_way(turn)
+        self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over))
 
-    def _seat(self, turn: ordering.Turn, size: plans.Size, *, promised: bool) -> None:
+    def _block(self, kin: int, turn: ordering.Turn, blocked: Blocked) -> None:
+        if not turn.sizing and turn.profile.plain and turn.candidate.running is None:  # for others nobody gives way
+            self._blocked[kin] = blocked
+
+    def _seat(self, turn: ordering.Turn, size: plans.Size, ahead: int, *, promised: bool) -> None:
         """It is within its pools' bounds at `size`. One that was promised a place has one again, now or later."""
         gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
-        if not turn.reserves and not gang.preemptible and not promised and (first := self._overtaken.get(gang.pool)):
-            self._refuse(turn, explaining.behind(gang, first, self._ahead - 1))
+        first = None if turn.reserves or gang.preemptible or promised else self._overtaken.get(gang.pool)
+        if first is not None:
+            self._refuse(turn, explaining.behind(gang, first, ahead))
             return
         claims = draft.largest(gang, least, size)
         if claims is not None:
-            self._take(turn, claims)
+            self._take(turn, claims, ahead)
         elif draft.promises.later is not draft.room and (
             (claims := draft.largest(gang, least, size, later=True)) is not None
         ):
-            self._promise(turn, claims, cleared=promised)
-        elif not self._clear(turn, size if turn.sizing else least):
-            self._wait(turn, least)
+            self._promise(turn, claims, ahead, cleared=promised)
+        elif not self._clear(turn, size if turn.sizing else least, ahead):
+            self._wait(turn, least, ahead)
 
-    def _take(self, turn: ordering.Turn, claims: Claims) -> None:
+    def _take(self, turn: ordering.Turn, claims: Claims, ahead: int) -> None:
         """What is free now: at once, unless it is stopping itself, or others hold what its pool is limited to."""
         gang = turn.candidate.gang
         amount = self.draft.known.of(gang).amount(drafts.sizes_of(gang, claims))
         if turn.candidate.running is not None or not self.usage.fits_now(gang, amount):
-            self._promise(turn, claims)
+            self._promise(turn, claims, ahead)
         else:
             beside = f"beside {self._first_head().name}, whose place is kept" if self.draft.heads else ""
             self._launch(turn, claims, beside)
@@ -215,33 +279,36 @@ class Granting:
         self.draft.launch(turn, claims, why)
         self.draft.refused.pop(turn.wish.job, None)
 
-    def _promise(self, turn: ordering.Turn, claims: Claims, *, cleared: bool = False) -> None:
+    def _promise(self, turn: ordering.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
         """It comes once that is free. With `cleared` it is for its sake that it will be (see `resuming`)."""
-        gang = turn.candidate.gang
-        self.draft.promise(gang, claims)
-        self._say_stopping(turn, claims, cleared=cleared)
+        self.draft.promise(turn.candidate.gang, claims)
+        self._say_stopping(turn, claims, ahead, cleared=cleared)
 
-    def _wait(self, turn: ordering.Turn, size: plans.Size) -> None:
+    def _wait(self, turn: ordering.Turn, size: plans.Size, ahead: int) -> None:
         """It fits nowhere now: never, or later. The first of its kind has its place kept."""
         gang, draft = turn.candidate.gang, self.draft
         impossible = explaining.newly_impossible(gang, draft.scene)
         if impossible is not None:
             self._refuse(turn, impossible)
+            self._block(turn.profile.kin, turn, Blocked(turn.wish.level, impossible=True))
             return
         self._crowded = True
         self._overtaken.setdefault(gang.pool, gang)
-        kind = draft.known.of(gang).kind
-        if kind not in draft.heads and len(draft.heads) < HEADS and (turn.reserves or not self.rules.backfill):
-            refusal = explaining.no_capacity(gang, draft.scene, self._ahead - 1)
+        keeps = turn.reserves or not self.rules.backfill
+        if turn.profile.kind not in draft.heads and len(draft.heads) < HEADS and keeps:
+            refusal = explaining.no_capacity(gang, draft.scene, ahead)
             head = draft.keep(gang, size)
             self._refuse(turn, refusal if head is None else msgspec.structs.replace(refusal, kept=head.nodes))
-        elif not self._before(turn, size):
-            self._refuse(turn, self._reserved(gang, size) or explaining.no_capacity(gang, draft.scene, self._ahead - 1))
+        elif self._before(turn, size):
+            return
+        else:
+            self._refuse(turn, self._again(gang, ahead) or self._no_room(turn, size, ahead))
+        self._block(turn.profile.kin, turn, Blocked(turn.wish.level))
 
     def _before(self, turn: ordering.Turn, size: plans.Size) -> bool:
         """Start one that is over before the places are needed that are kept, as its time-out promises."""
         gang, draft = turn.candidate.gang, self.draft
-        lasting = [head for head in draft.heads.values() if head.lasts(gang, draft.now)]
+        lasting = draft.lasting(gang)
         if not lasting or turn.candidate.running is not None:
             return False
         with draft.without(lasting):
@@ -251,93 +318,108 @@ class Granting:
             self._launch(turn, claims, f"it is over before the place of {lasting[0].gang.name} is free")
         return True
 
-    def _reserved(self, gang: plans.Gang, size: plans.Size) -> refusals.Refusal | None:
-        """Whether it only waits because places are kept. Deep in the queue what was found before holds."""
-        known = gang.refusal
-        deep = self._ahead > explaining.REFRESHED and known is not None and known.code is not refusals.Code.RESERVED
-        if deep or not self.draft.heads or self.draft.scene.terse or self._tried >= TRIED_WITHOUT_HEADS:
-            return None
-        self._tried += 1
-        draft = self.draft
-        with draft.without(draft.heads.values()):
-            if placement.place(gang, draft.room, size) is None:
-                return None
-        head = draft.heads.get(draft.known.of(gang).kind) or next(iter(draft.heads.values()))
-        return explaining.reserved(gang, head.gang, head.at, self._ahead - 1, head.nodes)
-
     def _lend(self, turn: ordering.Turn) -> None:
         """Beyond its entitlement, of what nobody entitled can use: what is free, and to be given back. Where nobody
         entitled waits for room, the first for whom there is none takes the place of those in its pool that rank lower.
         """
         gang, draft = turn.candidate.gang, self.draft
-        most, least, profile = turn.wish.size, self._least(turn), draft.known.of(gang)
+        most, least, profile = turn.wish.size, self._least(turn), turn.profile
+        known = draft.refused.get(gang.job)
+        ahead = 0 if known is None else known.ahead
 
         def lendable(size: plans.Size) -> bool:
             over = self.usage.over(gang, profile.amount(size))
             return over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None)
 
         if not lendable(least):
+            self._not_lent.add(profile.kin)
             return
         size = most if lendable(most) else self._largest(least, most, lendable)
         if (claims := draft.largest(gang, least, size)) is not None:
-            self._take(turn, claims)
+            self._take(turn, claims, ahead)
         elif (claims := draft.largest(gang, least, size, later=True)) is not None:
-            self._promise(turn, claims)
-        elif self._crowded or not self._clear(turn, least, lent=True):
+            self._promise(turn, claims, ahead)
+        elif self._crowded or not self._clear(turn, least, ahead, lent=True):
             self._crowded = True
+            self._not_lent.add(profile.kin)
 
     # Others give way
 
-    def _clear(self, turn: ordering.Turn, size: plans.Size, *, lent: bool = False) -> bool:
+    def _clear(self, turn: ordering.Turn, size: plans.Size, ahead: int, *, lent: bool = False) -> bool:
         """Move, shrink or stop others for it; False where that would not do, or is not to be done now. With `lent` its
         pool is beyond its entitlement, and may be as far beyond it afterwards.
         """
-        gang, draft = turn.candidate.gang, self.draft
-        if turn.candidate.running is not None or self._clearances <= 0:
+        gang, draft, key = turn.candidate.gang, self.draft, (turn.profile.kin, lent)
+        if turn.candidate.running is not None or self._clearances <= 0 or self._looks <= 0:
             return False
-        profile, level = draft.known.of(gang), turn.wish.level
-        key = gang.pool, profile.shape, size, lent
-        if key in self._hopeless and level >= self._hopeless[key]:
+        if not turn.sizing and turn.wish.level >= self._hopeless.get(key, INFINITE):
             return False
-        amount = profile.amount(size)
-        need = preempting.Need(
-            gang,
-            size,
-            amount,
-            lambda freed: self.usage.over(gang, amount, freed, lent=lent) is None,
-            tuple(draft.heads.values()),
-        )
+        amount = turn.profile.amount(size)
+        bound = self.usage.over(gang, amount) is not None
+
+        def within(freed: Mapping[usages.Key, profiles.Amount]) -> bool:
+            return self.usage.over(gang, amount, freed, lent=lent) is None
+
+        self._hopeless[key] = turn.wish.level
+        if bound and not self._might_give_way(turn, lent=lent):
+            return False
+        need = preempting.Need(gang, size, amount, within if bound else None)
         draft.spare_enders()
-        looked = False
-        for candidates in self._ways(turn, size, lent=lent):
-            self._clearances -= bool(candidates) and not looked
-            looked = looked or bool(candidates)
+        self._looks -= 1
+        for candidates in self._ways(turn, need, lent=lent):
+            self._clearances -= 1
             cleared = preempting.clear(need, candidates, draft.promises.later, draft.victims.reshaped)
             if cleared is not None:
                 draft.stop(cleared, gang)
-                self._promise(turn, cleared.claims, cleared=True)
+                self._promise(turn, cleared.claims, ahead, cleared=True)
+                del self._hopeless[key]
                 return True
-        self._hopeless[key] = level
         return False
 
-    def _ways(self, turn: ordering.Turn, size: plans.Size, *, lent: bool) -> Iterator[list[preempting.Victim]]:
-        """From what costs others least: moving them, shrinking them, stopping them."""
-        gang, victims = turn.candidate.gang, self.draft.victims
-        if gang.amount(size).fits(self.draft.promises.later.free()):
-            yield victims.movable(gang, turn.wish.level)
-        shrinkable = victims.shrinkable(gang, turn.wish.level, own=lent)
-        yield shrinkable
-        amount = self.draft.known.of(gang).amount(size)
-        whole = list(victims.killable(gang, amount, turn.wish.level, own=lent))
+    def _might_give_way(self, turn: ordering.Turn, *, lent: bool = False) -> bool:
+        """Whether its pool's bounds would hold for its least, were all gone who could be."""
+        gang = turn.candidate.gang
+        most = self.draft.victims.most(gang, turn.wish.level, own=lent)
+        return self.usage.over(gang, turn.profile.least, most, lent=lent) is None
+
+    def _ways(self, turn: ordering.Turn, need: preempting.Need, *, lent: bool) -> Iterator[list[preempting.Victim]]:
+        """From what costs others least: moving them, shrinking them, stopping them; those that might do."""
+        gang, level, victims, room = need.gang, turn.wish.level, self.draft.victims, self.draft.promises.later
+        if gang.amount(need.size).fits(room.free()):
+            movable = victims.movable(gang, level)
+            if preempting.may_do(need, movable, room):
+                yield movable
+        shrinkable = victims.shrinkable(gang, level, own=lent)
+        whole = victims.killable(gang, need.amount, level, own=lent)
         ended = {victim.job for victim in whole}
-        yield [*(victim for victim in shrinkable if victim.job not in ended), *whole]
+        together = [*(victim for victim in shrinkable if victim.job not in ended), *whole]
+        if preempting.may_do(need, together, room):
+            if preempting.may_do(need, shrinkable, room):
+                yield shrinkable
+            yield together
 
     # Words
 
-    def _say_stopping(self, turn: ordering.Turn, claims: Claims, *, cleared: bool = False) -> None:
+    def _say_stopping(self, turn: ordering.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
         gang = turn.candidate.gang
         kept = tuple(dict.fromkeys(claim.node for claim in claims)) if cleared else ()
-        self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), self._ahead - 1, kept))
+        self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), ahead, kept))
+
+    def _no_room(self, turn: ordering.Turn, size: plans.Size, ahead: int) -> refusals.Refusal:
+        """Of one whose place is not kept: perhaps it only waits because other places are."""
+        gang, draft = turn.candidate.gang, self.draft
+        if draft.heads and self._telling(ahead) and self._tried < TRIED_WITHOUT_HEADS:
+            self._tried += 1
+            with draft.without(draft.heads.values()):
+                fits = placement.place(gang, draft.room, size) is not None
+            if fits:
+                head = draft.heads.get(turn.profile.kind) or next(iter(draft.heads.values()))
+                return explaining.reserved(gang, head.gang, head.at, ahead)
+        return explaining.no_capacity(gang, draft.scene, ahead)
+
+    def _telling(self, ahead: int) -> bool:
+        """Whether more is worked out for whoever is so far back."""
+        return not self.draft.scene.terse and ahead < self._deep
 
     def _refuse(self, turn: ordering.Turn, refusal: refusals.Refusal) -> None:
         if turn.candidate.running is None:
@@ -348,3 +430,10 @@ class Granting:
 
     def _first_head(self) -> plans.Gang:
         return next(iter(self.draft.heads.values())).gang
+
+
+def _said(gang: plans.Gang, over: usages.Over, ahead: int) -> refusals.Refusal:
+    """That a bound is exceeded; or would not be, were nobody there who came first."""
+    if over.first is not None and not over.exceeded:
+        return explaining.behind(gang, over.first, ahead)
+    return _WORDS[over.kind](gang, over, ahead)

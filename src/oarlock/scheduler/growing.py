@@ -22,16 +22,13 @@ TRIED = 64
 """Gangs for which a plan looks for idle devices."""
 
 
-def into_idle(draft: drafts.Draft, turns: Iterable[ordering.Turn]) -> None:
-    """In the order of the policies, each as far as there is room."""
-    tried = 0
-    for turn in turns:
-        running = turn.candidate.running
-        if running is None or turn.sizing or not turn.runs or not _may_grow(draft, running):
-            continue
-        if tried == TRIED:
-            break
-        tried += 1
+def into_idle(draft: drafts.Draft) -> None:
+    """Those that rank first in their pools come first, each as far as there is room."""
+    able = [job for job in draft.snapshot.running if job.gang.elastic and not job.stopping and _may_grow(draft, job)]
+    owned = [
+        (turn.wish.level, turn.candidate.arrival, job) for job in able if not (turn := draft.order.turn(job)).sizing
+    ]
+    for _, _, running in sorted(owned)[:TRIED]:
         claims = _largest(draft, running, running.gang.largest)
         if claims is not None and _pays(draft, running, claims):
             draft.resize(running, claims, f"from {_text(draft, running)}: devices are idle")
@@ -138,7 +135,9 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
     room.give_back(running.holdings)
     draft.spare_enders()
     donors = [one for one in draft.victims.donors(gang) if one.job != gang.job]
-    cleared = preempting.clear(preempting.Need(gang, size, amount, within), donors, room, draft.victims.reshaped)
+    need = preempting.Need(gang, size, amount, within)
+    promising = preempting.may_do(need, donors, room)
+    cleared = preempting.clear(need, donors, room, draft.victims.reshaped) if promising else None
     room.rollback(mark)
     return cleared
 

@@ -1,27 +1,37 @@
 """Who is looked at first: every leaf's policy orders its gangs, and the leaf that is furthest below its entitlement
 goes next.
+
+A policy is asked about all gangs of its leaf. One that ranks each gang by itself (`port.ranking`) is asked about those
+that have come since the last plan; the others that wait stand where they stood.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
-from oarlock.scheduler import profiles
+import msgspec
+
+from oarlock.scheduler import profiles, rolls
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler.policies import known, port
 from oarlock.spec import curves, holdings, plans, pools
 
+Key = tuple[float | str, ...]
+Arrival = tuple[float, str]
 
-class Turn(NamedTuple):
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """One wish, its candidate, and of its policy whether it has decided the size, and whether places are kept for its
     gangs.
     """
 
     wish: port.Wish
     candidate: port.Candidate
-    sizing: bool
+    profile: profiles.Profile
+    sizing: bool = False
     reserves: bool = True
 
     @property
@@ -35,10 +45,153 @@ class Turn(NamedTuple):
         return self.wish.batch if self.wish.size == size else None
 
 
-class Order:
-    """The wishes of all leaves. `turns` are by leaf, in the order of its policy; all are in the leaf "" where nothing
-    bounds the only pool.
+class Queue(Protocol):
+    """The turns of one leaf, in the order of its policy: of those that wait, or have lost their place; of those that
+    run as well, where the policy decides sizes.
     """
+
+    def __iter__(self) -> Iterator[Turn]: ...
+
+    @property
+    def first(self) -> Arrival: ...
+
+    def turn(self, one: port.Candidate) -> Turn: ...
+
+    def back(self, turn: Turn) -> None:
+        """Its place was taken in this plan: it has a turn after all, if that is not over."""
+
+
+class Ranking(NamedTuple):
+    """How a leaf's policy ranks its gangs, and whether places are kept for them."""
+
+    rank: port.Ranking
+    reserves: bool
+
+
+class Standing:
+    """The waiting gangs of one leaf whose policy ranks them, kept in order from one snapshot to the next."""
+
+    def __init__(self, rank: port.Ranking, profiled: profiles.Profiles, *, reserves: bool) -> None:
+        self.rank = rank
+        self._reserves = reserves
+        self.entries: list[tuple[Key, Turn]] = []
+        self._profiled = profiled
+        self._keys: dict[int, Key] = {}
+
+    def entry(self, one: port.Candidate) -> tuple[Key, Turn]:
+        standing = self.rank(one)
+        profile = self._profiled.of(one.gang)
+        return standing.key, Turn(port.wish(one, standing), one, profile, False, self._reserves)
+
+    def remove(self, gang: plans.Gang) -> None:
+        key = self._keys.pop(id(gang))
+        del self.entries[bisect.bisect_left(self.entries, (key,))]
+
+    def add(self, gang: plans.Gang) -> None:
+        entry = self.entry(port.Candidate(gang=gang, served_s=gang.served_s))
+        self._keys[id(gang)] = entry[0]
+        bisect.insort(self.entries, entry, key=_key)
+
+
+class Standings:
+    """By leaf. They are made anew when what the gangs are ranked by has changed."""
+
+    def __init__(self, profiled: profiles.Profiles) -> None:
+        self._profiled = profiled
+        self._by_leaf: dict[str, Standing] = {}
+        self._ranked_by: object = None
+
+    def follow(self, snapshot: plans.Snapshot, roll: rolls.Roll, rankings: Mapping[str, Ranking], by: object) -> None:
+        """`rankings` by leaf; `by` says what they are, in values that can be compared."""
+        if by == self._ranked_by:
+            for gang in roll.waiting_went:
+                if (standing := self._by_leaf.get(_leaf(gang, rankings))) is not None:
+                    standing.remove(gang)
+            came: Iterable[plans.Gang] = roll.waiting_came
+        else:
+            self._by_leaf, self._ranked_by, came = {}, by, snapshot.waiting
+        for gang in came:
+            leaf = _leaf(gang, rankings)
+            if leaf in rankings:
+                if leaf not in self._by_leaf:
+                    self._by_leaf[leaf] = self.new(rankings[leaf])
+                self._by_leaf[leaf].add(gang)
+
+    def of(self, leaf: str, ranking: Ranking) -> Standing:
+        standing = self._by_leaf.get(leaf)
+        return self.new(ranking) if standing is None else standing
+
+    def new(self, ranking: Ranking) -> Standing:
+        return Standing(ranking.rank, self._profiled, reserves=ranking.reserves)
+
+
+class Ranked:
+    """A leaf whose policy ranks each gang by itself."""
+
+    sizes = False
+
+    def __init__(self, standing: Standing, returning: Iterable[port.Candidate]) -> None:
+        self._standing = standing
+        self._back = [standing.entry(one) for one in returning]
+        heapq.heapify(self._back)
+        self._turns: dict[str, tuple[Key, Turn]] = {}
+        self._levels: dict[str, float] = {}
+        heads = [entry[1].candidate.arrival for entry in (*standing.entries[:1], *self._back[:1])]
+        self.first = min(heads, default=(0.0, ""))
+
+    def __iter__(self) -> Iterator[Turn]:
+        back = self._back
+        for key, turn in self._standing.entries:
+            while back and back[0][0] < key:
+                yield heapq.heappop(back)[1]
+            yield turn
+        while back:
+            yield heapq.heappop(back)[1]
+
+    def turn(self, one: port.Candidate) -> Turn:
+        return self._entry(one)[1]
+
+    def level(self, one: port.Candidate) -> float:
+        level = self._levels.get(one.gang.job)
+        if level is None:
+            level = self._levels[one.gang.job] = self._standing.rank(one).level
+        return level
+
+    def back(self, turn: Turn) -> None:
+        heapq.heappush(self._back, self._entry(turn.candidate))
+
+    def _entry(self, one: port.Candidate) -> tuple[Key, Turn]:
+        entry = self._turns.get(one.gang.job)
+        if entry is None:
+            entry = self._turns[one.gang.job] = self._standing.entry(one)
+        return entry
+
+
+class Listed:
+    """A leaf whose policy looks at all its gangs together."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        self.turns = turns
+        self._by_job = {turn.wish.job: turn for turn in turns}
+        self._lost: set[str] = set()
+        self.first = turns[0].candidate.arrival if turns else (0.0, "")
+        self.sizes = bool(turns) and turns[0].sizing
+
+    def __iter__(self) -> Iterator[Turn]:
+        return (turn for turn in self.turns if turn.sizing or not turn.runs or turn.wish.job in self._lost)
+
+    def turn(self, one: port.Candidate) -> Turn:
+        return self._by_job[one.gang.job]
+
+    def level(self, one: port.Candidate) -> float:
+        return self._by_job[one.gang.job].wish.level
+
+    def back(self, turn: Turn) -> None:
+        self._lost.add(turn.wish.job)
+
+
+class Order:
+    """The queues of all leaves; of the one leaf "" where nothing bounds the only pool."""
 
     def __init__(
         self,
@@ -47,63 +200,130 @@ class Order:
         usage: usages.Usage,
         budget: port.Budget,
         profiled: profiles.Profiles,
+        roll: rolls.Roll,
+        standings: Standings,
     ) -> None:
-        self._rules = snapshot.rules
+        self._snapshot = snapshot
+        self._now = now
+        self._usage = usage
         self._profiled = profiled
-        leaves: dict[str, list[port.Candidate]] = {}
-        for gang in snapshot.waiting:
-            one = port.Candidate(gang=gang, served_s=gang.served_s)
-            leaves.setdefault("" if usage.single else gang.pool, []).append(one)
-        for job in snapshot.running:
-            if not job.stopping or job.returns:  # who is being stopped for good wants nothing more
-                one = port.Candidate(gang=job.gang, running=job, served_s=self._served_s(job, now))
-                leaves.setdefault("" if usage.single else job.gang.pool, []).append(one)
-        self.turns: dict[str, list[Turn]] = {
-            leaf: self._turns(usage.pools.get(leaf or pools.DEFAULT), ones, _budget(budget, leaf, usage), now)
-            for leaf, ones in sorted(leaves.items())
-        }
+        self._roll = roll
+        self._candidates: dict[str, port.Candidate] = {}
+        self._rules = snapshot.rules
+        leaves = self._leaves()
+        policies = {leaf: self._policy(leaf) for leaf in leaves}
+        found = {leaf: port.ranking(policy, self._given(policy)) for leaf, policy in policies.items()}
+        rankings = {leaf: Ranking(rank, policies[leaf].reserves) for leaf, rank in found.items() if rank is not None}
+        by = [(leaf, policies[leaf].name, self._given(policies[leaf])) for leaf in rankings]
+        standings.follow(snapshot, roll, rankings, by)
+        listed = self._listed(leaves - rankings.keys())
+        returning: dict[str, list[port.Candidate]] = {}
+        for job in roll.stopping:
+            if job.returns:
+                returning.setdefault(self.leaf(job.gang), []).append(self.candidate(job))
+        self.queues: dict[str, Ranked | Listed] = {}
+        for leaf in sorted(leaves):
+            if leaf in rankings:
+                self.queues[leaf] = Ranked(standings.of(leaf, rankings[leaf]), returning.get(leaf, ()))
+            else:
+                share = _budget(budget, leaf, usage)
+                self.queues[leaf] = Listed(self._turns(policies[leaf], listed.get(leaf, []), share))
 
-    def _turns(
-        self, pool: pools.Pool | None, ones: list[port.Candidate], budget: port.Budget, now: float
-    ) -> list[Turn]:
-        rules = self._rules
-        policy = known.named((pool.policy if pool else None) or rules.policy)
+    def leaf(self, gang: plans.Gang) -> str:
+        return "" if self._usage.single else gang.pool
+
+    def turn(self, running: plans.Running) -> Turn:
+        """What its policy says of one that runs, or is being stopped."""
+        return self.queues[self.leaf(running.gang)].turn(self.candidate(running))
+
+    def level(self, running: plans.Running) -> float:
+        return self.queues[self.leaf(running.gang)].level(self.candidate(running))
+
+    def sizes(self, leaf: str) -> bool:
+        """Whether the leaf's policy decides sizes."""
+        queue = self.queues.get(leaf)
+        return queue is not None and queue.sizes
+
+    def back(self, running: plans.Running) -> None:
+        """Its place was taken in this plan."""
+        self.queues[self.leaf(running.gang)].back(self.turn(running))
+
+    def noted(self) -> list[Turn]:
+        """Of those for whom a place was found in an earlier plan, the first to come first: those too that are being
+        stopped.
+        """
+        waiting = [port.Candidate(gang=gang, served_s=gang.served_s) for gang in self._roll.noted.values()]
+        stopping = [self.candidate(job) for job in self._roll.stopping if job.returns]
+        found = [self.queues[self.leaf(one.gang)].turn(one) for one in (*waiting, *stopping)]
+        return sorted(found, key=lambda turn: turn.candidate.arrival)
+
+    def listed(self) -> Iterator[Turn]:
+        """Of the policies that look at all their gangs together."""
+        return (turn for queue in self.queues.values() if isinstance(queue, Listed) for turn in queue.turns)
+
+    def candidate(self, job: plans.Running) -> port.Candidate:
+        one = self._candidates.get(job.gang.job)
+        if one is None:
+            held_s = max(0.0, self._now - job.started_at) * self._profiled.held(job).weight
+            one = self._candidates[job.gang.job] = port.Candidate(
+                gang=job.gang, running=job, served_s=job.gang.served_s + held_s
+            )
+        return one
+
+    def _leaves(self) -> set[str]:
+        if self._usage.single:
+            return {""}
+        return {gang.pool for gang in self._snapshot.waiting} | {job.gang.pool for job in self._snapshot.running}
+
+    def _policy(self, leaf: str) -> port.Policy:
+        pool = self._usage.pools.get(leaf or pools.DEFAULT)
+        return known.named((pool.policy if pool else None) or self._rules.policy)
+
+    def _given(self, policy: port.Policy) -> Mapping[str, float]:
+        return self._rules.policies.get(policy.name, {})
+
+    def _listed(self, leaves: set[str]) -> dict[str, list[port.Candidate]]:
+        """All of these leaves' gangs; but who is being stopped for good wants nothing more."""
+        found: dict[str, list[port.Candidate]] = {}
+        for gang in self._snapshot.waiting if leaves else ():
+            if (leaf := self.leaf(gang)) in leaves:
+                found.setdefault(leaf, []).append(port.Candidate(gang=gang, served_s=gang.served_s))
+        for job in self._snapshot.running if leaves else ():
+            if (leaf := self.leaf(job.gang)) in leaves and (job.returns or not job.stopping):
+                found.setdefault(leaf, []).append(self.candidate(job))
+        return found
+
+    def _turns(self, policy: port.Policy, ones: list[port.Candidate], budget: port.Budget) -> list[Turn]:
         by_job = {one.gang.job: one for one in ones}
-        wishes = policy.wishes(ones, budget, now, rules, rules.policies.get(policy.name, {}))
-        return [Turn(wish, by_job[wish.job], policy.sizing, policy.reserves) for wish in wishes]
-
-    def _served_s(self, job: plans.Running, now: float) -> float:
-        """Device-seconds (CPU-seconds without devices) that the gang has held up to now."""
-        return job.gang.served_s + max(0.0, now - job.started_at) * self._profiled.held(job).weight
+        wishes = policy.wishes(ones, budget, self._now, self._rules, self._given(policy))
+        of, sizing, reserves = self._profiled.of, policy.sizing, policy.reserves
+        return [Turn(wish, one, of(one.gang), sizing, reserves) for wish in wishes for one in (by_job[wish.job],)]
 
 
-def by_need(turns: Mapping[str, Sequence[Turn]], usage: usages.Usage, passes: Callable[[Turn], bool]) -> Iterator[Turn]:
-    """The leaf with the least of its entitlement first; of equal ones the one whose next gang came first. Whoever takes
-    from it counts in `usage` what it grants, so that the next turn is the right leaf's. Who `passes` when its leaf has
-    come that far is left out.
+def by_need(queues: Mapping[str, Queue], usage: usages.Usage) -> Iterator[Turn]:
+    """The leaf with the least of its entitlement first; of equal ones the one whose first gang came first. Whoever
+    takes from it counts in `usage` what it grants, so that the next turn is the right leaf's.
     """
-    left = {leaf: (turn for turn in ones if not passes(turn)) for leaf, ones in turns.items()}
-    if len(left) == 1:
-        yield from left.popitem()[1]
-        return
-    heap: list[tuple[float, tuple[float, str], str, Turn]] = []
-
-    def go_on(leaf: str) -> None:
-        turn = next(left[leaf], None)
-        if turn is not None:
-            heapq.heappush(heap, (usage.ratio(leaf), turn.candidate.arrival, leaf, turn))
-
-    for leaf in left:
-        go_on(leaf)
+    turns = {leaf: iter(queue) for leaf, queue in queues.items()}
+    heap = [(usage.ratio(leaf), queue.first, leaf) for leaf, queue in queues.items()]
+    heapq.heapify(heap)
     given_up = usage.given_up
     while heap:
-        _, _, leaf, turn = heapq.heappop(heap)
-        yield turn
-        if usage.given_up != given_up:  # by whom does not matter here: all are looked at again
-            heap = [(usage.ratio(other), arrival, other, turn) for _, arrival, other, turn in heap]
-            heapq.heapify(heap)
+        _, first, leaf = heap[0]
+        changes = usage.changes
+        for turn in turns[leaf]:
+            yield turn
+            if usage.changes != changes:
+                break
+        else:
+            heapq.heappop(heap)
+            continue
+        if usage.given_up != given_up:  # other leaves may have it
             given_up = usage.given_up
-        go_on(leaf)
+            heap = [(usage.ratio(other), first, other) for _, first, other in heap]
+            heapq.heapify(heap)
+        else:
+            heapq.heapreplace(heap, (usage.ratio(leaf), first, leaf))
 
 
 def budget(ready: Iterable[tuple[int, holdings.Resources]], ended: tuple[plans.Ended, ...] = ()) -> port.Budget:
@@ -129,3 +349,11 @@ def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
         node_devices=whole.node_devices,
         ended=whole.ended,
     )
+
+
+def _leaf(gang: plans.Gang, rankings: Mapping[str, Ranking]) -> str:
+    return "" if "" in rankings else gang.pool
+
+
+def _key(entry: tuple[Key, Turn]) -> Key:
+    return entry[0]

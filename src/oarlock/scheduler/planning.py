@@ -8,32 +8,46 @@ is. Three things are put together here: what each pool is entitled to (`usage`),
 
 from __future__ import annotations
 
-from oarlock.scheduler import drafts, granting, ordering, profiles
+from oarlock.scheduler import drafts, granting, ordering, profiles, rolls
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
-from oarlock.spec import plans
+from oarlock.scheduler.policies import port
+from oarlock.spec import nodes, plans
 
 
 class Memo:
     """What one plan leaves for the next, brought up to date by what differs: the two rooms (`promises`), the sums of
-    the pools, and what is known of each gang.
+    the pools, the order of those that wait, and what is known of each gang.
     """
 
     def __init__(self) -> None:
         self.room = rooms.Room()
         self.later = rooms.Room()
         self.profiles = profiles.Profiles()
+        self.roll = rolls.Roll(self.profiles)
         self.tally = usages.Tally(self.profiles)
+        self.standings = ordering.Standings(self.profiles)
+        self._nodes: tuple[nodes.Node, ...] = ()
+        self._budget = ordering.budget(())
 
     def follow(self, snapshot: plans.Snapshot) -> rooms.Room:
         """The room as it will be: the same object as the one that is, where nothing can differ."""
         self.profiles.follow(snapshot)
-        self.tally.follow(snapshot)
+        self.roll.follow(snapshot)
+        self.tally.follow(self.roll)
         self.room.follow(snapshot.nodes, snapshot.running)
-        if not snapshot.reallocate and not any(job.stopping for job in snapshot.running):
+        if not snapshot.reallocate and not self.roll.stopping:
             return self.room
         self.later.follow(snapshot.nodes, [job for job in snapshot.running if not job.stopping])
         return self.later
+
+    def budget(self, snapshot: plans.Snapshot) -> port.Budget:
+        """What the nodes that are ready have together, and who has ended."""
+        if snapshot.nodes is not self._nodes or snapshot.ended is not self._budget.ended:
+            ready = ((len(node.devices), node.capacity) for node in snapshot.nodes if node.ready)
+            self._nodes = snapshot.nodes
+            self._budget = ordering.budget(ready, snapshot.ended)
+        return self._budget
 
 
 def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, words: bool = True) -> plans.Plan:
@@ -43,9 +57,9 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, word
     """
     memo = memo or Memo()
     later = memo.follow(snapshot)
-    ready = [(len(node.node.devices), node.node.capacity) for node in memo.room.ready()]
-    budget = ordering.budget(ready, snapshot.ended)
+    budget = memo.budget(snapshot)
     usage = usages.Usage(snapshot, now, budget.amount, memo.tally)
-    draft = drafts.Draft(snapshot, now, memo.room, later, usage, memo.profiles)
+    order = ordering.Order(snapshot, now, usage, budget, memo.profiles, memo.roll, memo.standings)
+    draft = drafts.Draft(snapshot, now, memo.room, later, usage, order, memo.profiles)
     draft.scene.terse = not words
-    return granting.Granting(draft, ordering.Order(snapshot, now, usage, budget, memo.profiles)).plan()
+    return granting.Granting(draft, order).plan()

@@ -11,16 +11,17 @@ To fit is to have a place in the room as it will be, and to be within the bounds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler import placement, profiles, reserving, trials, victims
+from oarlock.scheduler import outlooks, placement, profiles, trials, victims
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
 Victim = victims.Victim
+Freed = Mapping[usages.Key, profiles.Amount]
 
 TRIED_BY_COST = 512
 """With more candidates than this only the order by node is tried: what is cheapest lies scattered over the cluster."""
@@ -29,14 +30,13 @@ TRIED_BY_COST = 512
 class Need(NamedTuple):
     """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone.
 
-    `first` are those who came before it, and for whom places are kept: what they can use they take.
+    None: they hold anyhow.
     """
 
     gang: plans.Gang
     size: plans.Size
     amount: profiles.Amount
-    within: Callable[[Mapping[usages.Key, profiles.Amount]], bool]
-    first: Sequence[reserving.Kept] = ()
+    within: Callable[[Freed], bool] | None
 
 
 class Clearance(NamedTuple):
@@ -53,10 +53,8 @@ class Clearance(NamedTuple):
 
 def clear(need: Need, candidates: Sequence[Victim], room: rooms.Room, reshape: Reshape) -> Clearance | None:
     """The victims whose end lets the gang fit, or None where even all of them would not. `room` is left as it was;
-    `reshape` gives a victim that bends at another size.
+    `reshape` gives a victim that bends at another size. Ask `may_do` first.
     """
-    if not candidates or not _sums_would_do(need, candidates, room):
-        return None
     orders = [_by_place(need.gang, candidates, room)]
     if len(candidates) <= TRIED_BY_COST:
         orders.append(sorted(candidates, key=_key))
@@ -67,13 +65,18 @@ def clear(need: Need, candidates: Sequence[Victim], room: rooms.Room, reshape: R
 Reshape = Callable[[Victim, plans.Size], Victim]
 
 
-def _sums_would_do(need: Need, candidates: Sequence[Victim], room: rooms.Room) -> bool:
-    """Most attempts end here."""
+def may_do(need: Need, candidates: Sequence[Victim], room: rooms.Room) -> bool:
+    """Whether it is worth a search: most attempts end here."""
+    if not candidates:
+        return False
     free = profiles.amount(room.free())
-    return all(
-        not need.amount[place] or free[place] + sum(one.amount[place] for one in candidates) >= need.amount[place]
-        for place in range(3)
-    )
+    for place in range(3):
+        if need.amount[place] and free[place] + sum(one.amount[place] for one in candidates) < need.amount[place]:
+            return False
+    if need.within is not None and not need.within(_freed(candidates)):
+        return False
+    given = outlooks.freed(claim for one in candidates for claim in one.claims)
+    return outlooks.could_fit(need.gang, need.size, given, room)
 
 
 class _Search:
@@ -89,24 +92,27 @@ class _Search:
         leaving = trials.Leaving(self._room, self._order, _claims, _amount)
         free = profiles.amount(self._room.free())
         short = tuple(asked - have if asked else 0 for asked, have in zip(self._need.amount, free, strict=True))
-        count = leaving.first(lambda count: self._fits(self._order[:count]), (short[0], short[1], short[2]))
+        count = leaving.first(self._first_fit, (short[0], short[1], short[2]))
         found = None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
         leaving.end()
         return found
 
     def _needed(self, order: Sequence[Victim]) -> list[Victim]:
         """Without those that were not needed after all."""
-        chosen, before = list(order), len(order) + 1
+        chosen = {victim.job: victim for victim in order}
+        freed, before = _freed(order), len(chosen) + 1
         while len(chosen) < before:
             before = len(chosen)
-            for victim in sorted(chosen, key=_key, reverse=True):
-                without = [one for one in chosen if one is not victim]
+            for victim in sorted(chosen.values(), key=_key, reverse=True):
+                less = _freed((victim,), freed, -1)
+                del chosen[victim.job]
                 self._room.take(victim.claims)
-                if self._fits(without):
-                    chosen = without
+                if self._fits(chosen.values(), less):
+                    freed = less
                 else:
+                    chosen[victim.job] = victim
                     self._room.give_back(victim.claims)
-        return chosen
+        return list(chosen.values())
 
     def _bent(self, chosen: list[Victim]) -> list[Victim]:
         """Those that may give up less give up as little as will do."""
@@ -121,7 +127,7 @@ class _Search:
                 self._room.take(chosen[place].claims)
                 self._room.give_back(less.claims)
                 trial = [*chosen[:place], less, *chosen[place + 1 :]]
-                if self._fits(trial):
+                if self._fits(trial, _freed(trial)):
                     low, chosen = middle, trial
                 else:
                     high = middle
@@ -129,9 +135,14 @@ class _Search:
                     self._room.give_back(chosen[place].claims)
         return chosen
 
-    def _fits(self, gone: Sequence[Victim]) -> bool:
-        """Whether it does in the room as it is, from which these have gone."""
-        return self._need.within(_freed(gone)) and self._places(gone) is not None
+    def _first_fit(self, count: int) -> bool:
+        first = self._order[:count]
+        return self._fits(first, {} if self._need.within is None else _freed(first))
+
+    def _fits(self, gone: Collection[Victim], freed: Freed) -> bool:
+        """Whether it does in the room as it is, from which these have gone, who held so much together."""
+        within = self._need.within
+        return (within is None or within(freed)) and self._places(gone) is not None
 
     def _outcome(self, gone: Sequence[Victim]) -> Clearance | None:
         places = self._places(gone)
@@ -140,13 +151,12 @@ class _Search:
         moved = places[1:]
         return Clearance(tuple(sorted(gone, key=_largest_first if moved else _key)), places[0], tuple(moved))
 
-    def _places(self, gone: Sequence[Victim]) -> list[Claims] | None:
+    def _places(self, gone: Collection[Victim]) -> list[Claims] | None:
         """Its own place, then those of victims that are placed again, the largest first."""
         room, mark = self._room, self._room.mark()
         staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
         asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
         places: list[Claims] = []
-        self._seat_first()
         for gang, size in asked:
             claims = placement.place(gang, room, size)
             if claims is None:
@@ -157,20 +167,15 @@ class _Search:
         room.rollback(mark)
         return places if len(places) == len(asked) else None
 
-    def _seat_first(self) -> None:
-        """Who came before takes what it can use; else its place is kept."""
-        for head in self._need.first:
-            self._room.give_back(head.later)
-            claims = placement.place(head.gang, self._room, head.size)
-            self._room.take(head.later if claims is None else claims)
 
-
-def _freed(gone: Iterable[Victim]) -> dict[usages.Key, profiles.Amount]:
-    freed: dict[usages.Key, profiles.Amount] = {}
+def _freed(gone: Iterable[Victim], more: Freed | None = None, times: int = 1) -> dict[usages.Key, profiles.Amount]:
+    """What these give up, and `more`; `times` -1: what is left of that without them."""
+    freed = dict(more or {})
     for victim in gone:
         if not victim.stays:
-            key = victim.running.gang.pool, victim.running.gang.preemptible
-            freed[key] = profiles.plus(freed.get(key, profiles.NOTHING), victim.amount)
+            key, amount = (victim.running.gang.pool, victim.running.gang.preemptible), victim.amount
+            one = freed.get(key, profiles.NOTHING)
+            freed[key] = one[0] + times * amount[0], one[1] + times * amount[1], one[2] + times * amount[2]
     return freed
 
 

@@ -41,19 +41,38 @@ def step(least: plans.Size, most: plans.Size, number: int) -> plans.Size:
 
 
 class Profile:
-    """One gang. `shape` is equal for gangs of which one fits exactly where the other does, at the same size; `kind`
-    says which devices they wait for.
+    """One gang. `shape` is equal for gangs of which one fits exactly where the other does, at the same size; `kin` for
+    those that moreover ask the same of the same pool, `claim` for those whose least is as much of the same pool; `kind`
+    says which devices they wait for. `plain`: nothing was found for it, or is to be waited for, before its turn.
     """
 
-    __slots__ = ("_amounts", "gang", "impossible", "kind", "least", "most", "shape", "smallest", "wanted")
+    __slots__ = (
+        "_amounts",
+        "claim",
+        "gang",
+        "impossible",
+        "kin",
+        "kind",
+        "least",
+        "most",
+        "plain",
+        "shape",
+        "smallest",
+        "wanted",
+    )
 
-    def __init__(self, gang: plans.Gang, shape: int) -> None:
+    def __init__(self, gang: plans.Gang, shape: int, kin: int, claim: int) -> None:
+        refusal = gang.refusal
         self.gang = gang
         self.shape = shape
+        self.kin = kin
+        self.claim = claim
+        promised = refusal is not None and refusal.code is refusals.Code.STOPPING and refusal.kept
+        self.plain = not (gang.destined or gang.not_before is not None or promised)
         self.smallest = gang.smallest
         self.wanted = gang.wanted
         self.kind = tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli}))
-        self.impossible = gang.refusal is not None and gang.refusal.code in refusals.NEVER
+        self.impossible = refusal is not None and refusal.code in refusals.NEVER
         self._amounts: dict[plans.Size, Amount] = {}
         self.least = self.amount(self.smallest)
         self.most = self.amount(gang.largest)
@@ -96,13 +115,16 @@ class Profiles:
     def __init__(self) -> None:
         self._gangs: dict[int, Profile] = {}
         self._held: dict[int, Held] = {}
-        self._shapes: dict[object, int] = {}
+        self._numbers: dict[object, int] = {}
         self._numbered = 0
 
     def of(self, gang: plans.Gang) -> Profile:
         known = self._gangs.get(id(gang))
         if known is None:
-            known = self._gangs[id(gang)] = Profile(gang, self._shape(gang))
+            shape = self._number((*_needs(gang), gang.placement))
+            kin = self._number((shape, gang.pool, gang.preemptible, gang.smallest, gang.wanted))
+            claim = self._number((gang.pool, gang.preemptible, amount(gang.amount(gang.smallest))))
+            known = self._gangs[id(gang)] = Profile(gang, shape, kin, claim)
         return known
 
     def held(self, running: plans.Running) -> Held:
@@ -115,21 +137,24 @@ class Profiles:
         """Forget those that are no more, when they have become many."""
         if len(self._gangs) > 2 * (len(snapshot.waiting) + len(snapshot.running)) + 1000:
             self._gangs = _kept(self._gangs, [*snapshot.waiting, *(job.gang for job in snapshot.running)])
-            alive = {profile.shape for profile in self._gangs.values()}
-            self._shapes = {shape: number for shape, number in self._shapes.items() if number in alive}
+            alive = {
+                number for profile in self._gangs.values() for number in (profile.shape, profile.kin, profile.claim)
+            }
+            self._numbers = {likeness: number for likeness, number in self._numbers.items() if number in alive}
         if len(self._held) > 2 * len(snapshot.running) + 1000:
             self._held = _kept(self._held, snapshot.running)
 
-    def _shape(self, gang: plans.Gang) -> int:
-        asks = tuple(
-            (ask.role, ask.amount, ask.ports, frozenset(ask.gpu_types), ask.gpu_memory_bytes) for ask in gang.asks
-        )
-        shape = (asks, gang.topology, gang.mixed, gang.beside, gang.placement)
-        number = self._shapes.get(shape)
+    def _number(self, likeness: object) -> int:
+        number = self._numbers.get(likeness)
         if number is None:
-            number = self._shapes[shape] = self._numbered
+            number = self._numbers[likeness] = self._numbered
             self._numbered += 1
         return number
+
+
+def _needs(gang: plans.Gang) -> tuple[object, ...]:
+    asks = tuple((ask.role, ask.amount, ask.ports, frozenset(ask.gpu_types), ask.gpu_memory_bytes) for ask in gang.asks)
+    return asks, gang.topology, gang.mixed, gang.beside
 
 
 def _kept(known: dict[int, T], alive: Iterable[object]) -> dict[int, T]:

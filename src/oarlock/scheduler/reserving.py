@@ -15,7 +15,8 @@ What holds for devices holds for the bounds of pools: who waits for one has so m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Collection, Iterable, Sequence
 
 from oarlock.scheduler import placement, profiles, promises, trials
 from oarlock.scheduler import room as rooms
@@ -34,6 +35,7 @@ class Ends:
     def __init__(self, running: Iterable[plans.Running]) -> None:
         self._running = running
         self._order: list[plans.Running] | None = None
+        self._by_pool: dict[str, list[plans.Running]] | None = None
         self._gone: set[str] = set()
         self._come: list[plans.Running] = []
 
@@ -43,10 +45,21 @@ class Ends:
         if self._gone:
             self._order = [job for job in self._order if job.gang.job not in self._gone]
             self._gone.clear()
+            self._by_pool = None
         if self._come:
             self._order = sorted([*self._order, *self._come], key=_by_end)
             self._come.clear()
+            self._by_pool = None
         return self._order
+
+    def of(self, pools: Collection[str]) -> Iterable[plans.Running]:
+        """Those of these pools alone."""
+        order = self.order()
+        if self._by_pool is None:
+            self._by_pool = {}
+            for job in order:
+                self._by_pool.setdefault(job.gang.pool, []).append(job)
+        return heapq.merge(*(self._by_pool.get(pool, ()) for pool in sorted(pools)), key=_by_end)
 
     def gone(self, job: str) -> None:
         """This plan has decided its end, or withdrawn what it had promised."""
@@ -103,11 +116,6 @@ class Kept:
             room.give_back(parts)
         self._parts.clear()
 
-    @property
-    def later(self) -> Claims:
-        """As `parts`, of what will be."""
-        return self._parts[-1] if self._parts else ()
-
     def lasts(self, gang: plans.Gang, now: float) -> bool:
         """Whether the place is not needed before `gang` is over, as its time-out promises."""
         return self.at is not None and gang.at_most_s is not None and now + gang.at_most_s <= self.at
@@ -138,14 +146,15 @@ def shade(
 ) -> None:
     """Keep so much of a bound for `gang`, as of when enough of those have ended that are within it now."""
     bound = usage.bound(gang, over)
+    keys = usage.keys(bound)
     left = usage.missing(bound, amount)
     ended: dict[usages.Key, Amount] = {}
     enders: list[plans.Running] = []
-    for job in ends.order():
-        if all(one <= 0 for one in left):
+    for job in ends.of({pool for pool, _ in keys}):
+        if left[0] <= 0 and left[1] <= 0 and left[2] <= 0:
             break
         key = job.gang.pool, job.gang.preemptible
-        if usage.counts(bound, key):
+        if key in keys:
             held = known.held(job).amount
             ended[key] = profiles.plus(ended.get(key, profiles.NOTHING), held)
             left = left[0] - held[0], left[1] - held[1], left[2] - held[2]

@@ -8,7 +8,7 @@ would fit is known without looking at the nodes (`slots.Index`).
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 
@@ -113,6 +113,10 @@ class Room:
             for name, domain in self.levels(level).items():
                 known.setdefault(domain, []).append(self.nodes[name])
         return known
+
+    def alike(self) -> Iterator[tuple[NodeRoom, int]]:
+        """Of the ready nodes one for all that have the same left, and how many these are."""
+        return ((self.nodes[state.names[0]], len(state.names)) for state in self._states.values() if state.names)
 
     # How much would fit
 

@@ -35,6 +35,7 @@ class Scene:
         self.snapshot = snapshot
         self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
         self.kept: Callable[[], Iterable[holdings.Holding]] = tuple  # taken in the room for who comes first, yet free
+        self._kept: tuple[tuple[holdings.Holding, ...], holdings.Resources] = ((), rooms.NOTHING)
         self._ready: list[rooms.NodeRoom] | None = None
         self._totals: dict[wording.Cards, Numbers] = {}
         self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
@@ -66,19 +67,26 @@ class Scene:
         return self._looked(cards)[2]
 
     def _looked(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
-        """All nodes are looked at once, and again when something was taken since."""
-        kept_claims = tuple(self.kept())
-        free = sum((one.amount for one in kept_claims), self.room.free())
+        """Nodes that have the same left are looked at once for all of them, again when something was taken since."""
+        kept = tuple(self.kept())
+        if self._kept[0] is not kept:
+            self._kept = kept, sum((one.amount for one in kept), rooms.NOTHING)
+        free = self._kept[1] + self.room.free()
         found = self._free.get(cards)
         if found is None or found[0] != free:
-            kept: dict[str, float] = {}
-            for claim in kept_claims:
-                kept[claim.node] = kept.get(claim.node, 0.0) + claim.amount.devices
-            each = [
-                wording.devices(one.node, one.free.devices + kept.get(one.node.name, 0.0), cards) for one in self.ready
-            ]
-            numbers = usages.numbers(free) | ({"gpus": sum(each)} if any(cards) else {})
-            found = self._free[cards] = free, numbers, max(each, default=0.0)
+            more: dict[str, float] = {}
+            for claim in kept:
+                more[claim.node] = more.get(claim.node, 0.0) + claim.amount.devices
+            together, most = 0.0, 0.0
+            for node, count in self.room.alike():
+                each = wording.devices(node.node, node.free.devices, cards)
+                together, most = together + count * each, max(most, each)
+            for name, devices in more.items():
+                node = self.room.nodes[name]
+                extra = wording.devices(node.node, devices, cards) if node.node.ready else 0.0
+                together, most = together + extra, max(most, extra and node.free.devices + extra)
+            numbers = usages.numbers(free) | ({"gpus": round(together, 6)} if any(cards) else {})
+            found = self._free[cards] = free, numbers, most
         return found
 
     def total(self, cards: wording.Cards = wording.ANY) -> Numbers:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from oarlock.scheduler import entitlement, profiles
+from oarlock.scheduler import entitlement, profiles, rolls
 from oarlock.spec import holdings, plans, pools
 
 T = TypeVar("T")
@@ -53,6 +53,12 @@ class Over(NamedTuple):
     bound: float
     kind: Kind = Kind.LIMIT
     first: plans.Gang | None = None
+    exceeded: bool = True  # False: it holds, but would not any more for `first`
+
+    @property
+    def lends(self) -> bool:
+        """Whether it may be exceeded by what is borrowed."""
+        return self.exceeded and self.kind is Kind.ENTITLEMENT
 
 
 def numbers(amount: holdings.Resources) -> dict[str, float]:
@@ -90,9 +96,9 @@ class Bound:
         """It holds at every instant; an entitlement may be exceeded, by what is lent."""
         return self.kind is not Kind.ENTITLEMENT
 
-    def over(self, place: int, used: int, first: plans.Gang | None = None) -> Over:
+    def over(self, place: int, used: int, first: plans.Gang | None, *, exceeded: bool) -> Over:
         bound, unit = self.most[place] or 0, _UNITS[place]
-        return Over(self.pool, pools.RESOURCES[place], used / unit, bound / unit, self.kind, first)
+        return Over(self.pool, pools.RESOURCES[place], used / unit, bound / unit, self.kind, first, exceeded)
 
 
 class Usage:
@@ -104,7 +110,8 @@ class Usage:
 
     def __init__(self, snapshot: plans.Snapshot, now: float, capacity: holdings.Resources, tally: Tally) -> None:
         self._now = now
-        self.given_up = 0  # how often anything was
+        self.changes = 0  # how often anything was given away, or up
+        self.given_up = 0  # how often the latter
         self.pools: dict[str, pools.Pool] = {pool.name: pool for pool in snapshot.pools}
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
@@ -127,6 +134,7 @@ class Usage:
 
     def add(self, gang: plans.Gang, amount: Amount, times: int = 1, *, now: bool = False) -> None:
         """It is to have this; with `now` it has it. `times` -1: it gives it up."""
+        self.changes += 1
         self.given_up += times < 0
         for bound in self.bounds(gang):
             for place in range(3):
@@ -157,8 +165,9 @@ class Usage:
                         most = max(most, used)
                     used -= gone
                 first = self._shaded(bound, place, gang, amount) if bound.shadows else None
-                if first is not None or used + amount[place] > most:
-                    return bound.over(place, used, first)
+                exceeded = used + amount[place] > most
+                if exceeded or first is not None:
+                    return bound.over(place, used, first, exceeded=exceeded)
         return None
 
     def fits_now(self, gang: plans.Gang, amount: Amount) -> bool:
@@ -203,9 +212,9 @@ class Usage:
             for place, most in enumerate(bound.most)
         )
 
-    def counts(self, bound: Bound, key: Key) -> bool:
-        """Whether it bounds what gangs of this key hold."""
-        return bound in self._of(key)
+    def keys(self, bound: Bound) -> set[Key]:
+        """Of all gangs that hold or are to hold anything within it."""
+        return {key for key, bounds in self._bounds.items() if bound in bounds}
 
     def missing(self, bound: Bound, amount: Amount) -> Amount:
         """By how much it would be exceeded; 0 and less: not at all."""
@@ -329,21 +338,16 @@ class Tally:
         self._held: dict[Key, Counted] = {}
         self._leaving: dict[Key, Counted] = {}
         self._wanted: dict[str, Counted] = {}
-        self._waiting: dict[int, plans.Gang] = {}
-        self._running: dict[int, plans.Running] = {}
 
-    def follow(self, snapshot: plans.Snapshot) -> None:
-        waiting = {id(gang): gang for gang in snapshot.waiting}
-        running = {id(job): job for job in snapshot.running}
-        for key in self._waiting.keys() - waiting.keys():
-            self._want(self._waiting[key], -1)
-        for key in waiting.keys() - self._waiting.keys():
-            self._want(waiting[key], 1)
-        for key in self._running.keys() - running.keys():
-            self._hold(self._running[key], -1)
-        for key in running.keys() - self._running.keys():
-            self._hold(running[key], 1)
-        self._waiting, self._running = waiting, running
+    def follow(self, roll: rolls.Roll) -> None:
+        for gang in roll.waiting_went:
+            self._want(gang, -1)
+        for gang in roll.waiting_came:
+            self._want(gang, 1)
+        for job in roll.running_went:
+            self._hold(job, -1)
+        for job in roll.running_came:
+            self._hold(job, 1)
 
     def held(self) -> dict[Key, tuple[Amount, Amount]]:
         """What gangs that stay hold, and what those do that are being stopped."""

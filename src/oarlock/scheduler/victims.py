@@ -13,7 +13,10 @@ entitled to 33 runs on while the others have 30 of theirs.) Else it would come f
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -28,8 +31,8 @@ Amount = profiles.Amount
 MOVED_AT_MOST = 64
 """Gangs that are looked at for moves: the smallest first."""
 
-RECLAIMED_AT_MOST = 256
-"""Gangs of each pool that borrows that are looked at."""
+RECLAIMED_AT_LEAST = 64
+"""So many gangs of each pool that borrows are looked at, and more only until they hold twice what is asked for."""
 
 SETTLED = 10.0
 """A gang is not moved before it has run so many times as long as a restart takes."""
@@ -59,23 +62,66 @@ class Victim(NamedTuple):
         return self.cost, self.running.gang.job
 
 
+class Herd:
+    """Those of one leaf that may be stopped at all, put in order as it is asked for."""
+
+    def __init__(self, jobs: list[plans.Running], order: ordering.Order, known: profiles.Profiles) -> None:
+        self._jobs = jobs
+        self._order = order
+        self._known = known
+
+    @cached_property
+    def lowest_first(self) -> list[tuple[float, str, plans.Running]]:
+        """By what their policy says: those that rank lowest have the highest level, which is negated here."""
+        return sorted((-self._order.level(job), job.gang.job, job) for job in self._jobs)
+
+    def below(self, level: float) -> Amount:
+        """What those hold together that rank strictly lower."""
+        return self._sums[bisect.bisect_left(self.lowest_first, (-level,))]
+
+    @cached_property
+    def _sums(self) -> list[Amount]:
+        """What the first of `lowest_first` hold together: none, one, two..."""
+        held = (self._known.held(job).amount for _, _, job in self.lowest_first)
+        return list(itertools.accumulate(held, profiles.plus, initial=profiles.NOTHING))
+
+    @property
+    def held(self) -> Amount:
+        """What all of them hold together."""
+        return self._sums[-1]
+
+    @cached_property
+    def cheapest_first(self) -> list[plans.Running]:
+        """What costs its owners least: lower priority first, then the newest."""
+        return sorted(self._jobs, key=_cheapest_to_owner)
+
+    @cached_property
+    def elastic(self) -> list[plans.Running]:
+        """Those that hold more than their least, as above; none where the policy decides sizes."""
+        return [job for job in self.cheapest_first if job.gang.elastic and self._has_more(job)]
+
+    def _has_more(self, job: plans.Running) -> bool:
+        return sum(self._known.held(job).size) > sum(self._known.of(job.gang).smallest)
+
+
 class Victims:
-    def __init__(self, snapshot: plans.Snapshot, now: float, usage: usages.Usage, known: profiles.Profiles) -> None:
+    def __init__(
+        self,
+        snapshot: plans.Snapshot,
+        now: float,
+        usage: usages.Usage,
+        order: ordering.Order,
+        known: profiles.Profiles,
+    ) -> None:
         self._now = now
         self._usage = usage
         self._known = known
         self._rules = snapshot.rules
         self._running = snapshot.running
-        self._turns: dict[str, ordering.Turn] = {}
+        self._order = order
         self._gone: set[str] = set()
         self._spared: Collection[str] = ()
-        self._by_leaf: dict[str, list[plans.Running]] | None = None
         self._whole: dict[str, Victim] = {}
-
-    def learn(self, turn: ordering.Turn) -> None:
-        """What its policy wishes for a gang that runs."""
-        if turn.candidate.running is not None:
-            self._turns[turn.wish.job] = turn
 
     def gone(self, job: str) -> None:
         """It has given way, or is about to grow: nobody asks it again."""
@@ -88,55 +134,69 @@ class Victims:
         """Nobody asks these, until others are named."""
         self._spared = jobs
 
+    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> dict[usages.Key, Amount]:
+        """What could be given up for it at most, by what decides which bounds hold for whom."""
+        own_leaf = self._order.leaf(gang)
+        found: dict[usages.Key, Amount] = {}
+        for leaf, herd in self._herds.items():
+            if leaf == own_leaf:
+                found[leaf, True] = herd.held if self._order.sizes(leaf) or herd.elastic else herd.below(level)
+            elif not own and self._lends(leaf, gang):
+                found[leaf, True] = herd.held
+        return found
+
     def movable(self, gang: plans.Gang, level: float) -> list[Victim]:
         """Smaller gangs that could stand elsewhere, none that ranks before it."""
         most = profiles.weight(self._known.of(gang).least) / 2
-        settled_at = self._now - SETTLED * self._rules.restart_s
-        found = [
-            (held.weight, job.gang.job, job)
-            for leaf in self._leaves()
-            for job in self._willing(leaf)
-            if job.started_at <= settled_at
-            and (held := self._known.held(job)).weight <= most
-            and (not self._same_leaf(job, gang) or self._level(job, level) >= level)
-        ]
-        return [self._all_of(job)._replace(stays=True) for _, _, job in sorted(found)[:MOVED_AT_MOST]]
+        found: list[Victim] = []
+        for weight, _, job in self._settled:
+            if weight > most or len(found) == MOVED_AT_MOST:
+                break
+            if self._may(job) and (job.gang.pool != gang.pool or self._order.level(job) >= level):
+                found.append(self._all_of(job)._replace(stays=True))
+        return found
 
     def donors(self, gang: plans.Gang) -> list[Victim]:
         """Gangs of its leaf that their policy wishes smaller, by what they are to give up."""
-        found = []
-        for job in self._willing(self._leaf(gang)):
-            turn = self._turns.get(job.gang.job)
-            if turn is not None and turn.sizing and sum(turn.wish.size) < sum(self._known.held(job).size):
-                found.append(self._to(job, turn.wish.size))
-        return found
+        leaf = self._order.leaf(gang)
+        if not self._order.sizes(leaf):
+            return []
+        wished = [
+            (self._order.turn(job).wish.size, job) for _, _, job in self._herd(leaf).lowest_first if self._may(job)
+        ]
+        return [self._to(job, size) for size, job in wished if sum(size) < sum(self._known.held(job).size)]
 
     def shrinkable(self, gang: plans.Gang, level: float, *, own: bool = False) -> list[Victim]:
         """Donors, and what others that do not rank before it have above their least; `own`: of its leaf alone."""
-        found = self.donors(gang)
-        for leaf in self._leaves():
-            if leaf == self._leaf(gang):
+        found, own_leaf = self.donors(gang), self._order.leaf(gang)
+        for leaf in self._herds:
+            if self._order.sizes(leaf):
+                continue
+            if leaf == own_leaf:
                 found += (
                     self._to(job, self._known.of(job.gang).smallest)._replace(bends=True)
-                    for job in self._elastic(leaf)
-                    if self._level(job, level) >= level
+                    for job in self._herd(leaf).elastic
+                    if self._may(job) and self._order.level(job) >= level
                 )
             elif not own and self._lends(leaf, gang):
                 found += self._bent(leaf, gang)
         return found
 
-    def killable(self, gang: plans.Gang, amount: Amount, level: float, *, own: bool = False) -> Iterator[Victim]:
+    def killable(self, gang: plans.Gang, amount: Amount, level: float, *, own: bool = False) -> list[Victim]:
         """Whole gangs that rank lower, or (not with `own`) that run on what their pool has borrowed."""
-        lower = [job for job in self._willing(self._leaf(gang)) if self._level(job, level) > level]
-        yield from (self._all_of(job) for job in lower)
+        own_leaf, found, together = self._order.leaf(gang), [], profiles.NOTHING
+        for lower, _, job in self._herd(own_leaf).lowest_first:
+            if -lower <= level:
+                break
+            if self._may(job):
+                found.append(self._all_of(job))
+                together = profiles.plus(together, found[-1].amount)
         if not own:
-            together = profiles.NOTHING
-            for job in lower:
-                together = profiles.plus(together, self._known.held(job).amount)
             guaranteed = self._usage.within_reservation(gang, amount, together)
-            for leaf in self._leaves():
-                if leaf != self._leaf(gang) and self._lends(leaf, gang):
-                    yield from self._reclaimed(leaf, gang, amount, guaranteed=guaranteed)
+            for leaf in self._herds:
+                if leaf != own_leaf and self._lends(leaf, gang):
+                    found += self._reclaimed(leaf, gang, amount, guaranteed=guaranteed)
+        return found
 
     def reshaped(self, victim: Victim, size: plans.Size) -> Victim:
         """One that bends, giving up less."""
@@ -151,12 +211,13 @@ class Victims:
         """Elastic gangs of a pool that borrows, each by no more than is borrowed."""
         asked = self._known.of(gang).least
         excess = [self._usage.excess(leaf, one) if asked[one] else 0 for one in range(3)]
-        for job in sorted(self._elastic(leaf), key=_cheapest_to_owner):
+        for job in self._herd(leaf).elastic:
             if all(have <= 0 for have in excess):
                 break
+            if not self._may(job):
+                continue
             profile, size = self._known.of(job.gang), self._known.held(job).size
-            number = profiles.steps(profile.smallest, size)
-            enough = False
+            number, enough = profiles.steps(profile.smallest, size), False
             while number and not enough:
                 number -= 1
                 left = profile.amount(profiles.step(profile.smallest, size, number))
@@ -171,52 +232,44 @@ class Victims:
         least = self._usage.ratio(gang.pool)
         excess = [self._usage.excess(leaf, place) for place in range(3)]
         given = profiles.NOTHING
-        for job in sorted(self._willing(leaf), key=_cheapest_to_owner)[:RECLAIMED_AT_MOST]:
-            if not any(amount[place] and excess[place] > given[place] for place in range(3)):
+        for number, job in enumerate(self._herd(leaf).cheapest_first):
+            enough = number >= RECLAIMED_AT_LEAST and all(
+                2 * asked <= had for asked, had in zip(amount, given, strict=True)
+            )
+            if enough or not any(amount[place] and excess[place] > given[place] for place in range(3)):
                 break
             together = profiles.plus(given, self._known.held(job).amount)
-            if guaranteed or self._usage.keeps(leaf, together, amount) >= least:
+            if self._may(job) and (guaranteed or self._usage.keeps(leaf, together, amount) >= least):
                 given = together
                 yield self._all_of(job)
 
     # Who can be asked
 
-    def _leaf(self, gang: plans.Gang) -> str:
-        return "" if self._usage.single else gang.pool
+    def _may(self, job: plans.Running) -> bool:
+        return job.gang.job not in self._gone and job.gang.job not in self._spared
 
-    def _leaves(self) -> list[str]:
-        return sorted(self._grouped())
+    def _herd(self, leaf: str) -> Herd:
+        return self._herds.get(leaf) or Herd([], self._order, self._known)
 
-    def _grouped(self) -> dict[str, list[plans.Running]]:
-        """Those that may be stopped at all, in the order of their ids."""
-        if self._by_leaf is None:
-            self._by_leaf = {}
-            latest = self._now - self._rules.min_runtime_s
-            for job in self._running:
-                if not job.stopping and job.gang.preemptible and job.started_at <= latest:
-                    self._by_leaf.setdefault(self._leaf(job.gang), []).append(job)
-            for ones in self._by_leaf.values():
-                ones.sort(key=_by_id)
-        return self._by_leaf
+    @cached_property
+    def _herds(self) -> dict[str, Herd]:
+        """By leaf, in the order of their names."""
+        found: dict[str, list[plans.Running]] = {}
+        latest = self._now - self._rules.min_runtime_s
+        for job in self._running:
+            if not job.stopping and job.gang.preemptible and job.started_at <= latest:
+                found.setdefault(self._order.leaf(job.gang), []).append(job)
+        return {leaf: Herd(found[leaf], self._order, self._known) for leaf in sorted(found)}
 
-    def _willing(self, leaf: str) -> Iterator[plans.Running]:
-        gone, spared = self._gone, self._spared
-        return (job for job in self._grouped().get(leaf, ()) if job.gang.job not in gone and job.gang.job not in spared)
-
-    def _elastic(self, leaf: str) -> Iterator[plans.Running]:
-        """Those that hold more than their least, and whose policy leaves sizes to their owners."""
-        for job in self._willing(leaf):
-            turn = self._turns.get(job.gang.job)
-            owned = turn is not None and not turn.sizing
-            if owned and job.gang.elastic and sum(self._known.held(job).size) > sum(self._known.of(job.gang).smallest):
-                yield job
-
-    def _same_leaf(self, job: plans.Running, gang: plans.Gang) -> bool:
-        return self._leaf(job.gang) == self._leaf(gang)
-
-    def _level(self, job: plans.Running, default: float) -> float:
-        turn = self._turns.get(job.gang.job)
-        return default if turn is None else turn.wish.level
+    @cached_property
+    def _settled(self) -> list[tuple[float, str, plans.Running]]:
+        """Those that are worth a move, the smallest first."""
+        latest = self._now - max(self._rules.min_runtime_s, SETTLED * self._rules.restart_s)
+        return sorted(
+            (self._known.held(job).weight, job.gang.job, job)
+            for job in self._running
+            if not job.stopping and job.gang.preemptible and job.started_at <= latest
+        )
 
     # What they give up
 
@@ -278,10 +331,6 @@ def left(job: plans.Running, given: Sequence[holdings.Holding]) -> Claims:
 
 def _by_index(claim: holdings.Holding) -> tuple[str, int]:
     return claim.role, claim.index
-
-
-def _by_id(job: plans.Running) -> str:
-    return job.gang.job
 
 
 def _cheapest_to_owner(job: plans.Running) -> tuple[int, float, str]:

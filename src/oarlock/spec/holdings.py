@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Resources(msgspec.Struct, frozen=True):
+class Resources(msgspec.Struct, frozen=True, gc=False):
     """An amount of what a node has. CPUs in thousandths of a core, so that sums are exact.
 
     `gpus` are whole devices, `gpu_milli` a share of one device in thousandths: a task has one or the other, sums both.
@@ -50,7 +50,7 @@ class Resources(msgspec.Struct, frozen=True):
         )
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One task's claim on one node: an amount, devices by their index (one device, where the amount is a share of it),
     and a block of ports.
 

@@ -7,7 +7,7 @@ import msgspec
 from oarlock.spec import holdings
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One GPU. `virtual` ones are pretended, for a laptop that plays a cluster."""
 
     index: int
@@ -17,7 +17,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     virtual: bool = False
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A machine. `ports` is the range [first, last] out of which blocks are held, None where every task has its own
     address.
 

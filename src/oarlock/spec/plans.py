@@ -12,7 +12,7 @@ Size = tuple[int, ...]
 """How many tasks of each ask of a gang, in the gang's order; all zero: nothing."""
 
 
-class GangTask(msgspec.Struct, frozen=True, kw_only=True):
+class GangTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One task to be placed."""
 
     role: str
@@ -23,7 +23,7 @@ class GangTask(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_bytes: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a gang asks for one role: `min` tasks of one shape or none at all, `max` at most.
 
     `count` is what its owner would have, where nobody knows better.
@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
+class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a job asks for, and what is known of it: admitted as one, or not at all."""
 
     job: str
@@ -105,7 +105,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
         return sum((ask.amount.times(count) for ask, count in zip(self.asks, size, strict=True)), holdings.Resources())
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job that holds something. Times are Unix seconds."""
 
     gang: Gang
@@ -168,14 +168,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reallocate: bool = True  # whether running gangs may be touched by this plan
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+class Launch(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     job: str
     holdings: tuple[holdings.Holding, ...]  # attempt 0: whoever commits fills in the number
     reason: str = ""  # why now and why there, one line
     batch: curves.Batch | None = None
 
 
-class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+class Preemption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The whole gang is stopped and goes back to the queue."""
 
     job: str
@@ -183,7 +183,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""  # the job that gets its place
 
 
-class Resize(msgspec.Struct, frozen=True, kw_only=True):
+class Resize(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """It is stopped at its next checkpoint, and started again with another number of tasks: for which there is room, at
     `to`, in the same plan.
     """
@@ -194,7 +194,7 @@ class Resize(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class Move(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """It is stopped at its next checkpoint, and started again elsewhere: there is room for it in the same plan."""
 
     job: str

@@ -26,7 +26,7 @@ class Code(StrEnum):
 NEVER = frozenset({Code.NEVER_FITS, Code.NEVER_IN_POOL, Code.NO_SUCH_DEVICE})
 
 
-class Holder(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True, gc=False):
     """A job that holds what the refused one needs."""
 
     job: str
@@ -34,7 +34,7 @@ class Holder(msgspec.Struct, frozen=True):
     amount: dict[str, float]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`needed`, `free` and `total` map a resource (`cpus`, `memory`, `gpus`) to an amount: cores, bytes, devices.
 
     `message` is one plain sentence made of those numbers; `change` the smallest change that would admit the gang.

@@ -21,8 +21,13 @@ def wishes(
     rules: plans.Rules,
     given: Mapping[str, float],
 ) -> list[port.Wish]:
+    return port.by_rank(candidates, ranking(given))
+
+
+def ranking(given: Mapping[str, float]) -> port.Ranking:
     parameters.read(name, given, PARAMETERS)
-    return [
-        port.Wish(job=one.gang.job, size=one.asked, reason=f"number {place} in the order of arrival")
-        for place, one in enumerate(sorted(candidates, key=lambda one: one.arrival), start=1)
-    ]
+    return _rank
+
+
+def _rank(one: port.Candidate) -> port.Rank:
+    return port.Rank(one.arrival, reason="in the order of arrival")

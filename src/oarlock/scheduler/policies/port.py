@@ -8,8 +8,8 @@ reason. So a policy may wish for more than there is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ RESIZING_S = 300.0
 """Whoever was stopped longer ago than that waits like everybody else."""
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job that waits or runs. `served_s`: device-seconds that it has held up to now, all attempts together."""
 
     gang: plans.Gang
@@ -65,7 +65,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[plans.Ended, ...] = ()
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level.
 
     `batch` was decided for just that size: where another one is granted it is left as it is.
@@ -78,11 +78,26 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     batch: curves.Batch | None = None
 
 
+class Rank(NamedTuple):
+    """Where one gang stands, whoever else there is: the least `key` comes first, and no two gangs have the same."""
+
+    key: tuple[float | str, ...]
+    level: float = 0.0
+    reason: str = ""
+
+
+Ranking = Callable[[Candidate], Rank]
+
+
 class Policy(Protocol):
     """Pure: the same candidates in any order give the same wishes, in the same order, one for each candidate.
 
     A candidate's size is between its gang's `smallest` and `largest`, or zeros. `parameters` are the policy's own, by
     name, where the rules give them; unknown ones raise InvalidInput.
+
+    One that leaves sizes to the owners, and ranks each candidate by what is known of that alone, may have a function
+    `ranking(parameters)` as well, that gives the `Ranking` of which its wishes are made (`by_rank`), or None where that
+    is not so under these parameters. Then ten thousand gangs that wait are not put in order again for one that comes.
     """
 
     name: str
@@ -97,3 +112,19 @@ class Policy(Protocol):
         rules: plans.Rules,
         parameters: Mapping[str, float],
     ) -> list[Wish]: ...
+
+
+def ranking(policy: Policy, parameters: Mapping[str, float]) -> Ranking | None:
+    """The policy's ranking under these parameters, if it has one."""
+    ranks: Callable[[Mapping[str, float]], Ranking | None] | None = getattr(policy, "ranking", None)
+    return None if ranks is None else ranks(parameters)
+
+
+def by_rank(candidates: Iterable[Candidate], rank: Ranking) -> list[Wish]:
+    """The wishes of a policy that has a ranking."""
+    ranked = sorted(((rank(one), one) for one in candidates), key=lambda it: it[0].key)
+    return [wish(one, standing) for standing, one in ranked]
+
+
+def wish(one: Candidate, standing: Rank) -> Wish:
+    return Wish(job=one.gang.job, size=one.asked, level=standing.level, reason=standing.reason)

@@ -21,13 +21,14 @@ def wishes(
     rules: plans.Rules,
     given: Mapping[str, float],
 ) -> list[port.Wish]:
+    return port.by_rank(candidates, ranking(given))
+
+
+def ranking(given: Mapping[str, float]) -> port.Ranking:
     parameters.read(name, given, PARAMETERS)
-    return [
-        port.Wish(
-            job=one.gang.job,
-            size=one.asked,
-            level=-one.gang.priority,
-            reason=f"priority {one.gang.priority}, in order of arrival",
-        )
-        for one in sorted(candidates, key=lambda one: (-one.gang.priority, one.arrival))
-    ]
+    return _rank
+
+
+def _rank(one: port.Candidate) -> port.Rank:
+    priority = one.gang.priority
+    return port.Rank((-priority, *one.arrival), -priority, f"priority {priority}, in order of arrival")

@@ -1,0 +1,38 @@
+"""Who has come and gone from one snapshot to the next, by identity: what is the same object has not changed."""
+
+from __future__ import annotations
+
+from oarlock.scheduler import profiles
+from oarlock.spec import plans
+
+
+class Roll:
+    """`came` and `went` are those of the last `follow`. `noted` are the waiting gangs for whom a place was found in an
+    earlier plan (`resuming`), `stopping` the running ones that are being stopped.
+    """
+
+    def __init__(self, known: profiles.Profiles) -> None:
+        self._known = known
+        self._waiting: dict[int, plans.Gang] = {}
+        self._running: dict[int, plans.Running] = {}
+        self.waiting_came: list[plans.Gang] = []
+        self.waiting_went: list[plans.Gang] = []
+        self.running_came: list[plans.Running] = []
+        self.running_went: list[plans.Running] = []
+        self.noted: dict[int, plans.Gang] = {}
+        self.stopping: list[plans.Running] = []
+
+    def follow(self, snapshot: plans.Snapshot) -> None:
+        waiting = {id(gang): gang for gang in snapshot.waiting}
+        running = {id(job): job for job in snapshot.running}
+        self.waiting_went = [self._waiting[key] for key in self._waiting.keys() - waiting.keys()]
+        self.waiting_came = [waiting[key] for key in waiting.keys() - self._waiting.keys()]
+        self.running_went = [self._running[key] for key in self._running.keys() - running.keys()]
+        self.running_came = [running[key] for key in running.keys() - self._running.keys()]
+        self._waiting, self._running = waiting, running
+        for gang in self.waiting_went:
+            self.noted.pop(id(gang), None)
+        for gang in self.waiting_came:
+            if not self._known.of(gang).plain:
+                self.noted[id(gang)] = gang
+        self.stopping = [job for job in snapshot.running if job.stopping]
