@@ -16,7 +16,7 @@ from oarlock.scheduler import explaining, planning
 from oarlock.spec import holdings, jobfile, nodes, plans, pools
 
 GIB = 1 << 30
-POLICIES = ("fifo", "priority", "fair", "las")
+POLICIES = ("fifo", "priority", "fair", "las", "gandiva")
 TYPES = ("v100", "h100")
 
 Plan = Callable[[plans.Snapshot, float, planning.Memo | None], plans.Plan]

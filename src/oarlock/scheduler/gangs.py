@@ -72,6 +72,8 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         holdings=tuple(held),
         started_at=live.started_at if live else job.created_at,
         expected_end=expected_end(job),
+        starting=live is not None and live.processing_at is None,
+        began_at=live.processing_at if live else None,
         latest_end=latest_end(job),
         checkpoint_at=live.checkpoint_at if live else None,
         stopping=stopping,

@@ -239,6 +239,11 @@ class Order:
     def level(self, running: plans.Running) -> float:
         return self.queues[self.leaf(running.gang)].level(self.candidate(running))
 
+    def extras_level(self, running: plans.Running) -> float:
+        """Of what it has above its least."""
+        level = self.turn(running).wish.extras_level
+        return self.level(running) if level is None else level
+
     def sizes(self, leaf: str) -> bool:
         """Whether the leaf's policy decides sizes."""
         queue = self.queues.get(leaf)

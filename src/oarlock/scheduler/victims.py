@@ -176,7 +176,7 @@ class Victims:
                 found += (
                     self._to(job, self._known.of(job.gang).smallest)._replace(bends=True)
                     for job in self._herd(leaf).elastic
-                    if self._may(job) and self._order.level(job) >= level
+                    if self._may(job) and self._order.extras_level(job) >= level
                 )
             elif not own and self._lends(leaf, gang):
                 found += self._bent(leaf, gang)

@@ -13,7 +13,7 @@ def test_every_policy_is_found_by_its_own_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"), [("prioritty", "'priority'"), ("lsa", "'las'"), ("x", "There are fair, fifo, gittins")]
+    ("wrong", "hint"), [("prioritty", "'priority'"), ("lsa", "'las'"), ("x", "There are fair, fifo, gandiva")]
 )
 def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, hint: str) -> None:
     with pytest.raises(errors.InvalidInput, match=f"there is no policy '{wrong}'") as refused:

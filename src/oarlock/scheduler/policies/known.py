@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from oarlock.scheduler.policies import fair, fifo, gittins, goodput, las, optimus, port, priority
+from oarlock.scheduler.policies import fair, fifo, gandiva, gittins, goodput, las, optimus, port, priority
 from oarlock.spec import errors
 
-_ALL: tuple[port.Policy, ...] = (fifo, priority, fair, las, gittins, goodput, optimus)
+_ALL: tuple[port.Policy, ...] = (fifo, priority, fair, las, gittins, gandiva, goodput, optimus)
 
 POLICIES: Mapping[str, port.Policy] = {policy.name: policy for policy in _ALL}
 

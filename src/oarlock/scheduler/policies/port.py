@@ -68,12 +68,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level.
 
+    `extras_level`: what a running gang has above its least it gives up for one of that level, or a lower one; None:
+    that is `level`, too.
+
     `batch` was decided for just that size: where another one is granted it is left as it is.
     """
 
     job: str
     size: plans.Size
     level: float = 0.0
+    extras_level: float | None = None
     reason: str = ""  # one line: why before or after others, with the numbers
     batch: curves.Batch | None = None
 

@@ -1,0 +1,130 @@
+"""Turns: where not all fit, each runs for a slice of time and yields to who has waited longest (Gandiva, OSDI '18).
+
+Whoever comes is placed where there is room. As soon as somebody waits, gangs take turns: one whose slice is over may be
+stopped, saves, and queues behind those that wait; when its turn has come again it goes on from its checkpoint. Where
+all fit nobody is stopped. Elastic gangs grow into idle devices, and give up at once for newcomers what they have above
+their least, in the midst of a slice too.
+
+The queue is in the order of tickets: when a gang was submitted or, if later, last stopped. Those that have run longest
+yield first, as many as those that wait can use. Small gangs may start beside a large one that waits for much; as they
+came after it, it may have them stopped before their slices are over. So it comes to its turn, too: of those that may
+run before it there are ever fewer.
+
+Gandiva suspends within a second, at a point of a step at which little is on the device, so that its slices of a minute
+cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins when the
+processes do, however long they were on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from oarlock.scheduler.policies import parameters, port
+from oarlock.spec import holdings, plans
+
+name = "gandiva"
+reserves = False
+sizing = False
+
+PARAMETERS: Mapping[str, float] = {
+    # Seconds for which a gang runs before it yields to another; at least the cluster's minimum runtime. Gandiva: 60.
+    "slice_s": 600.0,
+}
+
+OVERDUE = 2.0
+"""Who has run for so many slices yields to anybody: those that should go first did not help."""
+
+_YIELDS = 1.0
+_NOTHING = holdings.Resources()
+
+
+class Turn(NamedTuple):
+    """`ticket`: since when it waits, or waited before it started; `ran_s`: how much of its slice, None: it waits."""
+
+    candidate: port.Candidate
+    ticket: float
+    ran_s: float | None
+
+    @property
+    def job(self) -> str:
+        return self.candidate.gang.job
+
+
+def wishes(
+    candidates: Sequence[port.Candidate],
+    budget: port.Budget,
+    now: float,
+    rules: plans.Rules,
+    given: Mapping[str, float],
+) -> list[port.Wish]:
+    slice_s = max(_read(given)["slice_s"], rules.min_runtime_s)
+    turns = sorted((_turn(one, now) for one in candidates), key=_first_come)
+    yielding = _yielding(turns, slice_s, now)
+    place = {ticket: number for number, ticket in enumerate(sorted({one.ticket for one in turns}))}
+    waits = {one.job: number for number, one in enumerate((one for one in turns if one.ran_s is None), start=1)}
+    return [
+        port.Wish(
+            job=one.job,
+            size=one.candidate.asked,
+            level=_YIELDS if one.job in yielding else place[one.ticket] / len(place),
+            extras_level=_YIELDS,
+            reason=_reason(one, slice_s, now, waits),
+        )
+        for one in sorted(turns, key=lambda one: (one.job in yielding, *_first_come(one)))
+    ]
+
+
+def _read(given: Mapping[str, float]) -> dict[str, float]:
+    known = parameters.read(name, given, PARAMETERS)
+    if known["slice_s"] <= 0:
+        raise parameters.refused(name, "slice_s", known["slice_s"], "more than 0")
+    return known
+
+
+def _turn(one: port.Candidate, now: float) -> Turn:
+    gang, running = one.gang, one.running
+    if running is not None and running.stopping:
+        return Turn(one, now, None)  # it will queue behind those that wait
+    ticket = max(gang.submitted_at, gang.stopped_at or gang.submitted_at)
+    return Turn(one, ticket, None if running is None else _ran_s(running, now))
+
+
+def _ran_s(running: plans.Running, now: float) -> float:
+    """Its processes, that is: who needs long for its way to them has its slice all the same."""
+    if running.starting:
+        return 0.0
+    return max(0.0, now - (running.started_at if running.began_at is None else running.began_at))
+
+
+def _yielding(turns: Sequence[Turn], slice_s: float, now: float) -> set[str]:
+    """Whose slice is over, of those the longest running, until what they hold would do for all that wait."""
+    asked = _NOTHING
+    for one in turns:
+        gang = one.candidate.gang
+        if one.ran_s is None and (gang.not_before is None or gang.not_before <= now):
+            asked += gang.amount(gang.smallest)
+    found: set[str] = set()
+    given = _NOTHING
+    for one in sorted(turns, key=_longest_running):
+        if one.ran_s is None or one.ran_s < slice_s:
+            break
+        if one.ran_s >= OVERDUE * slice_s or not asked.fits(given):
+            found.add(one.job)
+            given += one.candidate.gang.amount(one.candidate.size)
+    return found
+
+
+def _first_come(one: Turn) -> tuple[float, str]:
+    return one.ticket, one.job
+
+
+def _longest_running(one: Turn) -> tuple[float, float, str]:
+    return -1.0 if one.ran_s is None else -one.ran_s, one.ticket, one.job
+
+
+def _reason(one: Turn, slice_s: float, now: float, waits: Mapping[str, int]) -> str:
+    if one.ran_s is None:
+        return f"number {waits[one.job]} of {len(waits)} that wait for their turns, since {now - one.ticket:.0f} s"
+    left_s = slice_s - one.ran_s
+    return f"its turn of {slice_s:.0f} s " + (f"lasts {left_s:.0f} s more" if left_s > 0 else "is over")
