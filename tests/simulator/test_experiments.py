@@ -35,17 +35,26 @@ draw = loaded()
 
 def reduced(name: str, *runs: str, part: float = 1.0, **changed: Any) -> scenario.Scenario:
     """The scenario with so large a part of each group's jobs, and of its runs only these."""
-    of = draw.read(name)
+    of: scenario.Scenario = draw.read(name)
     jobs = tuple(msgspec.structs.replace(group, count=math.ceil(group.count * part)) for group in of.jobs)
     return msgspec.structs.replace(of, **{"jobs": jobs, "runs": {run: of.runs[run] for run in runs}} | changed)
 
 
 def simulated(of: scenario.Scenario, *seeds: int) -> dict[str, list[outcome.Outcome]]:
-    return draw.by_run(draw.simulated(of, seeds))
+    found: dict[str, list[outcome.Outcome]] = draw.by_run(draw.simulated(of, seeds))
+    return found
 
 
 def mean(of: Callable[[summary.Summary], float], found: Iterable[outcome.Outcome]) -> float:
     return summary.mean([of(summary.of(one)) for one in found])
+
+
+def completion_s(of: summary.Summary) -> float:
+    return of.completion_mean_s
+
+
+def waited_s(of: summary.Summary) -> float:
+    return of.waited_mean_s
 
 
 @pytest.mark.parametrize("name", draw.EXPERIMENTS)
@@ -93,7 +102,7 @@ def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
 
 
 def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
-    """Three seeds: nothing idle in gangs, 32 to 42 % one by one, whose jobs take 29 to 46 % longer."""
+    """Five seeds: nothing idle in gangs, 32 to 42 % one by one, whose jobs take 29 to 46 % longer."""
     of = reduced("gang-or-pods", "4 learners of 1 GPU, gang", "4 learners of 1 GPU, pod by pod", part=0.6)
     (gang,), (pods,) = simulated(of, 1).values()
     assert draw.mean_idle(gang) == pytest.approx(0.0, abs=0.001)
@@ -101,28 +110,32 @@ def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
     assert summary.of(pods).completion_mean_s > 1.15 * summary.of(gang).completion_mean_s
 
 
-def test_under_a_heavy_load_least_service_first_keeps_jobs_waiting_less() -> None:
-    """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo waits 1.6 to 6.4 times as long as las,
-    and its jobs take 6 to 59 % longer.
+def test_under_a_heavy_load_jobs_wait_less_where_who_runs_is_stopped_for_others() -> None:
+    """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo then waits 1.6 to 6.5 times as long as
+    las and gittins, and its jobs take 6 to 59 % longer. At half of it they take -1.4 to 0.4 % longer than with las, and
+    54 % where large jobs come together (seed 4).
     """
-    of = reduced("load", "0.5x fifo", "1x fifo", "1x las", part=0.15, nodes="8x4")
-    light, heavy, served = simulated(of, 1, 2).values()
-    assert mean(lambda one: one.waited_mean_s, heavy) > 3 * mean(lambda one: one.waited_mean_s, light)
-    assert mean(lambda one: one.waited_mean_s, heavy) > 1.3 * mean(lambda one: one.waited_mean_s, served)
-    assert mean(lambda one: one.completion_mean_s, heavy) > 1.05 * mean(lambda one: one.completion_mean_s, served)
+    runs = ["0.5x fifo", "0.5x las", "1x fifo", "1x las", "1x gittins"]
+    found = list(simulated(reduced("load", *runs, part=0.15, nodes="8x4"), 1, 2).values())
+    light, light_las, heavy, *served = ([mean(of, one) for of in (completion_s, waited_s)] for one in found)
+    assert light[0] == pytest.approx(light_las[0], rel=0.03)
+    assert heavy[1] > 3 * light[1]
+    for completion, waited in served:
+        assert heavy[0] > 1.05 * completion
+        assert heavy[1] > 1.3 * waited
 
 
 def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
     """Five seeds: 38 to 49 % sooner; 16 to 42 points more of the GPUs at work."""
     of = reduced("elastic-or-fixed", "fixed, fifo", "elastic, goodput", part=0.25)
     fixed, elastic = simulated(of, 1, 2).values()
-    assert mean(lambda one: one.completion_mean_s, elastic) < 0.8 * mean(lambda one: one.completion_mean_s, fixed)
+    assert mean(completion_s, elastic) < 0.8 * mean(completion_s, fixed)
     assert mean(lambda one: one.useful_share, elastic) > 0.08 + mean(lambda one: one.useful_share, fixed)
 
 
 def test_wrong_speeds_cost_time_and_a_wrong_idea_of_what_is_left_hardly_any() -> None:
     """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; what is left, -3 to 1 %."""
     of = reduced("prediction-error", "no error", "what is left, 90 %", "speed, 90 %", part=0.2)
-    exact, left, speed = (mean(lambda one: one.completion_mean_s, found) for found in simulated(of, 1, 2, 3).values())
+    exact, left, speed = (mean(completion_s, found) for found in simulated(of, 1, 2, 3).values())
     assert speed > 1.06 * exact
     assert left == pytest.approx(exact, rel=0.05)

@@ -56,9 +56,10 @@ def test_every_size_is_an_amount_that_a_job_file_could_say(size: sizes.Size) -> 
     assert sizes.find(f" {size.name.upper()}") is size
 
 
+@pytest.mark.parametrize("name", ["job-file.md", "experiments.md"])
 @pytest.mark.parametrize("size", sizes.TABLE.values(), ids=lambda size: size.name)
-def test_every_size_is_in_the_table_of_the_job_file_s_page(size: sizes.Size) -> None:
-    page = (DOCS / "job-file.md").read_text(encoding="utf-8")
+def test_every_size_is_in_the_tables_of_the_pages(size: sizes.Size, name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("|") and f"`{size.gpu_type}`" in line)
     cells = [cell.strip().replace(" CPUs", "").replace(" GiB", "") for cell in row.split("|")[2:6]]
     assert cells[[1, 2, 4, 8].index(size.gpus)] == f"{size.cpus}, {size.memory_gib}"
