@@ -17,6 +17,11 @@ from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = tuple[holdings.Holding, ...]
 
+TRIALS = 400
+"""With so many trials of whether a gang fits once these or those are gone, no other search for whom to stop begins in
+the same plan: the next one goes on.
+"""
+
 
 class Draft:
     """`later` is the room of the gangs that stay; `room` itself where that is the same, and will be."""
@@ -43,6 +48,7 @@ class Draft:
         self.order = order
         self.victims = giving.Victims(snapshot, now, usage, order, known)
         self.ends = reserving.Ends(snapshot.running)
+        self.effort = preempting.Effort(TRIALS)
         self.heads: dict[object, reserving.Kept] = {}
         self.launches: list[plans.Launch] = []
         self.preemptions: dict[str, plans.Preemption] = {}
@@ -65,16 +71,21 @@ class Draft:
 
     # Places
 
+    def full(self, amount: profiles.Amount) -> bool:
+        """Whether there is not so much left, in sum, now or later."""
+        return self.promises.later.exceeds(amount) and self.room.exceeds(amount)
+
     def place(self, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> Claims | None:
         """A place in what is free now, or `later`. What has failed once in this plan fails for all that are like it,
         until more is cleared.
         """
-        missed = self._misses.setdefault(
-            (self.known.of(gang).shape, later and self.promises.later is not self.room), []
-        )
+        profile, room = self.known.of(gang), self.promises.later if later else self.room
+        if room.exceeds(profile.amount(size)):
+            return None
+        missed = self._misses.setdefault((profile.shape, room is not self.room), [])
         if any(_at_least(size, one) for one in missed):
             return None
-        claims = placement.place(gang, self.promises.later if later else self.room, size)
+        claims = placement.place(gang, room, size)
         if claims is None:
             missed[:] = [one for one in missed if not _at_least(one, size)]
             missed.append(size)

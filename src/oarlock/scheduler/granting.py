@@ -78,6 +78,7 @@ class Blocked(NamedTuple):
 
     level: float
     over: usages.Over | None = None
+    lends: bool = False
     impossible: bool = False
 
 
@@ -89,11 +90,12 @@ class Granting:
         self.rules = draft.rules
         self.usage = draft.usage
         self.order = order
+        self._single = draft.usage.single
         self._seated: dict[str, Claims] = {}  # where those go on that were stopped only for that
         self._resumed: set[str] = set()  # those of them that start now
         self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
-        self._deferred: dict[str, list[ordering.Turn]] = {}
+        self._deferred: dict[str, ordering.Deferred] = {}
         self._not_lent: set[int] = set()  # kin
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
         self._looks = LOOKS
@@ -117,9 +119,9 @@ class Granting:
                 self._refuse_too(turn, blocked)
             else:
                 self._grant(turn)
-        deferred = {leaf: ordering.Listed(turns) for leaf, turns in self._deferred.items()}
-        for turn in ordering.by_need(deferred, self.usage):
-            if turn.sizing or turn.profile.kin not in self._not_lent:
+        not_lent = self._not_lent
+        for turn in ordering.by_need(self._deferred, self.usage):
+            if turn.profile.kin not in not_lent or turn.sizing:
                 self._lend(turn)
         if self.draft.snapshot.reallocate and not self._crowded:
             growing.into_idle(self.draft)
@@ -142,7 +144,7 @@ class Granting:
         gang = turn.candidate.gang
         if turn.runs and gang.job not in self.draft.preemptions:
             if self.draft.snapshot.reallocate:
-                self._clearances -= growing.as_wished(self.draft, turn, clear=self._clearances > 0)
+                self._clearances -= growing.as_wished(self.draft, turn, clear=self._searches)
             return
         ahead = self._place(turn)
         promised = self._promised.pop(gang.job, None)
@@ -162,28 +164,35 @@ class Granting:
             size, over = self._admitted(turn, promised=promised is not None)
             if size is not None:
                 self._seat(turn, size, ahead, promised=promised is not None)
-            elif over is not None and not self._clear(turn, self._least(turn), ahead):
+            elif over is not None and not self._clear(turn, self._least(turn), ahead, lent=over.beyond):
                 self._hold_off(turn, over, ahead)
 
     def _place(self, turn: ordering.Turn) -> int:
         """How many that wait come before it in its leaf."""
-        leaf = self.order.leaf(turn.candidate.gang)
+        candidate = turn.candidate
+        leaf = "" if self._single else candidate.gang.pool
         ahead = self._ahead.get(leaf, 0)
-        if turn.candidate.running is None:
+        if candidate.running is None:
             self._ahead[leaf] = ahead + 1
         return ahead
 
     def _refuse_too(self, turn: ordering.Turn, blocked: Blocked) -> None:
         """As one that is just like it was, with no more ado: most of a long queue ends here."""
-        gang, ahead, over = turn.candidate.gang, self._place(turn), blocked.over
-        if over is not None:
-            if over.lends and gang.preemptible:
-                self._defer(turn)
-            self._refuse(turn, self._again(gang, ahead) or _said(gang, over, ahead))
-        elif blocked.impossible or (gang.at_most_s is not None and self.draft.lasting(gang)):
-            self._wait(turn, self._least(turn), ahead)
+        gang, known, over = turn.candidate.gang, turn.candidate.gang.refusal, blocked.over
+        ahead = self._place(turn)
+        if over is None:
+            if blocked.impossible or (gang.at_most_s is not None and self.draft.lasting(gang)):
+                self._wait(turn, self._least(turn), ahead)
+                return
+        elif blocked.lends and gang.preemptible:
+            self._defer(turn)
+        if ahead >= self._deep and known is not None and known.code in WAITS:
+            same = known.ahead == ahead
+            self.draft.refused[gang.job] = known if same else msgspec.structs.replace(known, ahead=ahead)
+        elif over is not None:
+            self._refuse(turn, _said(gang, over, ahead))
         else:
-            self._refuse(turn, self._again(gang, ahead) or self._no_room(turn, self._least(turn), ahead))
+            self._refuse(turn, self._no_room(turn, self._least(turn), ahead))
 
     def _again(self, gang: plans.Gang, ahead: int) -> refusals.Refusal | None:
         """What was said of it, if it is deep in the queue; with its place as it is now."""
@@ -193,7 +202,10 @@ class Granting:
         return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
 
     def _defer(self, turn: ordering.Turn) -> None:
-        self._deferred.setdefault(turn.candidate.gang.pool, []).append(turn)
+        queue = self._deferred.get(turn.candidate.gang.pool)
+        if queue is None:
+            queue = self._deferred[turn.candidate.gang.pool] = ordering.Deferred()
+        queue.append(turn)
 
     def _admitted(self, turn: ordering.Turn, *, promised: bool) -> tuple[plans.Size | None, usages.Over | None]:
         """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
@@ -241,8 +253,8 @@ class Granting:
         if over.lends and gang.preemptible:
             self._defer(turn)
         self._refuse(turn, self._again(gang, ahead) or _said(gang, over, ahead))
-        alone = self._clearances <= 0 or not self._might_give_way(turn)
-        self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over))
+        alone = not self._searches or not self._might_give_way(turn, lent=over.beyond)
+        self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over, over.lends))
 
     def _block(self, kin: int, turn: ordering.Turn, blocked: Blocked) -> None:
         if not turn.sizing and turn.profile.plain and turn.candidate.running is None:  # for others nobody gives way
@@ -326,6 +338,9 @@ class Granting:
         most, least, profile = turn.wish.size, self._least(turn), turn.profile
         known = draft.refused.get(gang.job)
         ahead = 0 if known is None else known.ahead
+        if draft.full(profile.amount(least)) and (self._crowded or not self._searches):
+            self._not_lent.add(profile.kin)
+            return
 
         def lendable(size: plans.Size) -> bool:
             over = self.usage.over(gang, profile.amount(size))
@@ -347,10 +362,11 @@ class Granting:
 
     def _clear(self, turn: ordering.Turn, size: plans.Size, ahead: int, *, lent: bool = False) -> bool:
         """Move, shrink or stop others for it; False where that would not do, or is not to be done now. With `lent` its
-        pool is beyond its entitlement, and may be as far beyond it afterwards.
+        pool is beyond its entitlement, and may be as far beyond it afterwards: it takes the place of others of its
+        pool, and of no more than it needs.
         """
         gang, draft, key = turn.candidate.gang, self.draft, (turn.profile.kin, lent)
-        if turn.candidate.running is not None or self._clearances <= 0 or self._looks <= 0:
+        if turn.candidate.running is not None or not self._searches or self._looks <= 0:
             return False
         if not turn.sizing and turn.wish.level >= self._hopeless.get(key, INFINITE):
             return False
@@ -368,13 +384,18 @@ class Granting:
         self._looks -= 1
         for candidates in self._ways(turn, need, lent=lent):
             self._clearances -= 1
-            cleared = preempting.clear(need, candidates, draft.promises.later, draft.victims.reshaped)
+            cleared = preempting.clear(need, candidates, draft.promises.later, draft.victims.reshaped, draft.effort)
             if cleared is not None:
                 draft.stop(cleared, gang)
                 self._promise(turn, cleared.claims, ahead, cleared=True)
                 del self._hopeless[key]
                 return True
         return False
+
+    @property
+    def _searches(self) -> bool:
+        """Whether this plan may still look for whom to stop."""
+        return self._clearances > 0 and self.draft.effort.left > 0
 
     def _might_give_way(self, turn: ordering.Turn, *, lent: bool = False) -> bool:
         """Whether its pool's bounds would hold for its least, were all gone who could be."""

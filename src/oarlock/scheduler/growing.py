@@ -137,7 +137,7 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
     donors = [one for one in draft.victims.donors(gang) if one.job != gang.job]
     need = preempting.Need(gang, size, amount, within)
     promising = preempting.may_do(need, donors, room)
-    cleared = preempting.clear(need, donors, room, draft.victims.reshaped) if promising else None
+    cleared = preempting.clear(need, donors, room, draft.victims.reshaped, draft.effort) if promising else None
     room.rollback(mark)
     return cleared
 

@@ -55,11 +55,6 @@ class Queue(Protocol):
     @property
     def first(self) -> Arrival: ...
 
-    def turn(self, one: port.Candidate) -> Turn: ...
-
-    def back(self, turn: Turn) -> None:
-        """Its place was taken in this plan: it has a turn after all, if that is not over."""
-
 
 class Ranking(NamedTuple):
     """How a leaf's policy ranks its gangs, and whether places are kept for them."""
@@ -190,6 +185,14 @@ class Listed:
         self._lost.add(turn.wish.job)
 
 
+class Deferred(list[Turn]):
+    """Those of a leaf that are looked at again at the end, in the order in which they had their turns."""
+
+    @property
+    def first(self) -> Arrival:
+        return self[0].candidate.arrival if self else (0.0, "")
+
+
 class Order:
     """The queues of all leaves; of the one leaf "" where nothing bounds the only pool."""
 
@@ -257,7 +260,7 @@ class Order:
         """Of those for whom a place was found in an earlier plan, the first to come first: those too that are being
         stopped.
         """
-        waiting = [port.Candidate(gang=gang, served_s=gang.served_s) for gang in self._roll.noted.values()]
+        waiting = [self._roll.candidate(gang) for gang in self._roll.noted.values()]
         stopping = [self.candidate(job) for job in self._roll.stopping if job.returns]
         found = [self.queues[self.leaf(one.gang)].turn(one) for one in (*waiting, *stopping)]
         return sorted(found, key=lambda turn: turn.candidate.arrival)
@@ -292,7 +295,7 @@ class Order:
         found: dict[str, list[port.Candidate]] = {}
         for gang in self._snapshot.waiting if leaves else ():
             if (leaf := self.leaf(gang)) in leaves:
-                found.setdefault(leaf, []).append(port.Candidate(gang=gang, served_s=gang.served_s))
+                found.setdefault(leaf, []).append(self._roll.candidate(gang))
         for job in self._snapshot.running if leaves else ():
             if (leaf := self.leaf(job.gang)) in leaves and (job.returns or not job.stopping):
                 found.setdefault(leaf, []).append(self.candidate(job))

@@ -51,15 +51,27 @@ class Clearance(NamedTuple):
         return sum(victim.cost for victim in self.victims), len(self.victims)
 
 
-def clear(need: Need, candidates: Sequence[Victim], room: rooms.Room, reshape: Reshape) -> Clearance | None:
+class Effort:
+    """What one plan may still try out: counted, not timed, so that the same plan is made on every machine."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def clear(
+    need: Need, candidates: Sequence[Victim], room: rooms.Room, reshape: Reshape, effort: Effort
+) -> Clearance | None:
     """The victims whose end lets the gang fit, or None where even all of them would not. `room` is left as it was;
-    `reshape` gives a victim that bends at another size. Ask `may_do` first.
+    `reshape` gives a victim that bends at another size. Ask `may_do` first. A search comes to its end whatever is left
+    of `effort`; only the second order is left out when nothing is.
     """
-    orders = [_by_place(need.gang, candidates, room)]
-    if len(candidates) <= TRIED_BY_COST:
-        orders.append(sorted(candidates, key=_key))
-    found = [_Search(need, order, room, reshape).found() for order in orders]
-    return min((one for one in found if one is not None), key=lambda one: one.cost, default=None)
+    best = _Search(need, _by_place(need.gang, candidates, room), room, reshape, effort).found()
+    if len(candidates) <= TRIED_BY_COST and (best is None or effort.left > 0):
+        other = _Search(need, sorted(candidates, key=_key), room, reshape, effort).found()
+        best = min((one for one in (best, other) if one is not None), key=lambda one: one.cost, default=None)
+    return best
 
 
 Reshape = Callable[[Victim, plans.Size], Victim]
@@ -82,7 +94,8 @@ def may_do(need: Need, candidates: Sequence[Victim], room: rooms.Room) -> bool:
 class _Search:
     """Through one order of candidates."""
 
-    def __init__(self, need: Need, order: Sequence[Victim], room: rooms.Room, reshape: Reshape) -> None:
+    def __init__(self, need: Need, order: Sequence[Victim], room: rooms.Room, reshape: Reshape, effort: Effort) -> None:
+        self._effort = effort
         self._need = need
         self._order = order
         self._room = room
@@ -98,21 +111,31 @@ class _Search:
         return found
 
     def _needed(self, order: Sequence[Victim]) -> list[Victim]:
-        """Without those that were not needed after all."""
-        chosen = {victim.job: victim for victim in order}
-        freed, before = _freed(order), len(chosen) + 1
+        """Without those that were not needed after all: the dearest stay first, as many at once as can."""
+        chosen, before = sorted(order, key=_key), len(order) + 1
+        freed = _freed(chosen)
         while len(chosen) < before:
-            before = len(chosen)
-            for victim in sorted(chosen.values(), key=_key, reverse=True):
-                less = _freed((victim,), freed, -1)
-                del chosen[victim.job]
-                self._room.take(victim.claims)
-                if self._fits(chosen.values(), less):
-                    freed = less
+            before, block = len(chosen), 1
+            needed: list[Victim] = []
+            while chosen:
+                block = min(block, len(chosen))
+                some = chosen[-block:]
+                del chosen[-block:]
+                less = _freed(some, freed, -1)
+                mark = self._room.mark()
+                for victim in some:
+                    self._room.take(victim.claims)
+                if self._fits([*chosen, *needed], less):
+                    freed, block = less, 2 * block
+                    continue
+                self._room.rollback(mark)
+                if block == 1:
+                    needed += some
                 else:
-                    chosen[victim.job] = victim
-                    self._room.give_back(victim.claims)
-        return list(chosen.values())
+                    chosen += some
+                block = max(1, block // 4)
+            chosen = sorted(needed, key=_key)
+        return chosen
 
     def _bent(self, chosen: list[Victim]) -> list[Victim]:
         """Those that may give up less give up as little as will do."""
@@ -141,6 +164,7 @@ class _Search:
 
     def _fits(self, gone: Collection[Victim], freed: Freed) -> bool:
         """Whether it does in the room as it is, from which these have gone, who held so much together."""
+        self._effort.left -= 1
         within = self._need.within
         return (within is None or within(freed)) and self._places(gone) is not None
 

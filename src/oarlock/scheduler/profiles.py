@@ -7,7 +7,9 @@ which gangs are alike) is looked up here by the gang's identity; so it is the sa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Self, TypeVar
+
+import msgspec
 
 from oarlock.spec import holdings, plans, refusals
 
@@ -40,68 +42,70 @@ def step(least: plans.Size, most: plans.Size, number: int) -> plans.Size:
     return tuple(below + (above - below) * number // whole for below, above in zip(least, most, strict=True))
 
 
-class Profile:
+class Profile(msgspec.Struct, gc=False):
     """One gang. `shape` is equal for gangs of which one fits exactly where the other does, at the same size; `kin` for
     those that moreover ask the same of the same pool, `claim` for those whose least is as much of the same pool; `kind`
     says which devices they wait for. `plain`: nothing was found for it, or is to be waited for, before its turn.
     """
 
-    __slots__ = (
-        "_amounts",
-        "claim",
-        "gang",
-        "impossible",
-        "kin",
-        "kind",
-        "least",
-        "most",
-        "plain",
-        "shape",
-        "smallest",
-        "wanted",
-    )
+    gang: plans.Gang
+    shape: int
+    kin: int
+    claim: int
+    kind: tuple[tuple[str, ...], ...]
+    plain: bool
+    impossible: bool
+    smallest: plans.Size
+    wanted: plans.Size
+    least: Amount
+    most: Amount
+    amounts: dict[plans.Size, Amount]  # those that were asked for
 
-    def __init__(self, gang: plans.Gang, shape: int, kin: int, claim: int) -> None:
-        refusal = gang.refusal
-        self.gang = gang
-        self.shape = shape
-        self.kin = kin
-        self.claim = claim
+    @classmethod
+    def new(cls, gang: plans.Gang, shape: int, kin: int, claim: int) -> Self:
+        refusal, smallest = gang.refusal, gang.smallest
         promised = refusal is not None and refusal.code is refusals.Code.STOPPING and refusal.kept
-        self.plain = not (gang.destined or gang.not_before is not None or promised)
-        self.smallest = gang.smallest
-        self.wanted = gang.wanted
-        self.kind = tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli}))
-        self.impossible = refusal is not None and refusal.code in refusals.NEVER
-        self._amounts: dict[plans.Size, Amount] = {}
-        self.least = self.amount(self.smallest)
-        self.most = self.amount(gang.largest)
+        return cls(
+            gang=gang,
+            shape=shape,
+            kin=kin,
+            claim=claim,
+            kind=tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli})),
+            plain=not (gang.destined or gang.not_before is not None or promised),
+            impossible=refusal is not None and refusal.code in refusals.NEVER,
+            smallest=smallest,
+            wanted=gang.wanted,
+            least=_sum(gang, smallest),
+            most=_sum(gang, gang.largest),
+            amounts={},
+        )
 
     def amount(self, size: plans.Size) -> Amount:
         """What it holds at `size`."""
-        known = self._amounts.get(size)
+        if size == self.smallest:
+            return self.least
+        known = self.amounts.get(size)
         if known is None:
-            known = NOTHING
-            for ask, count in zip(self.gang.asks, size, strict=True):
-                one = amount(ask.amount)
-                known = known[0] + one[0] * count, known[1] + one[1] * count, known[2] + one[2] * count
-            self._amounts[size] = known
+            known = self.amounts[size] = _sum(self.gang, size)
         return known
 
 
-class Held:
+class Held(msgspec.Struct, gc=False):
     """One running gang: what it holds, in sum and as a weight (devices; cores where it has no device), and where."""
 
-    __slots__ = ("amount", "nodes", "running", "size", "weight")
+    running: plans.Running
+    amount: Amount
+    size: plans.Size
+    nodes: tuple[str, ...]
+    weight: float
 
-    def __init__(self, running: plans.Running) -> None:
-        self.running = running
-        self.amount = NOTHING
+    @classmethod
+    def new(cls, running: plans.Running) -> Self:
+        together = NOTHING
         for claim in running.holdings:
-            self.amount = plus(self.amount, amount(claim.amount))
-        self.size = running.size
-        self.nodes = tuple(dict.fromkeys(claim.node for claim in running.holdings))
-        self.weight = weight(self.amount)
+            together = plus(together, amount(claim.amount))
+        nodes = tuple(dict.fromkeys(claim.node for claim in running.holdings))
+        return cls(running, together, running.size, nodes, weight(together))
 
 
 def weight(of: Amount) -> float:
@@ -124,13 +128,13 @@ class Profiles:
             shape = self._number((*_needs(gang), gang.placement))
             kin = self._number((shape, gang.pool, gang.preemptible, gang.smallest, gang.wanted))
             claim = self._number((gang.pool, gang.preemptible, amount(gang.amount(gang.smallest))))
-            known = self._gangs[id(gang)] = Profile(gang, shape, kin, claim)
+            known = self._gangs[id(gang)] = Profile.new(gang, shape, kin, claim)
         return known
 
     def held(self, running: plans.Running) -> Held:
         known = self._held.get(id(running))
         if known is None:
-            known = self._held[id(running)] = Held(running)
+            known = self._held[id(running)] = Held.new(running)
         return known
 
     def follow(self, snapshot: plans.Snapshot) -> None:
@@ -150,6 +154,14 @@ class Profiles:
             number = self._numbers[likeness] = self._numbered
             self._numbered += 1
         return number
+
+
+def _sum(gang: plans.Gang, size: plans.Size) -> Amount:
+    known = NOTHING
+    for ask, count in zip(gang.asks, size, strict=True):
+        one = amount(ask.amount)
+        known = known[0] + one[0] * count, known[1] + one[1] * count, known[2] + one[2] * count
+    return known
 
 
 def _needs(gang: plans.Gang) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oarlock.scheduler import profiles
+from oarlock.scheduler.policies import port
 from oarlock.spec import plans
 
 
@@ -19,6 +20,7 @@ class Roll:
         self.waiting_went: list[plans.Gang] = []
         self.running_came: list[plans.Running] = []
         self.running_went: list[plans.Running] = []
+        self._candidates: dict[int, port.Candidate] = {}
         self.noted: dict[int, plans.Gang] = {}
         self.stopping: list[plans.Running] = []
 
@@ -32,7 +34,15 @@ class Roll:
         self._waiting, self._running = waiting, running
         for gang in self.waiting_went:
             self.noted.pop(id(gang), None)
+            self._candidates.pop(id(gang), None)
         for gang in self.waiting_came:
             if not self._known.of(gang).plain:
                 self.noted[id(gang)] = gang
         self.stopping = [job for job in snapshot.running if job.stopping]
+
+    def candidate(self, gang: plans.Gang) -> port.Candidate:
+        """Of one that waits: the same object as long as nothing about it has changed."""
+        known = self._candidates.get(id(gang))
+        if known is None:
+            known = self._candidates[id(gang)] = port.Candidate(gang=gang, served_s=gang.served_s)
+        return known

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 
-from oarlock.scheduler import noderoom, shapes
+from oarlock.scheduler import noderoom, profiles, shapes
 from oarlock.scheduler import slots as indexed
 from oarlock.spec import holdings, nodes, plans
 
@@ -69,6 +69,11 @@ class Room:
     def free(self) -> holdings.Resources:
         """Of the ready nodes."""
         return holdings.Resources(*self._free)
+
+    def exceeds(self, amount: profiles.Amount) -> bool:
+        """Whether what is asked for is more than what is free, in sum."""
+        cpus, memory, gpus, milli = self._free
+        return amount[0] > gpus * 1000 + milli or amount[1] > cpus or amount[2] > memory
 
     def total(self) -> holdings.Resources:
         """The capacity of all nodes, ready or not."""

@@ -10,14 +10,15 @@ import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+
+import msgspec
 
 from oarlock.scheduler import shapes
 
 _KEY = attrgetter("key")
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """Nodes by their names that went from one state to another; None where they are not ready."""
 
     old: shapes.State | None
@@ -124,7 +125,8 @@ class Index:
         """Take in what the log has to say since the last time."""
         touched: set[shapes.State] = set()
         sizes, tables = self.sizes, list(self.tables.values())
-        for old, new, names in islice(log, self.seen, None):
+        for change in islice(log, self.seen, None):
+            old, new, names = change.old, change.new, change.names
             was = 0 if old is None else self.count(old)
             now = 0 if new is None else self.count(new)
             if was and old is not None:

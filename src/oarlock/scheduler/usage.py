@@ -60,6 +60,11 @@ class Over(NamedTuple):
         """Whether it may be exceeded by what is borrowed."""
         return self.exceeded and self.kind is Kind.ENTITLEMENT
 
+    @property
+    def beyond(self) -> bool:
+        """Whether so much is borrowed already."""
+        return self.lends and self.used > self.bound
+
 
 def numbers(amount: holdings.Resources) -> dict[str, float]:
     """Cores, bytes, devices; what is zero is left out."""

@@ -46,7 +46,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def asked(self) -> plans.Size:
         """What a policy that leaves sizes to the owner wishes for: what was asked for, or more where it has more."""
-        return tuple(max(had, wanted) for had, wanted in zip(self.size, self.gang.wanted, strict=True))
+        if self.running is None or self.running.stopping:
+            return self.gang.wanted
+        return tuple(max(had, wanted) for had, wanted in zip(self.running.size, self.gang.wanted, strict=True))
 
     @property
     def arrival(self) -> tuple[float, str]:
