@@ -14,6 +14,7 @@
     gone JOB now=30    it has stopped: nothing of it runs, and it waits again if it returns
     place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
     forecast JOB now=0
+    measured JOB alone=0.1 beside=JOB:0.2    seconds of a step on one device: alone, sharing it with another
     start JOB          what is planned for JOB runs from now on (end=T: until T)
     finish JOB
     drop JOB           it waits no more
@@ -30,7 +31,7 @@ from tests.scheduler import world
 
 from oarlock.scheduler import explaining, forecasting, placement, planning
 from oarlock.scheduler import room as rooms
-from oarlock.spec import holdings, jobfile, nodes, plans, pools, quantities
+from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools, quantities
 
 
 class Cluster:
@@ -158,6 +159,15 @@ class Cluster:
 
     def _gone(self, name: str, options: dict[str, str]) -> None:
         self.world.gone(name, float(options.get("now", "0")))
+
+    def _measured(self, name: str, options: dict[str, str]) -> None:
+        told = {"": options["alone"]} if "alone" in options else {}
+        told |= dict([options["beside"].split(":")]) if "beside" in options else {}
+        new = [
+            curves.Sample(nodes=1, devices=1, local=8, step_s=float(step), sync_s=0.0, beside=beside, count=5)
+            for beside, step in told.items()
+        ]
+        self.world.learn(name, new)
 
     def _start(self, name: str, options: dict[str, str]) -> None:
         answer = planning.plan(self.world.snapshot(), 0.0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from oarlock.scheduler import profiles
-from oarlock.spec import holdings, nodes, plans, pools, refusals
+from oarlock.spec import curves, holdings, nodes, plans, pools, refusals
 
 replace = msgspec.structs.replace
 
@@ -52,6 +52,19 @@ class World:
         for job, refusal in refused.items():
             if not refusal.same_kind(self.waiting[job].refusal):
                 self.waiting[job] = replace(self.waiting[job], refusal=refusal)
+
+    def learn(self, job: str, new: Sequence[curves.Sample]) -> None:
+        """What was measured of it, kept with its curve; of that only the samples matter here."""
+        running = self.running.get(job)
+        gang = self.waiting[job] if running is None else running.gang
+        curve = gang.curve or curves.Curve(model=curves.Table(rates=(1.0,)))
+        beside = {sample.beside for sample in new}
+        kept = (sample for sample in curve.samples if sample.beside not in beside)
+        gang = replace(gang, curve=replace(curve, samples=(*kept, *new)))
+        if running is None:
+            self.waiting[job] = gang
+        else:
+            self.running[job] = replace(running, gang=gang)
 
     def start(self, job: str, claims: tuple[holdings.Holding, ...], now: float, end: float | None = None) -> None:
         gang = self.waiting.pop(job)

@@ -54,7 +54,7 @@ async def show(call: routes.Call) -> Speed:
 def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Speed:
     model = curve.model
     counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
-    points = [_measured(sample, steps=counted) for sample in curve.samples]
+    points = [_measured(sample, steps=counted) for sample in curve.samples if not sample.beside]
     seen = {(point.devices, point.servers) for point in points}
     points += [
         point for point in _fitted(job, curve, ground, steps=counted) if (point.devices, point.servers) not in seen

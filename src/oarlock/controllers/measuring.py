@@ -4,16 +4,20 @@ Reports come once a second and are not logged; here a job's last one is looked a
 in memory, and once a minute the curve that is fitted to all of it is written: a crash loses a minute of samples of a
 job that goes on being measured. Both are done for so many jobs at a time, those first that have waited longest, so that
 ten thousand running jobs cost no more than a thousand, and are only looked at less often.
+
+Of a job that shares a device, of which it asks for the whole, it is noted beside which other one it was measured: by
+that a policy decides whether the two go on together, so it is written at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from oarlock.controllers import batches, rosters
 from oarlock.controllers import leading as leads
 from oarlock.scheduler import samples
-from oarlock.spec import curves, events, jobs
+from oarlock.spec import curves, events, jobs, roles
 from oarlock.store import port as stores
 
 PERIOD_S = 5.0
@@ -23,6 +27,9 @@ READ_AT_MOST = 200
 WRITTEN_EVERY_S = 60.0
 WRITTEN_AT_MOST = 20
 """Curves that are fitted and written in one round."""
+
+TOGETHER_S = 2.0
+"""Steps that began before both had trained for so long are not counted as done beside each other."""
 
 LOSSES_KEPT = 512
 """Of one job, (step, loss). Beyond that every second one is forgotten."""
@@ -66,9 +73,10 @@ class Measuring:
         self._known = {job.id: self._known.get(job.id) or _Known() for job in running}
         turn = sorted(self._known, key=lambda job_id: (self._known[job_id].read_at, job_id))[: self._read_at_most]
         await self._roster.reread(turn)
+        mates = self._mates()
         for job_id in turn:
             if (job := self._roster.jobs.get(job_id)) is not None:
-                self._known[job_id].learn(job, now)
+                self._known[job_id].learn(job, now, self._roster.jobs.get(mates.get(job_id, "")))
         await self._write(now, epoch)
 
     def _running(self) -> list[jobs.Job]:
@@ -78,11 +86,25 @@ class Measuring:
             if job.live is not None and job.live.processing_at is not None and job.live.stop is None
         ]
 
+    def _mates(self) -> dict[str, str]:
+        """Of those that share a device, of which they ask for the whole, with whom."""
+        on: dict[tuple[str, int], list[str]] = {}
+        for job_id, claims in self._roster.held.items():
+            job = self._roster.jobs.get(job_id)
+            if job is None or len(claims) != 1 or not claims[0].amount.gpu_milli:
+                continue
+            if job.spec.roles[roles.RoleName(claims[0].role)].gpus == 1:
+                on.setdefault((claims[0].node, claims[0].devices[0]), []).append(job_id)
+        pairs = (pair for pair in on.values() if len(pair) == 2)
+        return {one: other for pair in pairs for one, other in (pair, pair[::-1])}
+
     async def _write(self, now: float, epoch: int) -> None:
         due = [
             job_id
             for job_id, known in self._known.items()
-            if known.new and known.last is not None and not 0 <= now - known.written_at < WRITTEN_EVERY_S
+            if known.new
+            and known.last is not None
+            and (known.new[-1].beside or not 0 <= now - known.written_at < WRITTEN_EVERY_S)
         ]
         due.sort(key=lambda job_id: (self._known[job_id].written_at, job_id))
         told: list[tuple[str, events.AnyEvent]] = []
@@ -105,10 +127,12 @@ class _Known:
         self.new: list[curves.Sample] = []
         self.losses: list[tuple[float, float]] = []
 
-    def learn(self, job: jobs.Job, now: float) -> None:
+    def learn(self, job: jobs.Job, now: float, mate: jobs.Job | None) -> None:
         self.read_at = now
-        seen = samples.seen(job)
+        seen = samples.seen(job, "" if mate is None else mate.id)
         if seen is None or (self.last is not None and seen.at <= self.last.at):
+            return
+        if mate is not None and not seen.at >= _trains_since(mate) + TOGETHER_S:
             return
         self.last = seen
         self.new.append(seen.sample)
@@ -116,3 +140,10 @@ class _Known:
             self.losses.append((float(seen.step), seen.loss))
             if len(self.losses) > LOSSES_KEPT:
                 self.losses = self.losses[::2]
+
+
+def _trains_since(job: jobs.Job) -> float:
+    """When all of its processes had told of a step; infinity where they have not, or where it is being stopped."""
+    live = job.live
+    told = [task.first_progress for task in live.tasks] if live is not None and live.stop is None else []
+    return max((math.inf if one is None else one.at for one in told), default=math.inf)

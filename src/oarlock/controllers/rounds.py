@@ -8,8 +8,8 @@ A plan may look at the whole queue or at its head, and may touch who runs or lea
   at between two whole plans. Whom a pool or the policy has refused waits for the next whole one, since that alone
   knows what everybody wants; and nobody who runs is stopped by a plan that has not seen everybody.
 - Running gangs may be touched at most every `round_s`, and at once after a start. The time is not spent on nothing:
-  where nobody waits, nobody can grow or shrink and nothing has changed since the last such round, there is none; so who
-  comes next to a quiet cluster need not wait for it.
+  where nobody waits, nobody can grow, shrink or stand better and nothing has changed since the last such round, there
+  is none; so who comes next to a quiet cluster need not wait for it.
 - By time alone a plan is made again while anybody waits (`RESYNC_S`: nodes and pools change without a line in the log),
   when a back-off is over, and when a round is due.
 """
@@ -97,9 +97,7 @@ class Rounds:
         if snapshot.reallocate:
             self._touched_at = now
             self._changed = False
-            self._restless = bool(snapshot.waiting) or any(
-                one.gang.elastic or one.gang.batch is not None for one in snapshot.running
-            )
+            self._restless = bool(snapshot.waiting) or any(_may_change(one) for one in snapshot.running)
 
     def rest(self, still: Iterable[jobs.Job], now: float, *, held: bool, retry: bool) -> None:
         """Until when a plan would be the same, if nothing happens: `still` wait, and jobs may hold something."""
@@ -116,6 +114,14 @@ def waits(job: jobs.Job | None) -> TypeGuard[jobs.Job]:
     return (
         job is not None and job.phase is phases.Phase.QUEUED and job.live is None and job.intent is intents.Intent.RUN
     )
+
+
+def _may_change(one: plans.Running) -> bool:
+    """Whether time alone may give a reason to resize it, to move it, or to give it another part of its device."""
+    if one.gang.elastic or one.gang.batch is not None:
+        return True
+    claims = one.holdings
+    return len({claim.node for claim in claims}) > 1 or any(claim.amount.gpu_milli for claim in claims)
 
 
 def _is_for_all_to_see(refusal: refusals.Refusal | None) -> bool:

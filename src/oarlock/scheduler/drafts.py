@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 from oarlock.scheduler import explaining, ordering, placement, preempting, profiles, promises, reserving
 from oarlock.scheduler import room as rooms
@@ -54,10 +55,16 @@ class Draft:
         self.preemptions: dict[str, plans.Preemption] = {}
         self.resizes: dict[str, plans.Resize] = {}
         self.moves: dict[str, plans.Move] = {}
+        self.going_to: dict[str, Claims] = {}  # of those that go on elsewhere, or with another part of their device
         self.refused: dict[str, refusals.Refusal] = {}
         self._misses: dict[tuple[int, bool], list[plans.Size]] = {}
         self._parts: Claims = ()
         self.scene.kept = lambda: self._parts
+
+    @cached_property
+    def running(self) -> dict[str, plans.Running]:
+        """Those that hold something, by their ids."""
+        return {job.gang.job: job for job in self.snapshot.running}
 
     def finished(self, batches: dict[str, curves.Batch]) -> plans.Plan:
         return plans.Plan(
@@ -115,7 +122,7 @@ class Draft:
         gang, size = turn.candidate.gang, sizes_of(turn.candidate.gang, claims)
         self.promises.launch(claims)
         self.ends.come(gang, claims, self.now, at_once=True)
-        self.usage.add(gang, self.known.of(gang).amount(size), now=True)
+        self.usage.add(gang, self._amount(gang, claims), now=True)
         reason = "; ".join(one for one in (why, turn.wish.reason) if one)
         self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=turn.batch(size)))
 
@@ -123,14 +130,20 @@ class Draft:
         """It comes as soon as that is free."""
         self.promises.promise(claims)
         self.ends.come(gang, claims, self.now, at_once=False)
-        self.usage.add(gang, self.known.of(gang).amount(sizes_of(gang, claims)))
+        self.usage.add(gang, self._amount(gang, claims))
 
     def withdraw(self, gang: plans.Gang, claims: Claims) -> None:
         """What it was promised is as it was before."""
         self.promises.withdraw(claims)
         self.ends.gone(gang.job)
-        self.usage.add(gang, self.known.of(gang).amount(sizes_of(gang, claims)), -1)
+        self.usage.add(gang, self._amount(gang, claims), -1)
         self._misses.clear()
+
+    def _amount(self, gang: plans.Gang, claims: Claims) -> profiles.Amount:
+        """What it holds with these: as it asks, but of a device that it shares its part."""
+        if any(claim.amount.gpu_milli for claim in claims):
+            return profiles.of_claims(claims)
+        return self.known.of(gang).amount(sizes_of(gang, claims))
 
     def stop(self, cleared: preempting.Clearance, gang: plans.Gang) -> None:
         """These give way to `gang`."""
@@ -153,6 +166,17 @@ class Draft:
         """It goes on at another size."""
         self._leave(running)
         self._resize(running, claims, reason)
+
+    def move(self, running: plans.Running, claims: Claims, reason: str) -> None:
+        """It goes on elsewhere, or with another part of its device."""
+        self._leave(running)
+        self._move(running, claims, reason)
+
+    def give_up(self, running: plans.Running, reason: str) -> None:
+        """It stops for nobody else's sake, and waits again."""
+        self._leave(running)
+        self.preemptions[running.gang.job] = plans.Preemption(job=running.gang.job, reason=reason)
+        self.order.back(running)
 
     def _leave(self, running: plans.Running) -> None:
         self._stopping.append(running)

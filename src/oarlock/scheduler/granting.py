@@ -6,11 +6,13 @@ Each gang is one transaction: it gets a whole place, or nothing of it is taken. 
    is looked at again at the end, when it may borrow what nobody entitled wants;
 2. is launched where it fits into what is free, at the largest size that does;
 3. is promised what is being cleared, where it fits then;
-4. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
-5. is kept a place for, if it is the first of its kind that fits nowhere (`reserving`), so that those after it may start
+4. shares the device of another one, where its policy wishes it (`sharing`);
+5. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
+6. is kept a place for, if it is the first of its kind that fits nowhere (`reserving`), so that those after it may start
    beside it and never in its way; unless its policy sees to it by levels that they make way for it later.
 
-Who was stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it.
+Who was stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it. What
+nobody could use in the end is for those that run: a better place (`moving`), or a larger size (`growing`).
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from oarlock.scheduler import (
     drafts,
     explaining,
     growing,
+    moving,
     ordering,
     placement,
     preempting,
     profiles,
     reserving,
     resuming,
+    sharing,
 )
 from oarlock.scheduler import usage as usages
 from oarlock.spec import curves, holdings, plans, refusals
@@ -111,10 +115,12 @@ class Granting:
         self._seated = resuming.destined(self.draft, noted)
         self._resumed = {launch.job for launch in self.draft.launches}
         self._promised = resuming.promised(self.draft, noted)
+        sharing.undo(self.draft)
         blocked_by = self._blocked.get
         for turn in ordering.by_need(self.order.queues, self.usage):
             profile = turn.profile
-            blocked = (blocked_by(profile.claim) or blocked_by(profile.kin)) if profile.plain else None
+            alike = profile.plain and not turn.wish.beside
+            blocked = (blocked_by(profile.claim) or blocked_by(profile.kin)) if alike else None
             if blocked is not None and turn.wish.level >= blocked.level and turn.candidate.running is None:
                 self._refuse_too(turn, blocked)
             else:
@@ -123,8 +129,11 @@ class Granting:
         for turn in ordering.by_need(self._deferred, self.usage):
             if turn.profile.kin not in not_lent or turn.sizing:
                 self._lend(turn)
-        if self.draft.snapshot.reallocate and not self._crowded:
-            growing.into_idle(self.draft)
+        if self.draft.snapshot.reallocate:
+            moving.to_better_places(self.draft)
+            if not self._crowded:
+                sharing.apart(self.draft)
+                growing.into_idle(self.draft)
         return self.draft.finished(self._batches())
 
     def _batches(self) -> dict[str, curves.Batch]:
@@ -274,8 +283,19 @@ class Granting:
             (claims := draft.largest(gang, least, size, later=True)) is not None
         ):
             self._promise(turn, claims, ahead, cleared=promised)
+        elif turn.wish.beside and (claims := sharing.beside(draft, turn)) is not None:
+            self._share(turn, claims, ahead)
         elif not self._clear(turn, size if turn.sizing else least, ahead):
             self._wait(turn, least, ahead)
+
+    def _share(self, turn: ordering.Turn, claims: Claims, ahead: int) -> None:
+        """Beside another one on its device: at once, where that is there already and has room."""
+        gang, amount = turn.candidate.gang, profiles.of_claims(claims)
+        waits = turn.candidate.running is None
+        if waits and self.draft.room.holds(claims) and self.usage.fits_now(gang, amount):
+            self._launch(turn, claims)
+        else:
+            self._promise(turn, claims, ahead, cleared=True)
 
     def _take(self, turn: ordering.Turn, claims: Claims, ahead: int) -> None:
         """What is free now: at once, unless it is stopping itself, or others hold what its pool is limited to."""

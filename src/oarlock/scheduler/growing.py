@@ -30,7 +30,7 @@ def into_idle(draft: drafts.Draft) -> None:
     ]
     for _, _, running in sorted(owned)[:TRIED]:
         claims = _largest(draft, running, running.gang.largest)
-        if claims is not None and _pays(draft, running, claims):
+        if claims is not None and pays(draft, running, claims):
             draft.resize(running, claims, f"from {_text(draft, running)}: devices are idle")
 
 
@@ -71,7 +71,7 @@ def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
     )
 
 
-def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
+def pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
     """Whether it is over sooner; where nobody knows when, it is taken to be worth it."""
     if running.expected_end is None:
         return True

@@ -40,7 +40,7 @@ def place(
     Nodes named in `keep` are not used; those in `prefer`, where it stood before, come first among equals.
     """
     size = gang.wanted if size is None else size
-    for needs in _ways(gang, room):
+    for needs in ways(gang, room):
         if any(tasks and room.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
             continue  # the sums say no: most gangs that do not fit are refused here
         found = seating.Seating(gang, size, needs, room, keep=keep, prefer=prefer).claims()
@@ -54,8 +54,8 @@ def most(gang: plans.Gang, room: rooms.Room) -> int:
     if gang.topology is not None and gang.topology.required:
         best = widest(gang, room)
         return 0 if best is None else best.tasks
-    ways = _ways(gang, room)
-    return max((seating.Seating(gang, gang.wanted, needs, room).fitting(None) for needs in ways), default=0)
+    attempts = (seating.Seating(gang, gang.wanted, needs, room) for needs in ways(gang, room))
+    return max((attempt.fitting(None) for attempt in attempts), default=0)
 
 
 def widest(gang: plans.Gang, room: rooms.Room) -> Domain | None:
@@ -63,7 +63,7 @@ def widest(gang: plans.Gang, room: rooms.Room) -> Domain | None:
     if gang.topology is None:
         return None
     level = gang.topology.same
-    attempts = (seating.Seating(gang, gang.wanted, needs, room) for needs in _ways(gang, room))
+    attempts = (seating.Seating(gang, gang.wanted, needs, room) for needs in ways(gang, room))
     found = [Domain(level, name, tasks) for attempt in attempts for name, tasks in attempt.widest(level)]
     return max(found, key=lambda domain: (domain.tasks, domain.name), default=None)
 
@@ -87,7 +87,7 @@ def gpu_types(gang: plans.Gang, room: rooms.Room) -> list[str | None]:
     return found
 
 
-def _ways(gang: plans.Gang, room: rooms.Room) -> tuple[tuple[shapes.Shape, ...], ...]:
+def ways(gang: plans.Gang, room: rooms.Room) -> tuple[tuple[shapes.Shape, ...], ...]:
     """What its tasks may look like, best first, each as one shape for every ask: on this type of GPU or on that one.
 
     Without need of a GPU: first on nodes that have none, then on any.

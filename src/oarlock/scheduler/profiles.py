@@ -29,6 +29,14 @@ def plus(one: Amount, other: Amount) -> Amount:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
+def of_claims(claims: Iterable[holdings.Holding]) -> Amount:
+    """What these are together."""
+    together = NOTHING
+    for claim in claims:
+        together = plus(together, amount(claim.amount))
+    return together
+
+
 def steps(least: plans.Size, most: plans.Size) -> int:
     """How many steps lead from the one size to the other."""
     return max((above - below for below, above in zip(least, most, strict=True)), default=0)
@@ -101,9 +109,7 @@ class Held(msgspec.Struct, gc=False):
 
     @classmethod
     def new(cls, running: plans.Running) -> Self:
-        together = NOTHING
-        for claim in running.holdings:
-            together = plus(together, amount(claim.amount))
+        together = of_claims(running.holdings)
         nodes = tuple(dict.fromkeys(claim.node for claim in running.holdings))
         return cls(running, together, running.size, nodes, weight(together))
 

@@ -25,12 +25,13 @@ def destined(draft: drafts.Draft, turns: Iterable[ordering.Turn]) -> dict[str, C
     found: dict[str, Claims] = {}
     for turn in turns:
         gang = turn.candidate.gang
-        if not gang.destined or turn.runs or not any(turn.wish.size) or not _is_fresh(draft, turn):
+        if not turn.candidate.resumes(draft.now, draft.rules) or not any(turn.wish.size):
             continue
         claims = tuple(msgspec.structs.replace(claim, attempt=0) for claim in gang.destined)
         size = drafts.sizes_of(gang, claims)
         if not _allowed(gang, size) or not _within(draft, gang, size) or not draft.promises.later.holds(claims):
             continue
+        draft.going_to[gang.job] = claims
         amount = draft.known.of(gang).amount(size)
         if turn.candidate.running is None and draft.usage.fits_now(gang, amount) and draft.room.holds(claims):
             draft.launch(turn, claims)
@@ -62,14 +63,6 @@ def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> Claims
     others = frozenset(room.nodes).difference(names)
     claims = placement.place(gang, room, size, keep=others, prefer=names)
     return claims if claims is not None else placement.place(gang, room, size, prefer=names)
-
-
-def _is_fresh(draft: drafts.Draft, turn: ordering.Turn) -> bool:
-    """A place that has been waiting for long is no place any more."""
-    stopped_at, rules = turn.candidate.gang.stopped_at, draft.rules
-    if turn.candidate.running is not None:
-        return True
-    return stopped_at is not None and draft.now - stopped_at <= max(rules.restart_s, rules.round_s)
 
 
 def _within(draft: drafts.Draft, gang: plans.Gang, size: plans.Size) -> bool:

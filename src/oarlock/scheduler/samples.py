@@ -31,9 +31,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
 
 
-def seen(job: jobs.Job) -> Seen | None:
+def seen(job: jobs.Job, beside: str = "") -> Seen | None:
     """What its processes' last reports say together. None where they say nothing yet, or not the same: a batch size is
-    being taken up.
+    being taken up. `beside`: the job with which it shares its device, of which it asks for the whole.
     """
     live = job.live
     ranked = _ranked(live) if live is not None and live.stop is None else []
@@ -54,6 +54,7 @@ def seen(job: jobs.Job) -> Seen | None:
         step_s=sum(one.step_s or 0.0 for one in told) / len(told),
         sync_s=sum(waited) / len(waited) if waited else 0.0,
         servers=sum(task.role is roles.RoleName.PS for task in live.tasks),
+        beside=beside,
     )
     return Seen(
         at=max(one.at for one in told),
@@ -95,8 +96,10 @@ def curve(
 
 
 def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curves.Model:
+    """Fitted to what it does alone, as far as that was seen."""
+    samples = _alone(samples) or samples
     known = job.curve.model if job.curve is not None else None
-    if job.curve is not None and isinstance(known, curves.Allreduce) and _alike(samples, job.curve.samples):
+    if job.curve is not None and isinstance(known, curves.Allreduce) and _alike(samples, _alone(job.curve.samples)):
         return known if last.noise is None else msgspec.structs.replace(known, noise=last.noise)
     if last.sample.servers:
         served = fitting.servers(samples, batch=float(last.total))
@@ -108,6 +111,10 @@ def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curve
     fitted = fitting.allreduce(samples, noise)
     assert fitted is not None, "there is a sample at least: the last one"
     return fitted
+
+
+def _alone(samples: Sequence[curves.Sample]) -> list[curves.Sample]:
+    return [one for one in samples if not one.beside]
 
 
 def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> bool:

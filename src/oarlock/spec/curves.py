@@ -25,6 +25,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float  # of the last micro-step with its exchange of gradients
     sync_s: float  # of that, waiting for the exchange
     servers: int = 0  # parameter servers
+    beside: str = ""  # the job that ran on the same device, of which each asks for the whole
     count: int = 1
 
 

@@ -10,6 +10,9 @@ yield first, as many as those that wait can use. Small gangs may start beside a 
 came after it, it may have them stopped before their slices are over. So it comes to its turn, too: of those that may
 run before it there are ever fewer.
 
+Two gangs of one device each share one while one of them would have to wait, as long as they get on faster so than by
+turns (`pairing`). Who runs may be moved to a better place than the one that it found (`scheduler/moving.py`).
+
 Gandiva suspends within a second, at a point of a step at which little is on the device, so that its slices of a minute
 cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins when the
 processes do, however long they were on their way.
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler.policies import parameters, port
+from oarlock.scheduler.policies import pairing, parameters, port
 from oarlock.spec import holdings, plans
 
 name = "gandiva"
@@ -30,6 +33,8 @@ sizing = False
 PARAMETERS: Mapping[str, float] = {
     # Seconds for which a gang runs before it yields to another; at least the cluster's minimum runtime. Gandiva: 60.
     "slice_s": 600.0,
+    # Two gangs share a device only if both together do so many times what one does alone. 0: nobody shares.
+    "pays": 1.1,
 }
 
 OVERDUE = 2.0
@@ -58,10 +63,12 @@ def wishes(
     rules: plans.Rules,
     given: Mapping[str, float],
 ) -> list[port.Wish]:
-    slice_s = max(_read(given)["slice_s"], rules.min_runtime_s)
+    known = _read(given)
+    slice_s = max(known["slice_s"], rules.min_runtime_s)
     turns = sorted((_turn(one, now) for one in candidates), key=_first_come)
     yielding = _yielding(turns, slice_s, now)
     place = {ticket: number for number, ticket in enumerate(sorted({one.ticket for one in turns}))}
+    paired = _paired(turns, known["pays"], now, rules)
     waits = {one.job: number for number, one in enumerate((one for one in turns if one.ran_s is None), start=1)}
     return [
         port.Wish(
@@ -69,7 +76,10 @@ def wishes(
             size=one.candidate.asked,
             level=_YIELDS if one.job in yielding else place[one.ticket] / len(place),
             extras_level=_YIELDS,
-            reason=_reason(one, slice_s, now, waits),
+            reason=paired.undone.get(one.job) or _reason(one, slice_s, now, waits),
+            moves=True,
+            beside=paired.hosts.get(one.job, ""),
+            yields=one.job in paired.undone,
         )
         for one in sorted(turns, key=lambda one: (one.job in yielding, *_first_come(one)))
     ]
@@ -79,6 +89,8 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     known = parameters.read(name, given, PARAMETERS)
     if known["slice_s"] <= 0:
         raise parameters.refused(name, "slice_s", known["slice_s"], "more than 0")
+    if known["pays"] < 0:
+        raise parameters.refused(name, "pays", known["pays"], "0 or more")
     return known
 
 
@@ -113,6 +125,21 @@ def _yielding(turns: Sequence[Turn], slice_s: float, now: float) -> set[str]:
             found.add(one.job)
             given += one.candidate.gang.amount(one.candidate.size)
     return found
+
+
+def _paired(turns: Sequence[Turn], pays: float, now: float, rules: plans.Rules) -> pairing.Pairs:
+    """Who is being restarted only to share its device counts as running there."""
+    waiting: list[port.Candidate] = []
+    running: list[port.Candidate] = []
+    for one in (turn.candidate for turn in turns if pays):
+        if one.running is not None and not one.running.stopping:
+            if not one.running.starting or pairing.shared(one):
+                running.append(one)
+        elif one.resumes(now, rules):
+            running += [one] if pairing.shared(one) else []
+        elif one.gang.not_before is None or one.gang.not_before <= now:
+            waiting.append(one)
+    return pairing.pairs(waiting, running, pays)
 
 
 def _first_come(one: Turn) -> tuple[float, str]:

@@ -43,6 +43,15 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         within = all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))
         return size if within else self.size
 
+    def resumes(self, now: float, rules: plans.Rules) -> bool:
+        """Whether it goes on where it was meant to when it was stopped for a resize or a move: it is still stopping, or
+        that was a moment ago. A place that has been waiting for long is no place any more.
+        """
+        gang = self.gang
+        if not gang.destined or self.running is not None:
+            return bool(gang.destined) and self.running is not None and self.running.stopping
+        return gang.stopped_at is not None and now - gang.stopped_at <= max(rules.restart_s, rules.round_s)
+
     @property
     def asked(self) -> plans.Size:
         """What a policy that leaves sizes to the owner wishes for: what was asked for, or more where it has more."""
@@ -74,6 +83,10 @@ class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     that is `level`, too.
 
     `batch` was decided for just that size: where another one is granted it is left as it is.
+
+    `moves`: while it runs it may be restarted for a better place. `beside`: the job with which it may share a device
+    where it finds no place of its own; both ask for one whole device. `yields`: it runs, and is to stop whether or not
+    anybody waits for its place.
     """
 
     job: str
@@ -82,6 +95,9 @@ class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     extras_level: float | None = None
     reason: str = ""  # one line: why before or after others, with the numbers
     batch: curves.Batch | None = None
+    moves: bool = False
+    beside: str = ""
+    yields: bool = False
 
 
 class Rank(NamedTuple):

@@ -1,0 +1,76 @@
+"""Running gangs that go on in a better place, where their policy would have them moved.
+
+What others have left may suit a gang better than what it found when it started: fewer nodes, so that less of its
+exchange goes over the network; or a type of GPU that it names before the one that it has. A move is a restart from the
+checkpoint. So a gang is moved only after it has run `victims.SETTLED` times as long as a restart takes, and only if it
+is over sooner for it, as far as anybody can tell. (Gandiva, OSDI '18, migrates when a job has departed.)
+
+Moves that make room for others are part of what is cleared for them (`victims.movable`).
+"""
+
+from __future__ import annotations
+
+from oarlock.scheduler import drafts, growing, placement, victims
+from oarlock.spec import holdings, jobfile, plans
+
+Claims = tuple[holdings.Holding, ...]
+
+TRIED = 64
+"""Gangs for which a plan looks for a better place: the largest first."""
+
+
+def to_better_places(draft: drafts.Draft) -> None:
+    """After all wishes have been granted: with what nobody else could use."""
+    latest = draft.now - max(draft.rules.min_runtime_s, victims.SETTLED * draft.rules.restart_s)
+    able = [
+        turn.candidate.running
+        for turn in draft.order.listed()
+        if turn.wish.moves and turn.runs and turn.candidate.running is not None
+    ]
+    worth = [
+        job
+        for job in able
+        if job.gang.preemptible
+        and job.started_at <= latest
+        and not draft.victims.is_gone(job.gang.job)
+        and not any(claim.amount.gpu_milli for claim in job.holdings)
+        and _rank(job.gang, job.holdings, draft) > (1, 0)
+    ]
+    worth.sort(key=lambda job: (-draft.known.held(job).weight, job.gang.job))
+    for job in worth[:TRIED]:
+        claims = _elsewhere(draft, job)
+        if claims is not None and growing.pays(draft, job, claims):
+            draft.move(job, claims, _reason(draft, job, claims))
+
+
+def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
+    """A better place for it at its size, in what it has itself and what is left; None where there is none."""
+    room = draft.promises.later
+    mark = room.mark()
+    room.give_back(job.holdings)
+    claims = placement.place(job.gang, room, job.size, prefer=draft.known.held(job).nodes)
+    room.rollback(mark)
+    if claims is None or _rank(job.gang, claims, draft) >= _rank(job.gang, job.holdings, draft):
+        return None
+    return claims
+
+
+def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, int]:
+    """How many nodes, and how far down its own list of types the worst of its devices stands. Less is better; but a
+    gang that is to be spread is so already.
+    """
+    named = next((ask.gpu_types for ask in gang.asks if ask.gpu_types), ())
+    worst = 0
+    for claim in claims if len(named) > 1 else ():
+        node = draft.room.nodes.get(claim.node)
+        kinds = {device.type for device in node.node.devices if device.index in claim.devices} if node else set()
+        worst = max((worst, *(named.index(kind) for kind in kinds if kind in named)))
+    packs = gang.placement is jobfile.Placement.PACK
+    return len({claim.node for claim in claims}) if packs else 1, worst
+
+
+def _reason(draft: drafts.Draft, job: plans.Running, claims: Claims) -> str:
+    before, after = (_rank(job.gang, one, draft) for one in (job.holdings, claims))
+    if after[0] < before[0]:
+        return f"all of it fits {'one node' if after[0] == 1 else f'{after[0]} nodes'}"
+    return "a type of GPU that it prefers is free"

@@ -1,0 +1,125 @@
+"""Who shares a device with whom, going by what was measured (Gandiva, OSDI '18, 3.3: packing).
+
+Two gangs that each ask for one whole device may get on faster on one together than by taking turns: where neither keeps
+it busy. Nobody can tell before: so it is tried, and undone where it does not pay. What a gang does beside another one
+is kept with its curve (`curves.Sample.beside`), which is both what decides and what is remembered.
+
+The worth of a pair is the sum of what each does beside the other, as a part of what it does alone; turns are worth 1.
+A gang is paired only after it was measured alone; only if it says how much of a device's memory it needs, since beside
+another one it has half of that; and it is tried with few others, since every trial restarts two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from oarlock.scheduler.policies import port
+from oarlock.spec import curves, holdings, plans
+
+JUDGED = 3
+"""Looks at each of the two, before their worth counts."""
+
+TRIED = 3
+"""A gang that was tried with so many others is paired only with those that it is known to suit."""
+
+
+class Pairs(NamedTuple):
+    """`hosts`: of those that wait, beside whom each may be placed. `undone`: of those that run, why each is to stop."""
+
+    hosts: dict[str, str]
+    undone: dict[str, str]
+
+
+def pairs(waiting: Sequence[port.Candidate], running: Sequence[port.Candidate], pays: float) -> Pairs:
+    """`waiting` in the order in which they come to their turns, `running` in the order in which they are to be asked;
+    those too that are being stopped only to share their device. A pair has to be worth `pays` at least.
+    """
+    together = _together(running)
+    undone = {
+        guest.gang.job: _reason(guest, host, worth)
+        for host, guest in together
+        if (worth := _worth(host.gang, guest.gang)) is not None and worth < pays
+    }
+    taken = {one.gang.job for pair in together for one in pair}
+    able = [one for one in running if one.gang.job not in taken and _may_share(one.gang)]
+    hosts: dict[str, str] = {}
+    for guest in (one for one in waiting if _may_share(one.gang)):
+        best = min(
+            (one for one in able if _suits(guest.gang, one.gang, pays)),
+            key=lambda one: _preference(guest.gang, one),
+            default=None,
+        )
+        if best is not None:
+            able.remove(best)
+            hosts[guest.gang.job] = best.gang.job
+    return Pairs(hosts, undone)
+
+
+def _together(running: Iterable[port.Candidate]) -> list[tuple[port.Candidate, port.Candidate]]:
+    """Those that are on one device now, or about to be; of each pair the one that came first stands first."""
+    on: dict[tuple[str, int], list[port.Candidate]] = {}
+    for one in running:
+        claim = shared(one)
+        if claim is not None:
+            on.setdefault((claim.node, claim.devices[0]), []).append(one)
+    found = (sorted(ones, key=lambda one: one.arrival) for ones in on.values() if len(ones) > 1)
+    return [(first, other) for first, other, *_ in found]
+
+
+def shared(one: port.Candidate) -> holdings.Holding | None:
+    """What it has, or is about to have, of a device of which it asks for the whole."""
+    running = one.running
+    claims = one.gang.destined if running is None or running.stopping else running.holdings
+    whole = one.gang.asks[0].amount.gpus == 1
+    return claims[0] if whole and len(claims) == 1 and claims[0].amount.gpu_milli else None
+
+
+def _may_share(gang: plans.Gang) -> bool:
+    (ask, *others) = gang.asks
+    alone = not others and ask.count == 1 and ask.amount.gpus == 1
+    return alone and ask.gpu_memory_bytes > 0 and gang.preemptible and bool(_alone(gang))
+
+
+def _suits(guest: plans.Gang, host: plans.Gang, pays: float) -> bool:
+    worth = _worth(guest, host)
+    if worth is not None:
+        return worth >= pays
+    return all(len({sample.beside for sample in _samples(one)} - {""}) < TRIED for one in (guest, host))
+
+
+def _preference(guest: plans.Gang, host: port.Candidate) -> tuple[bool, float, float, str]:
+    """Who has a shared device to itself comes first, then the best pair that is known; else whoever has run longest."""
+    since = 0.0 if host.running is None else host.running.started_at
+    return shared(host) is None, -(_worth(guest, host.gang) or 0.0), since, host.gang.job
+
+
+def _worth(one: plans.Gang, other: plans.Gang) -> float | None:
+    """None where it was not measured."""
+    mine, theirs = _part(one, other.job), _part(other, one.job)
+    return None if mine is None or theirs is None else mine + theirs
+
+
+def _part(gang: plans.Gang, mate: str) -> float | None:
+    """How much of what it does alone it does beside that one."""
+    alone = _alone(gang)
+    found = [
+        (alone[one.local].step_s / one.step_s, one.count)
+        for one in _samples(gang)
+        if one.beside == mate and one.step_s > 0 and one.local in alone
+    ]
+    looks = sum(count for _, count in found)
+    return sum(part * count for part, count in found) / looks if looks >= JUDGED else None
+
+
+def _alone(gang: plans.Gang) -> dict[int, curves.Sample]:
+    """What it does alone on one device, by the examples that it takes at once."""
+    return {one.local: one for one in _samples(gang) if not one.beside and one.devices == 1 and one.step_s > 0}
+
+
+def _samples(gang: plans.Gang) -> Sequence[curves.Sample]:
+    return gang.curve.samples if gang.curve is not None else ()
+
+
+def _reason(guest: port.Candidate, host: port.Candidate, worth: float) -> str:
+    return f"beside {host.gang.name} on one GPU both together do {worth:.2f} times what one does alone"
