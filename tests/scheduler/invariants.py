@@ -31,6 +31,7 @@ def check(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
     within_nodes(snapshot, plan)
     within_limits(snapshot, plan)
     within_reservations(snapshot, plan)
+    nobody_borrows_what_is_static(snapshot, plan)
     who_is_touched(snapshot, plan, now)
 
 
@@ -149,6 +150,32 @@ def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
             if any(pools.amounts(amount)[resource] for name, amount in fixed if name == leaf):
                 together = sum(pools.amounts(amount)[resource] for name, amount in (*held, *fixed) if name == leaf)
                 assert together <= reserved.get(leaf, {}).get(resource, 0.0) * (1 + 1e-6) + 1e-6
+
+
+def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
+    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere."""
+    capacity = entitlement.capacity(snapshot.nodes)
+    if not bounded(snapshot) or entitlement.shortages(snapshot.pools, capacity):
+        return
+    gangs = {gang.job: gang for gang in snapshot.waiting} | {job.job: job.gang for job in snapshot.running}
+    declared = {pool.name: pool for pool in snapshot.pools}
+    changed = {one.job: total(one.to) for one in (*plan.resizes, *plan.moves)}
+    gone = {one.job for one in plan.preemptions} | {job.job for job in snapshot.running if job.stopping}
+    held = {job.job: total(job.holdings) for job in snapshot.running if job.job not in gone} | changed
+    held |= {launch.job: total(launch.holdings) for launch in plan.launches}
+    entitled = entitlement.divide(snapshot.pools, capacity, entitlement.demand(snapshot.waiting, snapshot.running))
+
+    def together(pool: str | None, resource: str) -> float:
+        inside = [one for job, one in held.items() if pool in (None, *line(gangs[job].pool, declared), gangs[job].pool)]
+        return sum(pools.amounts(one)[resource] for one in inside)
+
+    grown = {one.job for one in plan.resizes} | {one.job for one in plan.launches}
+    for leaf in {gangs[job].pool for job in grown}:
+        for pool in snapshot.pools:
+            for resource in set(pool.static) & set(pool.reserve) if pool.name not in line(leaf, declared) else ():
+                if together(leaf, resource) > entitled[leaf][resource] + 1e-6:
+                    idle = max(0.0, pool.reserve[resource] - together(pool.name, resource))
+                    assert together(None, resource) + idle <= capacity[resource] + 1e-6, (leaf, pool.name, resource)
 
 
 def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:

@@ -68,12 +68,6 @@ WAITS = frozenset(
 first, and which of them it is changes with every job that ends.
 """
 
-_WORDS = {
-    usages.Kind.LIMIT: explaining.pool_limit,
-    usages.Kind.RESERVATION: explaining.not_reserved,
-    usages.Kind.ENTITLEMENT: explaining.pool_share,
-}
-
 
 class Blocked(NamedTuple):
     """Why the first of its kin was refused: the others are too, as long as they rank no higher. By a bound (`over`), as
@@ -199,7 +193,7 @@ class Granting:
             same = known.ahead == ahead
             self.draft.refused[gang.job] = known if same else msgspec.structs.replace(known, ahead=ahead)
         elif over is not None:
-            self._refuse(turn, _said(gang, over, ahead))
+            self._refuse(turn, self._said(gang, over, ahead))
         else:
             self._refuse(turn, self._no_room(turn, self._least(turn), ahead))
 
@@ -261,7 +255,7 @@ class Granting:
             reserving.shade(gang, least, over, self.usage, draft.ends, draft.known)
         if over.lends and gang.preemptible:
             self._defer(turn)
-        self._refuse(turn, self._again(gang, ahead) or _said(gang, over, ahead))
+        self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))
         alone = not self._searches or not self._might_give_way(turn, lent=over.beyond)
         self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over, over.lends))
 
@@ -363,8 +357,7 @@ class Granting:
             return
 
         def lendable(size: plans.Size) -> bool:
-            over = self.usage.over(gang, profile.amount(size))
-            return over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None)
+            return self.usage.over_borrowing(gang, profile.amount(size)) is None
 
         if not lendable(least):
             self._not_lent.add(profile.kin)
@@ -446,6 +439,16 @@ class Granting:
         kept = tuple(dict.fromkeys(claim.node for claim in claims)) if cleared else ()
         self._refuse(turn, explaining.stopping(gang, self.draft.stopping(gang, claims), ahead, kept))
 
+    def _said(self, gang: plans.Gang, over: usages.Over, ahead: int) -> refusals.Refusal:
+        """That a bound is exceeded; or would not be, were nobody there who came first."""
+        if over.first is not None and not over.exceeded:
+            return explaining.behind(gang, over.first, ahead)
+        if over.kind is usages.Kind.LIMIT:
+            return explaining.pool_limit(gang, over, ahead)
+        if over.kind is usages.Kind.RESERVATION:
+            return explaining.not_reserved(gang, over, ahead)
+        return explaining.pool_share(gang, over, ahead, self.usage.others(over.pool, over.resource))
+
     def _no_room(self, turn: ordering.Turn, size: plans.Size, ahead: int) -> refusals.Refusal:
         """Of one whose place is not kept: perhaps it only waits because other places are."""
         gang, draft = turn.candidate.gang, self.draft
@@ -471,10 +474,3 @@ class Granting:
 
     def _first_head(self) -> plans.Gang:
         return next(iter(self.draft.heads.values())).gang
-
-
-def _said(gang: plans.Gang, over: usages.Over, ahead: int) -> refusals.Refusal:
-    """That a bound is exceeded; or would not be, were nobody there who came first."""
-    if over.first is not None and not over.exceeded:
-        return explaining.behind(gang, over.first, ahead)
-    return _WORDS[over.kind](gang, over, ahead)

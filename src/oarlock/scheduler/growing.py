@@ -128,8 +128,7 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
             key: profiles.plus(own.get(key, profiles.NOTHING), freed.get(key, profiles.NOTHING))
             for key in own.keys() | freed.keys()
         }
-        over = draft.usage.over(gang, amount, together)
-        return over is None or (over.kind is usages.Kind.ENTITLEMENT and over.first is None)
+        return draft.usage.over_borrowing(gang, amount, together) is None
 
     mark = room.mark()
     room.give_back(running.holdings)
@@ -145,9 +144,7 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
 def _over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usages.Over | None:
     """The limit or reservation that it would exceed at `size`, or what is kept for somebody else."""
     gang, held = running.gang, draft.known.held(running).amount
-    over = draft.usage.over(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
-    lent = over is not None and over.kind is usages.Kind.ENTITLEMENT and over.first is None
-    return None if lent else over
+    return draft.usage.over_borrowing(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
 
 
 def _text(draft: drafts.Draft, running: plans.Running) -> str:

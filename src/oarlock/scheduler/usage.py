@@ -40,6 +40,7 @@ class Kind(StrEnum):
     LIMIT = "limit"
     RESERVATION = "reservation"
     ENTITLEMENT = "entitlement"
+    STATIC = "static"  # what others have reserved statically: nobody borrows it
 
 
 class Over(NamedTuple):
@@ -64,6 +65,11 @@ class Over(NamedTuple):
     def beyond(self) -> bool:
         """Whether so much is borrowed already."""
         return self.lends and self.used > self.bound
+
+    @property
+    def forbids(self) -> bool:
+        """Whether it holds for what is borrowed too."""
+        return self.kind is not Kind.ENTITLEMENT or self.first is not None
 
 
 def numbers(amount: holdings.Resources) -> dict[str, float]:
@@ -126,9 +132,13 @@ class Usage:
         self._limits: dict[str, Bound] = {}
         self._entitlements: dict[str, Bound] = {}
         self._bounds: dict[Key, tuple[Bound, ...]] = {}
+        self._total: dict[str, float] = {}
+        self._static: frozenset[str] = frozenset()
+        self._owners: dict[str, list[str]] = {}
         if self.single:
             return
-        total = pools.amounts(capacity)
+        total = self._total = pools.amounts(capacity)
+        self._static = frozenset(resource for pool in snapshot.pools for resource in pool.static)
         self.entitled = entitlement.divide(snapshot.pools, total, tally.demand())
         self._reserved = entitlement.reserved(snapshot.pools, total)
         for key, (held, leaving) in tally.held().items():
@@ -174,6 +184,15 @@ class Usage:
                 if exceeded or first is not None:
                     return bound.over(place, used, first, exceeded=exceeded)
         return None
+
+    def over_borrowing(
+        self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None
+    ) -> Over | None:
+        """The first bound that it would exceed, if it may have what others are entitled to, and do not use."""
+        over = self.over(gang, amount, freed)
+        if over is None or over.forbids:
+            return over
+        return self._over_static(gang.pool, amount, freed or {})
 
     def fits_now(self, gang: plans.Gang, amount: Amount) -> bool:
         """Whether limits and reservations hold with it at this instant."""
@@ -304,6 +323,41 @@ class Usage:
             else INFINITE
         )
 
+    def others(self, pool: str, resource: str) -> list[str]:
+        """The leaves that are entitled to what `pool` is not, most first."""
+        if resource not in self._owners:
+            leaves = self.entitled.keys() - {one.parent for one in self.pools.values()}
+            entitled = {leaf: self.entitled[leaf].get(resource, 0.0) for leaf in leaves}
+            by_amount = sorted(leaves, key=lambda leaf: (-entitled[leaf], leaf))
+            self._owners[resource] = [leaf for leaf in by_amount if entitled[leaf] > 0]
+        return [leaf for leaf in self._owners[resource] if leaf != pool]
+
+    def _over_static(self, borrower: str, amount: Amount, freed: Mapping[Key, Amount]) -> Over | None:
+        """What would take of what lies idle of others' static reservations."""
+        if not any(amount[place] and name in self._static for place, name in enumerate(pools.RESOURCES)):
+            return None
+        held = self._held(freed)
+        kept = entitlement.withheld(self.pools.values(), self._total, held, borrower)
+        for place, name in enumerate(pools.RESOURCES):
+            if not amount[place] or name not in kept:
+                continue
+            used = sum(of.get(name, 0.0) for leaf, of in held.items() if leaf in self._entitlements)
+            most = self._total[name] - kept[name]
+            if used + amount[place] / _UNITS[place] > most * (1 + SLACK):
+                return Over(borrower, name, used, most, Kind.STATIC)
+        return None
+
+    def _held(self, freed: Mapping[Key, Amount]) -> dict[str, entitlement.Amounts]:
+        """By pool, with all that lies below it: what it is to hold once that is gone."""
+        held: dict[str, entitlement.Amounts] = {}
+        for leaf, bound in self._entitlements.items():
+            for place, resource in enumerate(pools.RESOURCES):
+                value = (bound.due[place] - self._gone(bound, place, freed)) / _UNITS[place]
+                for name in self._up(leaf):
+                    of = held.setdefault(name, {})
+                    of[resource] = of.get(resource, 0.0) + value
+        return held
+
     # The bounds
 
     def _of(self, key: Key) -> tuple[Bound, ...]:
@@ -326,13 +380,16 @@ class Usage:
 
     def _line(self, pool: str) -> Iterable[str]:
         """The pool and those above it, as far as they limit anything."""
+        return (name for name in self._up(pool) if name in self.pools and self.pools[name].limit)
+
+    def _up(self, pool: str) -> Iterable[str]:
+        """The pool, and those above it."""
         seen: set[str] = set()
         name: str | None = pool
-        while name in self.pools and name not in seen:
+        while name is not None and name not in seen:
             seen.add(name)
-            if self.pools[name].limit:
-                yield name
-            name = self.pools[name].parent
+            yield name
+            name = self.pools[name].parent if name in self.pools else None
 
 
 class Tally:
