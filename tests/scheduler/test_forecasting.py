@@ -176,6 +176,24 @@ def test_who_is_behind_too_many_is_not_guessed_at() -> None:
     assert found[wait[-1].job].position == forecasting.DEPTH + 2
 
 
+def test_in_a_cluster_too_large_for_one_plan_it_is_said_what_was_said_last() -> None:
+    def never_asked() -> float:
+        raise AssertionError("something was run forward")
+
+    told = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="as it was told", ahead=6)
+    count = forecasting.MOST_LOOKED_AT
+    waits = tuple(msgspec.structs.replace(gang(gpus=1), job=f"j{number}", refusal=told) for number in range(count))
+    fresh = msgspec.structs.replace(gang(gpus=1), job="fresh")
+    of = snapshot(node("a"), wait=(*waits, fresh))
+    found = forecasting.forecasts(of, NOW, never_asked)
+    assert len(found) == count + 1
+    assert (found["j5"].message, found["j5"].expected) == ("as it was told", forecasting.UNCOMPUTED)
+    assert (found["j5"].when, found["j5"].position) == (plans.When.LATER, 7)
+    assert (found["fresh"].when, found["fresh"].expected) == (plans.When.LATER, forecasting.UNCOMPUTED)
+    alone = forecasting.forecast(of, msgspec.structs.replace(fresh, submitted_at=9.0), NOW, never_asked)
+    assert alone.when is plans.When.LATER
+
+
 def test_moments_close_together_are_one() -> None:
     """A hundred ends within a minute, an hour from now, are not a hundred plans."""
     run = tuple(running(f"r{i}", f"n{i}", 4, end=NOW + 3600 + i / 2) for i in range(100))

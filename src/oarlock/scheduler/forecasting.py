@@ -16,7 +16,9 @@ found by a second run in which everything lasts until its time-out. None says th
 so who waits for a job that has a time-out and nothing else has no earliest start, and a latest.
 
 Both runs together are given `BUDGET_S` of the caller's clock (`spent` tells how much of it has passed: this room has
-none) and `HORIZON_S` of simulated time. What they do not reach is said to be so.
+none), `MOST_PLANS` each, and `HORIZON_S` of simulated time. What they do not reach is said to be so. Where even one
+plan of the whole cluster takes more than that (`MOST_LOOKED_AT`) nothing is run forward: for all that wait the answer
+is what they were told last, and that nobody knows when; for one alone, whether it starts now.
 """
 
 from __future__ import annotations
@@ -40,6 +42,11 @@ UNCOMPUTED = f"When was not worked out: that takes more than {BUDGET_S * 1000:.0
 CLOSE = ((0.0, 1 / 32), (0.06, 1 / 16), (0.12, 1 / 8))
 """From when on (seconds of the budget spent) which part of the time since the beginning is no difference."""
 
+MOST_LOOKED_AT = 10_000
+"""Nodes, gangs that run and gangs that wait, together: a plan made from nothing looks at 35,000 to 60,000 in a second.
+"""
+
+MOST_PLANS = 1_000
 DEPTH = 256
 HORIZON_S = 24 * 3600.0
 STOPPING_S = 30.0
@@ -76,10 +83,13 @@ class Found(msgspec.Struct, frozen=True):
 def forecasts(
     snapshot: plans.Snapshot, now: float, spent: Spent, bounded: Collection[str] = ()
 ) -> dict[str, plans.Forecast]:
-    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds).
+    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds). In a cluster that is too large for
+    that (`MOST_LOOKED_AT`) it is what each was told last; its `position` too, which may be out of date.
 
     `bounded` are the running jobs whose expected end is their time-out: they may end at any moment before.
     """
+    if _too_large(snapshot):
+        return {gang.job: _told_last(gang, len(snapshot.waiting)) for gang in snapshot.waiting}
     waiting = {gang.job for gang in snapshot.waiting}
     return _verdicts(snapshot, now, spent, waiting, bounded)
 
@@ -119,9 +129,10 @@ def _verdicts(
     else:
         ahead = snapshot
     deep = {job for job in later if position[job] > DEPTH}
-    earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
-    latest = None
-    if any(job.latest_end is not None for job in snapshot.running):
+    earliest, latest = Found({}, Open.UNCOMPUTED), None
+    if not _too_large(snapshot):
+        earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
+    if not _too_large(snapshot) and any(job.latest_end is not None for job in snapshot.running):
         latest = Run(ahead, now, first, planning.Memo(), spent, BUDGET_S, _Latest()).until(later - deep)
     told = {}
     book = pricing.Book(snapshot.nodes)
@@ -134,6 +145,29 @@ def _verdicts(
         else:
             told[job] = _later(job, first.refusals[job], now, earliest, latest, position, book)
     return told
+
+
+def _too_large(snapshot: plans.Snapshot) -> bool:
+    return len(snapshot.nodes) + len(snapshot.running) + len(snapshot.waiting) > MOST_LOOKED_AT
+
+
+def _told_last(gang: plans.Gang, waiting: int) -> plans.Forecast:
+    """What the last plan has said of it, without a time."""
+    refusal = gang.refusal
+    if refusal is None:
+        return plans.Forecast(
+            when=plans.When.LATER, message="It waits for the next plan.", expected=UNCOMPUTED, waiting=waiting
+        )
+    if _never(refusal):
+        return plans.Forecast(when=plans.When.NEVER, message=refusal.message, refusal=refusal)
+    return plans.Forecast(
+        when=plans.When.LATER,
+        message=refusal.message,
+        expected=UNCOMPUTED,
+        refusal=refusal,
+        position=refusal.ahead + 1,
+        waiting=waiting,
+    )
 
 
 def _never(refusal: refusals.Refusal | None) -> bool:
@@ -177,7 +211,7 @@ def _later(
     return plans.Forecast(
         when=plans.When.LATER,
         message=refusal.message,
-        expected=_expected(start, end, _endless(refusal, earliest), rest, now),
+        expected=_expected(start, end, refusal, earliest, rest, now),
         refusal=refusal,
         start=None if start is None else start.at,
         latest=end,
@@ -193,7 +227,9 @@ def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
     return [name for name in found.endless if name in holders] or list(found.endless)
 
 
-def _expected(start: Start | None, latest: float | None, endless: list[str], rest: Open, now: float) -> str:
+def _expected(
+    start: Start | None, latest: float | None, refusal: refusals.Refusal, found: Found, rest: Open, now: float
+) -> str:
     if start is not None and latest is not None:
         return f"It should start in {wording.span(start.at - now, latest - now)}."
     if latest is not None:
@@ -206,7 +242,7 @@ def _expected(start: Start | None, latest: float | None, endless: list[str], res
         return UNCOMPUTED
     if rest is Open.DEEP:
         return f"When was not worked out: more than {DEPTH} are before it."
-    if endless:
+    if endless := _endless(refusal, found):
         return f"When is unknown: nothing tells when {wording.named(endless)} will end."
     return "When is unknown."
 
@@ -276,7 +312,7 @@ class Run:
     def until(self, asked: Collection[str]) -> Found:
         """Go on until all of `asked` have started, or nothing more can be said."""
         left = set(asked)
-        while True:
+        for _ in range(MOST_PLANS):
             self._carry_out(self._answer)
             left -= self._starts.keys()
             if not left:
@@ -290,6 +326,7 @@ class Run:
                 return self._found(Open.UNCOMPUTED)
             self._go_to(at)
             self._answer = planning.plan(self._present(), at, self._memo, words=False)
+        return self._found(Open.UNCOMPUTED)
 
     def _carry_out(self, answer: plans.Plan) -> None:
         for launch in answer.launches:
