@@ -75,7 +75,7 @@ def by_run(found: Iterable[outcome.Outcome]) -> dict[str, list[outcome.Outcome]]
 
 def table(found: Iterable[outcome.Outcome], columns: Mapping[str, Callable[[outcome.Outcome], float]]) -> list[str]:
     """A line for each run, as Markdown: the mean over seeds, and in brackets the least and the most."""
-    all_columns = COLUMNS | columns
+    all_columns = {**COLUMNS, **columns}
     lines = [["", *all_columns], ["---"] * (1 + len(all_columns))]
     for run, several in by_run(found).items():
         lines.append([run])
