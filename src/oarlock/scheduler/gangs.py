@@ -72,8 +72,8 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         holdings=tuple(held),
         started_at=live.started_at if live else job.created_at,
         expected_end=expected_end(job),
-        starting=live is not None and live.processing_at is None,
-        began_at=live.processing_at if live else None,
+        starting=_starting(job),
+        began_at=_trains_since(live) or live.processing_at if live else None,
         latest_end=latest_end(job),
         checkpoint_at=live.checkpoint_at if live else None,
         stopping=stopping,
@@ -81,6 +81,19 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
         speed=samples.speed(job),
         batch=live.batch if live else None,
     )
+
+
+def _starting(job: jobs.Job) -> bool:
+    """Its processes have not begun; or, of a job that told of its steps before, they have not told of any yet."""
+    live = job.live
+    if live is None or live.processing_at is None:
+        return live is not None
+    return job.curve is not None and _trains_since(live) is None
+
+
+def _trains_since(live: attempts.Attempt) -> float | None:
+    """When the first of its processes told of its steps."""
+    return min((task.first_progress.at for task in live.tasks if task.first_progress is not None), default=None)
 
 
 def _returns(job: jobs.Job) -> bool:

@@ -112,8 +112,8 @@ class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     holdings: tuple[holdings.Holding, ...]
     started_at: float
     expected_end: float | None = None  # from its progress, its time-out or earlier runs like it, where known
-    starting: bool = False  # none of its processes has begun yet
-    began_at: float | None = None  # when they did; None: not known, or not yet
+    starting: bool = False  # on its way: it does not train yet, as far as can be told
+    began_at: float | None = None  # when it began to train, or else when its processes did; None: not known, or not yet
     latest_end: float | None = None  # by which it is over whatever happens: its time-out
     checkpoint_at: float | None = None  # what it did since then is lost when it is stopped; None: since `started_at`
     stopping: bool = False  # its end was decided: what it holds will be free

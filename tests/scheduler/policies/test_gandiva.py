@@ -8,7 +8,7 @@ import pytest
 from tests.scheduler.policies import candidates, contract
 
 from oarlock.scheduler.policies import gandiva, port
-from oarlock.spec import errors, plans
+from oarlock.spec import curves, errors, plans
 
 NOW = candidates.NOW
 SLICE = 600.0
@@ -22,7 +22,7 @@ def waits(job: str, since: float, gpus: int = 1, **known: Any) -> port.Candidate
 def runs(job: str, for_s: float, gpus: int = 1, *, ticket: float = 0.0, **known: Any) -> port.Candidate:
     """Its turn began so long ago; it had waited since `ticket`."""
     gang = candidates.gang(job, 0, gpus, starts=2, stopped_at=ticket, **known)
-    return candidates.running(gang, NOW - for_s)
+    return candidates.running(gang, NOW - for_s, checkpoint_at=NOW - 1)
 
 
 class TestGandiva(contract.PolicyContract):
@@ -93,13 +93,27 @@ class TestGandiva(contract.PolicyContract):
         with pytest.raises(errors.InvalidInput, match="slice_s of policy gandiva"):
             self.ask([], slice_s=wrong)
 
+    def test_who_may_have_to_begin_anew_has_longer_slices_each_time(self) -> None:
+        """Without a checkpoint it would be stopped for ever before its end."""
+        for starts, slice_s in ((1, 600), (2, 1200), (5, 9600), (30, 600 * 1024)):
+            gang = candidates.gang("plain", 0, starts=starts)
+            for ran_s, yields in ((slice_s - 1, False), (slice_s, True)):
+                crowd = [candidates.running(gang, NOW - ran_s), waits("waits", NOW - 60)]
+                assert bool(self.stops(crowd)) is yields, (starts, ran_s)
+        tells = candidates.gang("tells", 0, starts=5, curve=curves.Curve(model=curves.Table(rates=(1.0,))))
+        assert self.stops([candidates.running(tells, NOW - 600), waits("waits", NOW - 60)])
+
     def test_one_whose_processes_have_not_begun_has_had_nothing_of_its_slice(self) -> None:
-        gang = candidates.gang("starts", 0, starts=2, stopped_at=0.0)
+        gang = candidates.gang("starts", 0, starts=1, stopped_at=0.0)
         on_its_way = candidates.running(gang, NOW - 2000, starting=True)
         begun = candidates.running(gang, NOW - 2000, began_at=NOW - 100)
-        for one in (on_its_way, begun):
+        silent = candidates.running(gang, NOW - 2000, starting=True, began_at=NOW - 1199)
+        for one in (on_its_way, begun, silent):
             assert not self.stops([one, waits("waits", NOW - 60)])
-        assert self.stops([candidates.running(gang, NOW - 2000, began_at=NOW - 700), waits("waits", NOW - 60)])
+        begun = candidates.running(gang, NOW - 2000, began_at=NOW - 600)
+        silent = candidates.running(gang, NOW - 2000, starting=True, began_at=NOW - 1200)
+        for one in (begun, silent):
+            assert self.stops([one, waits("waits", NOW - 60)])
 
     def test_the_reason_tells_how_long_its_turn_lasts(self) -> None:
         told = {wish.job: wish.reason for wish in self.ask([runs("a", 100), runs("b", 700), waits("c", NOW - 60)])}

@@ -14,8 +14,9 @@ Two gangs of one device each share one while one of them would have to wait, as 
 turns (`pairing`). Who runs may be moved to a better place than the one that it found (`scheduler/moving.py`).
 
 Gandiva suspends within a second, at a point of a step at which little is on the device, so that its slices of a minute
-cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins when the
-processes do, however long they were on their way.
+cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins with the first
+step that is told of, however long the way to it was. Who has shown neither steps nor a checkpoint may have to do
+everything again: its slices double from start to start, so that it comes to its end.
 """
 
 from __future__ import annotations
@@ -44,16 +45,28 @@ _YIELDS = 1.0
 _NOTHING = holdings.Resources()
 
 
+DOUBLED = 10
+"""Times that a slice is doubled at most."""
+
+
 class Turn(NamedTuple):
-    """`ticket`: since when it waits, or waited before it started; `ran_s`: how much of its slice, None: it waits."""
+    """`ticket`: since when it waits, or waited before it started; `ran_s`: how much of its slice of `slice_s`, None: it
+    waits.
+    """
 
     candidate: port.Candidate
     ticket: float
+    slice_s: float
     ran_s: float | None
 
     @property
     def job(self) -> str:
         return self.candidate.gang.job
+
+    @property
+    def slices(self) -> float:
+        """How many it has had; less than 0 where it waits."""
+        return -1.0 if self.ran_s is None else self.ran_s / self.slice_s
 
 
 def wishes(
@@ -65,8 +78,8 @@ def wishes(
 ) -> list[port.Wish]:
     known = _read(given)
     slice_s = max(known["slice_s"], rules.min_runtime_s)
-    turns = sorted((_turn(one, now) for one in candidates), key=_first_come)
-    yielding = _yielding(turns, slice_s, now)
+    turns = sorted((_turn(one, slice_s, now) for one in candidates), key=_first_come)
+    yielding = _yielding(turns, now)
     place = {ticket: number for number, ticket in enumerate(sorted({one.ticket for one in turns}))}
     paired = _paired(turns, known["pays"], now, rules)
     waits = {one.job: number for number, one in enumerate((one for one in turns if one.ran_s is None), start=1)}
@@ -76,7 +89,7 @@ def wishes(
             size=one.candidate.asked,
             level=_YIELDS if one.job in yielding else place[one.ticket] / len(place),
             extras_level=_YIELDS,
-            reason=paired.undone.get(one.job) or _reason(one, slice_s, now, waits),
+            reason=paired.undone.get(one.job) or _reason(one, now, waits),
             moves=True,
             beside=paired.hosts.get(one.job, ""),
             yields=one.job in paired.undone,
@@ -94,22 +107,26 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     return known
 
 
-def _turn(one: port.Candidate, now: float) -> Turn:
+def _turn(one: port.Candidate, slice_s: float, now: float) -> Turn:
     gang, running = one.gang, one.running
-    if running is not None and running.stopping:
-        return Turn(one, now, None)  # it will queue behind those that wait
+    if running is None:
+        return Turn(one, max(gang.submitted_at, gang.stopped_at or gang.submitted_at), slice_s, None)
+    if running.stopping:
+        return Turn(one, now, slice_s, None)  # it will queue behind those that wait
+    if gang.curve is None and running.checkpoint_at is None:
+        slice_s *= 2.0 ** min(max(0, gang.starts - 1), DOUBLED)
     ticket = max(gang.submitted_at, gang.stopped_at or gang.submitted_at)
-    return Turn(one, ticket, None if running is None else _ran_s(running, now))
+    return Turn(one, ticket, slice_s, max(0.0, _ran_s(running, slice_s, now)))
 
 
-def _ran_s(running: plans.Running, now: float) -> float:
-    """Its processes, that is: who needs long for its way to them has its slice all the same."""
+def _ran_s(running: plans.Running, slice_s: float, now: float) -> float:
+    """Processes that have not told of a step yet, though they did before, have the time of a slice for their way."""
     if running.starting:
-        return 0.0
-    return max(0.0, now - (running.started_at if running.began_at is None else running.began_at))
+        return 0.0 if running.began_at is None else now - running.began_at - slice_s
+    return now - (running.started_at if running.began_at is None else running.began_at)
 
 
-def _yielding(turns: Sequence[Turn], slice_s: float, now: float) -> set[str]:
+def _yielding(turns: Sequence[Turn], now: float) -> set[str]:
     """Whose slice is over, of those the longest running, until what they hold would do for all that wait."""
     asked = _NOTHING
     for one in turns:
@@ -119,9 +136,9 @@ def _yielding(turns: Sequence[Turn], slice_s: float, now: float) -> set[str]:
     found: set[str] = set()
     given = _NOTHING
     for one in sorted(turns, key=_longest_running):
-        if one.ran_s is None or one.ran_s < slice_s:
+        if one.slices < 1:
             break
-        if one.ran_s >= OVERDUE * slice_s or not asked.fits(given):
+        if one.slices >= OVERDUE or not asked.fits(given):
             found.add(one.job)
             given += one.candidate.gang.amount(one.candidate.size)
     return found
@@ -147,11 +164,11 @@ def _first_come(one: Turn) -> tuple[float, str]:
 
 
 def _longest_running(one: Turn) -> tuple[float, float, str]:
-    return -1.0 if one.ran_s is None else -one.ran_s, one.ticket, one.job
+    return -one.slices, one.ticket, one.job
 
 
-def _reason(one: Turn, slice_s: float, now: float, waits: Mapping[str, int]) -> str:
+def _reason(one: Turn, now: float, waits: Mapping[str, int]) -> str:
     if one.ran_s is None:
         return f"number {waits[one.job]} of {len(waits)} that wait for their turns, since {now - one.ticket:.0f} s"
-    left_s = slice_s - one.ran_s
-    return f"its turn of {slice_s:.0f} s " + (f"lasts {left_s:.0f} s more" if left_s > 0 else "is over")
+    left_s = one.slice_s - one.ran_s
+    return f"its turn of {one.slice_s:.0f} s " + (f"lasts {left_s:.0f} s more" if left_s > 0 else "is over")
