@@ -111,18 +111,18 @@ def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
 
 
 def test_under_a_heavy_load_jobs_wait_less_where_who_runs_is_stopped_for_others() -> None:
-    """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo then waits 1.6 to 6.5 times as long as
-    las and gittins, and its jobs take 6 to 59 % longer. At half of it they take -1.4 to 0.4 % longer than with las, and
-    54 % where large jobs come together (seed 4).
+    """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo then waits 1.3 to 6.4 times as long as
+    las, 1.1 to 6.5 times as long as gittins, and its jobs take 6 to 59 and 2 to 59 % longer. At half of it they take
+    -1.3 to 0.4 % longer than with las, but 54 % in seed 4, where large ones come together.
     """
     runs = ["0.5x fifo", "0.5x las", "1x fifo", "1x las", "1x gittins"]
-    found = list(simulated(reduced("load", *runs, part=0.15, nodes="8x4"), 1, 2).values())
+    found = list(simulated(reduced("load", *runs, part=0.15, nodes="8x4"), 1, 2, 3).values())
     light, light_las, heavy, *served = ([mean(of, one) for of in (completion_s, waited_s)] for one in found)
     assert light[0] == pytest.approx(light_las[0], rel=0.03)
     assert heavy[1] > 3 * light[1]
     for completion, waited in served:
-        assert heavy[0] > 1.05 * completion
-        assert heavy[1] > 1.3 * waited
+        assert heavy[0] > 1.03 * completion
+        assert heavy[1] > 1.2 * waited
 
 
 def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
