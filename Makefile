@@ -53,7 +53,7 @@ bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 	$(BIN)/python -m bench $(ARGS)
 
 bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in large clusters (OARLOCK_DATA: recorded workloads)
-	$(BIN)/python -m bench policies placing $(ARGS)
+	$(BIN)/python -m bench policies placing scheduling $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

@@ -27,6 +27,7 @@ from bench import (
     metrics,
     placing,
     policies,
+    scheduling,
     submits,
     table,
     training,
@@ -46,6 +47,7 @@ BENCHES = {
 SCHEDULER = {
     "policies": policies.run,
     "placing": placing.run,
+    "scheduling": scheduling.run,
 }
 """By themselves, with `make bench-scheduler`."""
 

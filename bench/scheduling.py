@@ -37,6 +37,7 @@ EVENTS = 100
 TOUCHES_EVERY = 6
 ROUND_S = 10.0
 DOUBLING = (500, 1000, 2000, 4000, 8000, 16_000)
+PICTURE = "benchmarks/doubling.png"
 
 POOLS = (
     # name, parent, part of the GPUs reserved, part at most, policy
@@ -58,10 +59,14 @@ def run() -> list[table.Row]:
     for policy in ("priority", "fair"):
         rows += _rows(policy, measured(10_000, 10_000, policy, 120), 10_000, first_s=5.0, p99_ms=1000.0)
         rows += _rows(policy, measured(1000, 10_000, policy, 240), 1000, first_s=None, p99_ms=100.0)
+    for policy in ("las", "goodput"):
+        rows += _rows(policy, measured(1000, 10_000, policy, 60), 1000, first_s=None, p99_ms=None)
     return rows + _curve()
 
 
-def _rows(policy: str, found: dict[str, Any], count: int, *, first_s: float | None, p99_ms: float) -> list[table.Row]:
+def _rows(
+    policy: str, found: dict[str, Any], count: int, *, first_s: float | None, p99_ms: float | None
+) -> list[table.Row]:
     on = f"{policy}, {count:,} nodes, 10,000 gangs wait"
     rounds, touching = found["rounds_ms"], found["touching_ms"]
     detail = f"median {table.median(rounds):.0f}, slowest {max(rounds):.0f}; " + (
@@ -81,7 +86,8 @@ def _curve() -> list[table.Row]:
     grown = (times[most] / times[least]) / (most * math.log(most) / (least * math.log(least)))
     told = ", ".join(f"{count:,}: {ms:.1f}" for count, ms in times.items())
     what = "a round's growth from 500 to 16,000 nodes and gangs, against n log n"
-    return [table.Row("scheduling", what, grown, "x", 1.0, detail=f"median ms: {told}")]
+    points = tuple((float(count), ms) for count, ms in times.items())
+    return [table.Row("scheduling", what, grown, "x", 1.0, False, f"median ms: {told}", points, PICTURE)]
 
 
 def measured(count: int, waiting: int, policy: str, rounds: int) -> dict[str, Any]:

@@ -13,7 +13,10 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 @dataclass(frozen=True)
 class Row:
-    """`value` and `reach` in `unit`; at most `reach`, or at least where `at_least`. `detail` says how it was taken."""
+    """`value` and `reach` in `unit`; at most `reach`, or at least where `at_least`. `detail` says how it was taken.
+
+    `points`, sizes and what was measured at each, are drawn into `picture`, a file of docs/, when the table is saved.
+    """
 
     bench: str
     what: str
@@ -22,6 +25,8 @@ class Row:
     reach: float | None = None
     at_least: bool = False
     detail: str = ""
+    points: tuple[tuple[float, float], ...] = ()
+    picture: str = ""
 
     @property
     def reached(self) -> bool | None:
@@ -73,4 +78,11 @@ def save(rows: Sequence[Row], machine: str) -> None:
         if line.startswith("| ") and not line.startswith("| what |") and line.split(" | ")[0][2:] not in measured
     ]
     table = written(rows, machine) + ("\n" + "\n".join(kept) if kept else "")
+    for row in rows:
+        if row.picture:
+            from bench import plots  # matplotlib is needed for this alone
+
+            plots.growth(
+                row.points, "nodes, and as many gangs that wait", "ms a round, median", PAGE.parent / row.picture
+            )
     PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")

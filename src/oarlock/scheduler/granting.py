@@ -17,6 +17,7 @@ nobody could use in the end is for those that run: a better place (`moving`), or
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -93,14 +94,14 @@ class Granting:
         self._resumed: set[str] = set()  # those of them that start now
         self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
-        self._deferred: dict[str, ordering.Deferred] = {}
+        self._deferred: dict[str, ordering.Deferred] = collections.defaultdict(ordering.Deferred)
         self._not_lent: set[int] = set()  # kin
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
         self._looks = LOOKS
         self._hopeless: dict[tuple[int, bool], float] = {}
         self._deep = max(1, explaining.REFRESHED // max(1, len(order.queues)))
         self._tried = 0
-        self._ahead: dict[str, int] = {}  # by leaf: how many that wait have had their turn
+        self._ahead: dict[str, int] = collections.defaultdict(int)  # by leaf: how many that wait have had their turn
         self._crowded = False  # somebody waits for room
         self._overtaken: dict[str, plans.Gang] = {}  # of each pool the first that does
 
@@ -174,21 +175,23 @@ class Granting:
         """How many that wait come before it in its leaf."""
         candidate = turn.candidate
         leaf = "" if self._single else candidate.gang.pool
-        ahead = self._ahead.get(leaf, 0)
+        ahead = self._ahead[leaf]
         if candidate.running is None:
             self._ahead[leaf] = ahead + 1
         return ahead
 
     def _refuse_too(self, turn: ordering.Turn, blocked: Blocked) -> None:
         """As one that is just like it was, with no more ado: most of a long queue ends here."""
-        gang, known, over = turn.candidate.gang, turn.candidate.gang.refusal, blocked.over
-        ahead = self._place(turn)
+        gang, over = turn.candidate.gang, blocked.over
+        known, leaf = gang.refusal, "" if self._single else gang.pool
+        ahead = self._ahead[leaf]
+        self._ahead[leaf] = ahead + 1
         if over is None:
-            if blocked.impossible or (gang.at_most_s is not None and self.draft.lasting(gang)):
+            if blocked.impossible or (gang.at_most_s is not None and self.draft.heads and self.draft.lasting(gang)):
                 self._wait(turn, self._least(turn), ahead)
                 return
         elif blocked.lends and gang.preemptible:
-            self._defer(turn)
+            self._deferred[gang.pool].append(turn)
         if ahead >= self._deep and known is not None and known.code in WAITS:
             same = known.ahead == ahead
             self.draft.refused[gang.job] = known if same else msgspec.structs.replace(known, ahead=ahead)
@@ -203,12 +206,6 @@ class Granting:
         if ahead < self._deep or known is None or known.code not in WAITS:
             return None
         return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
-
-    def _defer(self, turn: ordering.Turn) -> None:
-        queue = self._deferred.get(turn.candidate.gang.pool)
-        if queue is None:
-            queue = self._deferred[turn.candidate.gang.pool] = ordering.Deferred()
-        queue.append(turn)
 
     def _admitted(self, turn: ordering.Turn, *, promised: bool) -> tuple[plans.Size | None, usages.Over | None]:
         """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
@@ -254,7 +251,7 @@ class Granting:
         if over.first is None and not self.usage.bound(gang, over).shadows and self.usage.could_fit(gang, least):
             reserving.shade(gang, least, over, self.usage, draft.ends, draft.known)
         if over.lends and gang.preemptible:
-            self._defer(turn)
+            self._deferred[gang.pool].append(turn)
         self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))
         alone = not self._searches or not self._might_give_way(turn, lent=over.beyond)
         self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over, over.lends))

@@ -23,7 +23,7 @@ Claims = tuple[holdings.Holding, ...]
 Victim = victims.Victim
 Freed = Mapping[usages.Key, profiles.Amount]
 
-TRIED_BY_COST = 512
+TRIED_BY_COST = 256
 """With more candidates than this only the order by node is tried: what is cheapest lies scattered over the cluster."""
 
 

@@ -226,7 +226,7 @@ class Room:
                 bisect.insort(new.names, node.name)
             node.state = new
             moved.setdefault((old, new), []).append(node.name)
-        self._log += [indexed.Change(old, new, names) for (old, new), names in moved.items()]
+        self._log += [indexed.Change(old, new, tuple(names)) for (old, new), names in moved.items()]
 
     def _state(self, node: NodeRoom) -> shapes.State | None:
         if not node.node.ready:

@@ -23,7 +23,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     old: shapes.State | None
     new: shapes.State | None
-    names: list[str]
+    names: tuple[str, ...]
 
 
 class Table:

@@ -27,6 +27,9 @@ Key = tuple[str, bool]
 SLACK = 1e-9
 """Entitlements are quotients: what exceeds one by less than this share of it is within it."""
 
+SUMS = 64
+"""So many of what was asked about last are remembered by what they are for each bound."""
+
 _UNITS = (1000, 1000, 1)
 INFINITE = float("inf")
 
@@ -127,6 +130,7 @@ class Usage:
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
         )
+        self._sums: dict[int, tuple[Mapping[Key, Amount], dict[Bound, Amount]]] = {}
         self.entitled: dict[str, dict[str, float]] = {}
         self._reserved: dict[str, dict[str, float]] = {}
         self._limits: dict[str, Bound] = {}
@@ -249,7 +253,20 @@ class Usage:
         return left[0], left[1], left[2]
 
     def _gone(self, bound: Bound, place: int, freed: Mapping[Key, Amount]) -> int:
-        return sum(one[place] for key, one in freed.items() if bound in self._of(key))
+        """Who asks about the same again and again gives the same object, and does not change it meanwhile."""
+        known = self._sums.get(id(freed))
+        if known is None:
+            if len(self._sums) >= SUMS:
+                self._sums.clear()
+            known = self._sums[id(freed)] = freed, {}
+        gone = known[1].get(bound)
+        if gone is None:
+            gone = profiles.NOTHING
+            for key, one in freed.items():
+                if bound in self._of(key):
+                    gone = profiles.plus(gone, one)
+            known[1][bound] = gone
+        return gone[place]
 
     def _shaded(self, bound: Bound, place: int, gang: plans.Gang, amount: Amount) -> plans.Gang | None:
         for shadow in bound.shadows:

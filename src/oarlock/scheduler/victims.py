@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -122,6 +122,8 @@ class Victims:
         self._gone: set[str] = set()
         self._spared: Collection[str] = ()
         self._whole: dict[str, Victim] = {}
+        self._most: dict[object, dict[usages.Key, Amount]] = {}
+        self._most_at = -1
 
     def gone(self, job: str) -> None:
         """It has given way, or is about to grow: nobody asks it again."""
@@ -134,8 +136,21 @@ class Victims:
         """Nobody asks these, until others are named."""
         self._spared = jobs
 
-    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> dict[usages.Key, Amount]:
-        """What could be given up for it at most, by what decides which bounds hold for whom."""
+    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> Mapping[usages.Key, Amount]:
+        """What could be given up for it at most, by what decides which bounds hold for whom. The same object for all
+        for whom it is the same, until something is given away.
+        """
+        if self._most_at != self._usage.changes:
+            self._most_at = self._usage.changes
+            self._most.clear()
+        least = self._known.of(gang).least
+        like = self._order.leaf(gang), level, own, least[0] > 0, least[1] > 0, least[2] > 0
+        known = self._most.get(like)
+        if known is None:
+            known = self._most[like] = self._most_for(gang, level, own=own)
+        return known
+
+    def _most_for(self, gang: plans.Gang, level: float, *, own: bool) -> dict[usages.Key, Amount]:
         own_leaf = self._order.leaf(gang)
         found: dict[usages.Key, Amount] = {}
         for leaf, herd in self._herds.items():

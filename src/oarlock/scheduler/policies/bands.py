@@ -24,15 +24,15 @@ class Placed(NamedTuple):
 def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port.Wish]:
     """Band by band, each gang at the size that was asked for."""
     ranked = sorted(placed, key=_order)
-    place = {key: number for number, key in enumerate(dict.fromkeys((one.band, one.before) for one in ranked))}
+    place = {key: number for number, key in enumerate(dict.fromkeys((one[0], one[1]) for one in ranked))}
     return [
         port.Wish(
-            job=one.candidate.gang.job,
-            size=one.candidate.asked,
-            level=one.band + _within(one, place[one.band, one.before] / len(place), now, patience_s),
-            reason=one.reason,
+            job=one.gang.job,
+            size=one.asked,
+            level=band + _within(one, place[band, before] / len(place), now, patience_s),
+            reason=reason,
         )
-        for one in ranked
+        for band, before, one, reason in ranked
     ]
 
 
@@ -46,7 +46,7 @@ def _order(one: Placed) -> tuple[int, tuple[float, ...], str]:
     return one.band, one.before, one.candidate.gang.job
 
 
-def _within(one: Placed, place: float, now: float, patience_s: float) -> float:
+def _within(one: port.Candidate, place: float, now: float, patience_s: float) -> float:
     """0 to 1/2 in the order of the band; 3/4 for one that has no reason yet to have others of its band stopped."""
-    patient = one.candidate.running is None and waited_s(one.candidate, now) < patience_s
+    patient = one.running is None and waited_s(one, now) < patience_s
     return 0.75 if patient else place / 2

@@ -10,7 +10,7 @@ the newcomer with the newcomer. So no two gangs can stop each other in turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from oarlock.scheduler.policies import parameters, port
 from oarlock.spec import holdings, plans
@@ -21,6 +21,7 @@ sizing = False
 
 PARAMETERS: Mapping[str, float] = {}
 
+INFINITE = float("inf")
 EXACT = 9
 """Digits to which shares are compared, so that equal ones are equal whatever the order of their sums."""
 
@@ -33,36 +34,54 @@ def wishes(
     given: Mapping[str, float],
 ) -> list[port.Wish]:
     parameters.read(name, given, PARAMETERS)
-    ranked = sorted(_shares(candidates, budget.amount), key=lambda it: (it[0], it[2].arrival))
     return [
         port.Wish(
-            job=one.gang.job,
+            job=job,
             size=one.asked,
-            level=_level(one, before, after),
+            level=after - 0.5 * 10**-EXACT if waits else before,
             reason=f"{one.gang.owner or 'its owner'} has {before:.0%} of the pool before it, {after:.0%} with it",
         )
-        for before, after, one in ranked
+        for before, _, job, after, waits, one in sorted(_shares(candidates, budget.amount))
     ]
 
 
-def _level(one: port.Candidate, before: float, after: float) -> float:
-    """A share: what runs may be stopped for a newcomer whose owner gets no more with it than is left to this one's."""
-    return before if any(one.size) else after - 0.5 * 10**-EXACT
+Share = tuple[float, float, str, float, bool, port.Candidate]
+"""Its owner's dominant share before it; when it came, and its id; that share with it; whether it waits.
+
+By its level what runs may be stopped for a newcomer whose owner gets no more with it than is left to this one's.
+"""
 
 
-def _shares(
-    candidates: Sequence[port.Candidate], whole: holdings.Resources
-) -> Iterator[tuple[float, float, port.Candidate]]:
-    """Of each candidate: its owner's dominant share before it and with it."""
-    owners: dict[str, list[port.Candidate]] = {}
+def _shares(candidates: Iterable[port.Candidate], whole: holdings.Resources) -> list[Share]:
+    """In ten thousand gangs there is no time for anything but whole numbers."""
+    owners: dict[str, list[tuple[bool, float, str, port.Candidate]]] = {}
     for one in candidates:
-        owners.setdefault(one.gang.owner, []).append(one)
+        waits = one.running is None or one.running.stopping
+        owners.setdefault(one.gang.owner, []).append((waits, one.gang.submitted_at, one.gang.job, one))
+    all_cpus, all_memory, all_milli = _whole(whole)
+    found: list[Share] = []
     for theirs in owners.values():
-        held, share = holdings.Resources(), 0.0
-        for one in sorted(theirs, key=lambda one: (not any(one.size), one.arrival)):
-            held += one.gang.amount(one.asked)
-            before, share = share, dominant(held, whole)
-            yield before, share, one
+        theirs.sort()
+        cpus = memory = milli = 0
+        share = 0.0
+        for waits, came, job, one in theirs:
+            for ask, count in zip(one.gang.asks, one.asked, strict=True):
+                cpus += ask.amount.cpus_milli * count
+                memory += ask.amount.memory_bytes * count
+                milli += (ask.amount.gpus * 1000 + ask.amount.gpu_milli) * count
+            before = share
+            share = round(max(cpus / all_cpus, memory / all_memory, milli / all_milli), EXACT)
+            found.append((before, came, job, share, waits, one))
+    return found
+
+
+def _whole(whole: holdings.Resources) -> tuple[float, float, float]:
+    """Of what there is none of nobody has a share."""
+    return (
+        whole.cpus_milli or INFINITE,
+        whole.memory_bytes or INFINITE,
+        (whole.gpus * 1000 + whole.gpu_milli) or INFINITE,
+    )
 
 
 def dominant(held: holdings.Resources, whole: holdings.Resources) -> float:

@@ -10,6 +10,7 @@ AdaptDL and on others drawn in the same way: jobs of 2, 8 and 16 device-hours en
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 
 from oarlock.scheduler.policies import bands, parameters, port
@@ -45,7 +46,10 @@ def wishes(
 ) -> list[port.Wish]:
     known = _read(given)
     bounds = [known[bound] for bound in BOUNDARIES if known[bound]]
-    return bands.wishes([_placed(one, bounds, now, known["promote"]) for one in candidates], now, known["patience_s"])
+    ends = [*(f"ends at {bound:.0f}" for bound in bounds), "has no end"]
+    told = [f"band {band} of {len(ends)}, which {end}" for band, end in enumerate(ends, 1)]
+    placed = [_placed(one, bounds, told, now, known["promote"]) for one in candidates]
+    return bands.wishes(placed, now, known["patience_s"])
 
 
 def _read(given: Mapping[str, float]) -> dict[str, float]:
@@ -59,18 +63,18 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     return known
 
 
-def _placed(one: port.Candidate, bounds: Sequence[float], now: float, promote: float) -> bands.Placed:
-    service = _service(one, now, promote)
-    band = sum(service >= bound for bound in bounds)
-    end = f"ends at {bounds[band]:.0f}" if band < len(bounds) else "has no end"
-    reason = f"{service:.0f} device-seconds so far: band {band + 1} of {len(bounds) + 1}, which {end}"
-    return bands.Placed(band, (one.gang.submitted_at,), one, reason)
+def _placed(
+    one: port.Candidate, bounds: Sequence[float], told: Sequence[str], now: float, promote: float
+) -> bands.Placed:
+    service = _service(one, now, promote) if promote else one.served_s
+    band = bisect.bisect_right(bounds, service)
+    return bands.Placed(band, (one.gang.submitted_at,), one, f"{service:.0f} device-seconds so far: {told[band]}")
 
 
 def _service(one: port.Candidate, now: float, promote: float) -> float:
     """Device-seconds that count: those of this attempt alone, where it had to wait for it for so long."""
     before = one.gang.served_s
-    if not promote or not before or one.gang.stopped_at is None:
+    if not before or one.gang.stopped_at is None:
         return one.served_s
     width = one.gang.amount(one.gang.wanted)
     executed_s = before / (width.devices or width.cpus_milli / 1000 or 1.0)
