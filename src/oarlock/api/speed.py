@@ -23,7 +23,9 @@ class Unit(StrEnum):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """`per_s` examples or steps with so many devices. `measured` is from how many looks at it; 0: fitted."""
+    """`per_s` examples or steps with so many devices. `measured` is from how many looks at it; 0: fitted. `beside`: the
+    job with which it shared its device then.
+    """
 
     devices: int
     nodes: int
@@ -31,6 +33,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     servers: int = 0
     local: int = 0  # examples that each process takes at once
     measured: int = 0
+    beside: str = ""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,18 +57,22 @@ async def show(call: routes.Call) -> Speed:
 def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Speed:
     model = curve.model
     counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
-    points = [_measured(sample, steps=counted) for sample in curve.samples if not sample.beside]
-    seen = {(point.devices, point.servers) for point in points}
+    points = [_measured(sample, steps=counted) for sample in curve.samples]
+    seen = {(point.devices, point.servers) for point in points if not point.beside}
     points += [
         point for point in _fitted(job, curve, ground, steps=counted) if (point.devices, point.servers) not in seen
     ]
     running = gangs.running(job, ()).speed
     return Speed(
-        items=sorted(points, key=lambda one: (one.servers, one.devices, one.nodes, one.local))[:MOST_POINTS],
+        items=sorted(points, key=_shape)[:MOST_POINTS],
         unit=Unit.STEPS if counted else Unit.EXAMPLES,
         noise=model.noise if isinstance(model, curves.Allreduce) else None,
         per_s=running if not counted or isinstance(model, curves.Servers) else None,
     )
+
+
+def _shape(one: Point) -> tuple[int, int, int, int, str]:
+    return one.servers, one.devices, one.nodes, one.local, one.beside
 
 
 def _measured(sample: curves.Sample, *, steps: bool) -> Point:
@@ -77,6 +84,7 @@ def _measured(sample: curves.Sample, *, steps: bool) -> Point:
         local=sample.local,
         per_s=taken / sample.step_s,
         measured=sample.count,
+        beside=sample.beside,
     )
 
 

@@ -113,6 +113,7 @@ def _speed(found: answers.Speed) -> None:
         where = f" on {one.nodes} nodes" if one.nodes > 1 else ""
         servers = f", {one.servers} server{'' if one.servers == 1 else 's'}" if one.servers else ""
         taken = f", {one.local} at once" if one.local else ""
+        taken += f", beside {one.beside}" if one.beside else ""
         how = f"measured {one.measured} time{'' if one.measured == 1 else 's'}" if one.measured else "expected"
         terminal.out(f"  {devices + where + servers:<28} {_rate(one.per_s):>{wide}}  {how}{taken}")
 

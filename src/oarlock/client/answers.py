@@ -116,7 +116,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`per_s` with so many devices; `measured` is from how many looks at it, 0: fitted."""
+    """`per_s` with so many devices; `measured` is from how many looks at it, 0: fitted. `beside`: the job with which it
+    shared its device then.
+    """
 
     devices: int
     nodes: int
@@ -124,6 +126,7 @@ class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
     servers: int = 0
     local: int = 0  # examples that each process takes at once; 0: it does not say
     measured: int = 0
+    beside: str = ""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,211 @@
+"""Real jobs under the policy of turns: two alternate on one pretended GPU, or share it while that pays; one that had to
+start on two nodes moves to one. The same script each time, which knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e import shell as shells
+
+pytestmark = pytest.mark.timeout(300)  # each is some ten starts of real processes
+
+SETTINGS = """
+    [scheduler]
+    policy = "gandiva"
+    round_s = 1
+    min_runtime_s = 1
+    restart_s = 0.1
+
+    [scheduler.gandiva]
+    slice_s = {slice_s}
+"""
+
+# A step takes 0.05 s; ten times that while the other one trains, too, as soon as there is a file that says that they
+# stand in each other's way.
+SCRIPT = """
+    import os, sys, time, torch
+    from torch import nn
+    from oarlock import train
+
+    folder, name, other = sys.argv[1:]
+    world = train.init()
+    examples = torch.arange(100_000)
+    model = train.data_parallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    batches = train.Batches((examples,), 4, seed=3)
+    attempt = os.environ["OARLOCK_ATTEMPT"]
+    diary = open(f"{folder}/{name}-{attempt}-{world.rank}", "a")
+
+    def in_the_way():
+        try:
+            trains = time.time() - os.stat(f"{folder}/{other}.trains").st_mtime < 1
+        except FileNotFoundError:
+            trains = False
+        return trains and os.path.exists(f"{folder}/harms")
+
+    with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
+        for (which,) in session.steps(batches, epochs=1):
+            loss = model(which.float().unsqueeze(1)).square().mean() * 1e-9
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            open(f"{folder}/{name}.trains", "w").close()
+            time.sleep(0.5 if in_the_way() else 0.05)
+            print(session.step, time.time(), file=diary, flush=True)
+"""
+
+WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+
+JOB = """
+    name: {name}
+    command: [python, steps.py, "{diary}", "{name}", "{other}"]
+    max_restarts: 0
+    roles: {{worker: {worker}}}
+"""
+
+THIRD = """
+    name: third
+    framework: plain
+    command: [python, waits.py, "{ends}"]
+    preemptible: false
+    roles: {{worker: {{gpus: 1, cpus: 0.5}}}}
+"""
+
+
+class Diary:
+    """What every process has written of each attempt, a line for each step: its number, and when."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def attempts(self, name: str) -> list[int]:
+        """Those that have done steps."""
+        found = (path.name.split("-") for path in self.folder.glob(f"{name}-*-0") if path.stat().st_size)
+        return sorted(int(attempt) for _, attempt, _ in found)
+
+    def steps(self, name: str, attempt: int) -> list[tuple[int, float]]:
+        path = self.folder / f"{name}-{attempt}-0"
+        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+        return [(int(step), float(at)) for step, at in (line.split() for line in whole.splitlines())]
+
+    def in_one_piece(self, name: str) -> None:
+        """Each attempt went on just where the one before it was stopped."""
+        told = [[step for step, _ in self.steps(name, attempt)] for attempt in self.attempts(name)]
+        steps = [step for one in told if one for step in one]
+        assert steps == list(range(1, len(steps) + 1)), f"{name}: a step was lost, or done again"
+
+    def share(self, name: str, other: str, *, since: int = 1) -> bool:
+        """Whether both have trained at the same time; `since` that attempt of the one."""
+        mine, theirs = (
+            [(told[0][1], told[-1][1]) for attempt in self.attempts(one) if (told := self.steps(one, attempt))]
+            for one in (name, other)
+        )
+        mine = mine[since - 1 :]
+        return any(first < last_of and first_of < last for first, last in mine for first_of, last_of in theirs)
+
+
+class Cluster:
+    """A server that pretends to have so many nodes and GPUs, and the diary of the jobs that run there."""
+
+    def __init__(self, shell: shells.Shell, nodes: int, gpus: int, slice_s: float) -> None:
+        self.shell = shell
+        self.diary = Diary(shell.work / "diary")
+        shell.home.mkdir(exist_ok=True)
+        settings = SETTINGS.format(slice_s=slice_s)
+        (shell.home / "config.toml").write_text("\n".join(line.strip() for line in settings.splitlines()))
+        shell.write("steps.py", SCRIPT)
+        shell.write("waits.py", WAITS)
+        shell.do("up", "--detach", "--virtual-nodes", str(nodes), "--virtual-gpus", str(gpus))
+
+    def measured(self, name: str) -> dict[bool, int]:
+        """How often its speed was looked at, by whether it shared its GPU."""
+        found = self.shell.json("show", name)["speed"]["items"]
+        return {
+            shared: sum(one["measured"] for one in found if bool(one["beside"]) is shared) for shared in (False, True)
+        }
+
+    def submit(self, name: str, worker: str, *, other: str = "") -> None:
+        told = JOB.format(name=name, worker=worker, other=other, diary=self.diary.folder)
+        self.shell.write(f"{name}.yaml", told)
+        self.shell.do("submit", f"{name}.yaml")
+
+    def until(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait; for nothing, once the job is over."""
+        job = self.shell.wait_for(name, lambda job: holds(job) or job["phase"] in ("FAILED", "COMPLETED"), 120)
+        assert holds(job), f"{name} is over: {job}"
+        return job
+
+    def reasons(self, name: str) -> list[str]:
+        """Why its attempts ended, in their order."""
+        ended = (attempt.get("verdict") for attempt in self.shell.job(name)["attempts"])
+        return [verdict["message"] for verdict in ended if verdict is not None]
+
+    def claims(self) -> list[tuple[list[int], float]]:
+        """Devices and how much of them, by what is held on the only node."""
+        (node,) = self.shell.json("nodes")["items"]
+        amounts = ((claim["devices"], claim["amount"]) for claim in node["holdings"])
+        return [(devices, amount["gpus"] + amount["gpu_milli"] / 1000) for devices, amount in amounts]
+
+
+def test_two_jobs_alternate_on_one_gpu(fresh: shells.Shell) -> None:
+    cluster = Cluster(fresh, 1, 1, slice_s=2)
+    diary = cluster.diary
+    cluster.submit("one", "{gpus: 1}")
+    cluster.until("one", lambda _: bool(diary.attempts("one")))
+    cluster.submit("two", "{gpus: 1}")
+    for name in ("one", "two"):
+        cluster.until(name, lambda _, name=name: len(diary.attempts(name)) >= 2)
+
+    for name in ("one", "two"):
+        diary.in_one_piece(name)
+    assert not diary.share("one", "two")
+    assert {reason.split(":")[0] for reason in cluster.reasons("one")} == {"preempted by two"}
+    assert {reason.split(":")[0] for reason in cluster.reasons("two")} == {"preempted by one"}
+    assert fresh.job("one").get("restarts", 0) == 0, "turns spend no restart"
+
+
+def test_two_jobs_share_a_gpu_as_long_as_that_pays(fresh: shells.Shell) -> None:
+    """Both were measured alone, each on its own GPU; then somebody else gets one of these."""
+    cluster = Cluster(fresh, 1, 2, slice_s=2)
+    diary, ends, harms = cluster.diary, fresh.work / "ends", cluster.diary.folder / "harms"
+    for name, other in (("one", "two"), ("two", "one")):
+        cluster.submit(name, "{gpus: 1, gpu_memory: 1Gi, cpus: 0.5}", other=other)
+    for name in ("one", "two"):
+        cluster.until(name, lambda _, name=name: cluster.measured(name)[False] > 0)
+    fresh.write("third.yaml", THIRD.format(ends=ends))
+    fresh.do("submit", "third.yaml")
+    cluster.until("one", lambda _: sorted(amount for _, amount in cluster.claims()) == [0.5, 0.5, 1.0])
+    assert len({device for devices, amount in cluster.claims() if amount < 1 for device in devices}) == 1
+    for name in ("one", "two"):
+        cluster.until(name, lambda _, name=name: cluster.measured(name)[True] >= 3)
+        assert len(diary.attempts(name)) == 2, "it pays, so they stay together"
+
+    harms.touch()
+    cluster.until("two", lambda _: any("both together do" in reason for reason in cluster.reasons("two")))
+    cluster.until("two", lambda _: len(diary.attempts("two")) >= 3)
+    assert not diary.share("one", "two", since=3), "by turns again, and not together a second time"
+    for name in ("one", "two"):
+        diary.in_one_piece(name)
+
+
+def test_one_that_had_to_start_on_two_nodes_moves_to_one(fresh: shells.Shell) -> None:
+    cluster = Cluster(fresh, 2, 2, slice_s=600)
+    diary, first, second = cluster.diary, fresh.work / "first", fresh.work / "second"
+    for name, gpus, ends in (("a", 1, first), ("b", 1, second), ("c", 1, fresh.work / "never")):
+        fresh.do("run", "--detach", "--name", name, "--gpus", str(gpus), "--", "python", "waits.py", str(ends))
+        fresh.wait_phase(name, "PROCESSING")
+    second.touch()
+    fresh.wait_phase("b", "COMPLETED")
+    cluster.submit("wide", "{gpus: 1, count: 2}")
+    job = cluster.until("wide", lambda _: len(diary.steps("wide", 1)) > 8)
+    assert {task["node"] for task in job["attempts"][0]["tasks"]} == {"virtual-0", "virtual-1"}
+    first.touch()
+    job = cluster.until("wide", lambda _: len(diary.steps("wide", 2)) > 8)
+    assert {task["node"] for task in job["attempts"][1]["tasks"]} == {"virtual-0"}
+    assert cluster.reasons("wide") == ["moved from virtual-0, virtual-1 to virtual-0: all of it fits one node"]
+    diary.in_one_piece("wide")
