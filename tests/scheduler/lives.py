@@ -13,11 +13,13 @@ import msgspec
 from tests.scheduler import invariants, world
 
 from oarlock.scheduler import explaining, planning
-from oarlock.spec import holdings, jobfile, nodes, plans, pools
+from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools
 
 GIB = 1 << 30
 POLICIES = ("fifo", "priority", "fair", "las", "gandiva")
 TYPES = ("v100", "h100")
+
+ALONE = curves.Sample(nodes=1, devices=1, local=8, step_s=1.0, sync_s=0.0, count=5)
 
 Plan = Callable[[plans.Snapshot, float, planning.Memo | None], plans.Plan]
 
@@ -32,6 +34,7 @@ class Kind(NamedTuple):
     shares: bool = True
     roles: bool = True
     topology: bool = True
+    pairs: bool = False  # small gangs that may share a device, and what is measured of them
     most_nodes: int = 5
     most_waiting: int = 12
 
@@ -64,6 +67,8 @@ class Life:
     def step(self) -> plans.Plan:
         """Something happens, then a plan is made, looked at, and carried out."""
         self.happen()
+        if self.kind.pairs:
+            self._measure()
         snapshot = self.world.snapshot(reallocate=self.dice.random() < 0.6)
         plan = self.plan(snapshot, self.now, self.memo)
         invariants.check(snapshot, plan, self.now)
@@ -142,6 +147,21 @@ class Life:
             expected_end=dice.choice([None, self.now + dice.choice([1, 50, 500])]),
         )
 
+    def _measure(self) -> None:
+        """Some that run are measured, alone or beside another one: at times it pays, at times it does not."""
+        dice = self.dice
+        on: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for job, one in self.world.running.items():
+            for claim in one.holdings:
+                if not one.stopping and claim.amount.devices <= 1 and len(one.holdings) == 1:
+                    on.setdefault((claim.node, claim.devices), []).append(job)
+        for here in on.values():
+            for job in here:
+                beside = "".join(other for other in here if other != job)
+                if dice.random() < 0.5:
+                    step_s = 1.0 if not beside else dice.choice([1.1, 4.0, 4.0])
+                    self.world.learn(job, [world.replace(ALONE, beside=beside, step_s=step_s)])
+
     # What there is
 
     def _node(self, name: str) -> nodes.Node:
@@ -160,6 +180,10 @@ class Life:
     def draw(self, name: str) -> plans.Gang:
         dice, kind = self.dice, self.kind
         asks = [self._ask("worker")]
+        pairs = kind.pairs and dice.random() < 0.8
+        if pairs:
+            amount = holdings.Resources(500, 0, 1)
+            asks = [plans.Ask(role="worker", count=1, min=1, max=1, amount=amount, gpu_memory_bytes=8 * GIB)]
         if kind.roles and dice.random() < 0.15:
             asks.append(self._ask("ps"))
         same = dice.choice(["node", "rack"]) if kind.topology and dice.random() < 0.15 else None
@@ -181,6 +205,7 @@ class Life:
             beside=dice.choice([None, True, False]) if len(asks) > 1 else None,
             lasts_s=dice.choice([None, 20.0, 300.0]),
             at_most_s=dice.choice([None, None, 40.0, 400.0]),
+            curve=curves.Curve(model=curves.Table(rates=(1.0,)), samples=(ALONE,)) if pairs else None,
         )
 
     def _ask(self, role: str) -> plans.Ask:

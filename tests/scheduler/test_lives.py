@@ -15,6 +15,8 @@ import time
 import pytest
 from tests.scheduler import lives
 
+from oarlock.spec import holdings
+
 ROUNDS_OF_A_LIFE = 200
 
 
@@ -40,6 +42,27 @@ def test_a_thousand_rounds() -> None:
             for part in seen:
                 seen[part] += len(getattr(plan, part))
     assert min(seen.values()) > 3, seen
+
+
+def test_two_thousand_rounds_of_turns_and_pairs() -> None:
+    """Gangs that share a device start so, are moved to that, stop where it does not pay, and part when others leave."""
+    kind = lives.Kind(policies=("gandiva",), pairs=True, most_nodes=2, most_waiting=3)
+    begun = moved = undone = apart = 0
+    for seed in range(10):
+        life = lives.Life(random.Random(seed), kind)
+        for _ in range(200):
+            plan = life.step()
+            begun += sum(shares(life, launch.holdings) for launch in plan.launches)
+            moved += sum(shares(life, move.to) for move in plan.moves)
+            undone += sum(not stopped.by for stopped in plan.preemptions)
+            apart += sum("free for it alone" in move.reason for move in plan.moves)
+    assert min(begun, moved, undone, apart) >= 3, (begun, moved, undone, apart)
+
+
+def shares(life: lives.Life, claims: tuple[holdings.Holding, ...]) -> bool:
+    """Whether it runs on half of a device of which it asks for the whole."""
+    one = life.world.running.get(claims[0].job)
+    return one is not None and claims[0].amount.gpu_milli > 0 and one.gang.asks[0].amount.gpus == 1
 
 
 @pytest.mark.soak
