@@ -266,7 +266,7 @@ EXPERIMENTS = {
             "GPUs idle while jobs are queued, %": lambda one: 100 * mean_idle(one),
         },
     ),
-    "load": Experiment(5, load),
+    "load": Experiment(3, load),  # the longest
     "elastic-or-fixed": Experiment(5, elastic_or_fixed),
     "prediction-error": Experiment(5, prediction_error),
 }
