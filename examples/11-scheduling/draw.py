@@ -81,8 +81,12 @@ def table(found: Iterable[outcome.Outcome], columns: Mapping[str, Callable[[outc
         lines.append([run])
         for measure in all_columns.values():
             values = [measure(one) for one in several]
-            lines[-1].append(f"{summary.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})")
+            lines[-1].append(f"{said(summary.mean(values))} ({said(min(values))} to {said(max(values))})")
     return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def said(value: float) -> str:
+    return f"{value:.3g}" if value > 1e-4 else "0"
 
 
 # What is measured
