@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import msgspec
 
 from oarlock.scheduler import entitlement
-from oarlock.spec import holdings, nodes, plans, pools
+from oarlock.spec import holdings, nodes, plans, pools, refusals
 
 Claims = Iterable[holdings.Holding]
+INFINITE = float("inf")
 
 
 def check(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
@@ -164,9 +165,11 @@ def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 
 def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere."""
+    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere. (A place
+    that was cleared for somebody before nodes were lost, or pools changed, is his.)
+    """
     capacity = entitlement.capacity(snapshot.nodes)
-    if not bounded(snapshot) or entitlement.shortages(snapshot.pools, capacity):
+    if not bounded(snapshot) or entitlement.shortages(snapshot.pools, capacity) or not nested(snapshot.pools):
         return
     gangs = {gang.job: gang for gang in snapshot.waiting} | {job.job: job.gang for job in snapshot.running}
     declared = {pool.name: pool for pool in snapshot.pools}
@@ -180,13 +183,35 @@ def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) ->
         inside = [one for job, one in held.items() if pool in (None, *line(gangs[job].pool, declared), gangs[job].pool)]
         return sum(pools.amounts(one)[resource] for one in inside)
 
-    grown = {one.job for one in plan.resizes} | {one.job for one in plan.launches}
-    for leaf in {gangs[job].pool for job in grown}:
+    before = {job.job: pools.amounts(total(job.holdings)) for job in snapshot.running}
+    promised = {
+        gang.job
+        for gang in snapshot.waiting
+        if gang.destined or (gang.refusal is not None and gang.refusal.code is refusals.Code.STOPPING)
+    }
+    grown = {
+        (gangs[job].pool, resource)
+        for job in {one.job for one in (*plan.resizes, *plan.launches)} - promised
+        for resource, amount in pools.amounts(held[job]).items()
+        if amount > before.get(job, {}).get(resource, 0.0)
+    }
+    for leaf, resource in grown:
         for pool in snapshot.pools:
-            for resource in set(pool.static) & set(pool.reserve) if pool.name not in line(leaf, declared) else ():
-                if together(leaf, resource) > entitled[leaf][resource] + 1e-6:
-                    idle = max(0.0, pool.reserve[resource] - together(pool.name, resource))
-                    assert together(None, resource) + idle <= capacity[resource] + 1e-6, (leaf, pool.name, resource)
+            kept = resource in pool.static and resource in pool.reserve and pool.name not in line(leaf, declared)
+            if kept and together(leaf, resource) > entitled[leaf][resource] + 1e-6:
+                idle = max(0.0, pool.reserve[resource] - together(pool.name, resource))
+                assert together(None, resource) + idle <= capacity[resource] + 1e-6, (leaf, pool.name, resource)
+
+
+def nested(declared: tuple[pools.Pool, ...]) -> bool:
+    """Whether reservations are within limits, and those below a pool within its own: the server accepts no other."""
+    return all(
+        sum(child.reserve.get(resource, 0.0) for child in declared if child.parent == pool.name)
+        <= pool.reserve.get(resource, 0.0)
+        <= pool.limit.get(resource, INFINITE)
+        for pool in declared
+        for resource in pools.RESOURCES
+    )
 
 
 def who_is_touched(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:

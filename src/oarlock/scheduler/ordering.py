@@ -131,8 +131,8 @@ class Ranked:
         heapq.heapify(self._back)
         self._turns: dict[str, tuple[Key, Turn]] = {}
         self._levels: dict[str, float] = {}
-        heads = [entry[1].candidate.arrival for entry in (*standing.entries[:1], *self._back[:1])]
-        self.first = min(heads, default=(0.0, ""))
+        heads = sorted((*standing.entries[:1], *self._back[:1]), key=_key)
+        self.first = heads[0][1].candidate.arrival if heads else (0.0, "")
 
     def __iter__(self) -> Iterator[Turn]:
         back = self._back
@@ -169,7 +169,7 @@ class Listed:
         self.turns = turns
         self._by_job = {turn.wish.job: turn for turn in turns}
         self._lost: set[str] = set()
-        self.first = turns[0].candidate.arrival if turns else (0.0, "")
+        self.first = next((turn.candidate.arrival for turn in self), (0.0, ""))
         self.sizes = bool(turns) and turns[0].sizing
 
     def __iter__(self) -> Iterator[Turn]:

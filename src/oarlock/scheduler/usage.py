@@ -171,8 +171,9 @@ class Usage:
         self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None, *, lent: bool = False
     ) -> Over | None:
         """The first bound that it would exceed, once what is `freed` is gone. With `lent` the leaf may be beyond its
-        entitlement, as far as it is.
+        entitlement, as far as it is, but not with what others have reserved statically.
         """
+        borrows = False
         for bound in self.bounds(gang):
             for place, most in enumerate(bound.most):
                 if most is None or not amount[place]:
@@ -181,13 +182,14 @@ class Usage:
                 if freed:
                     gone = self._gone(bound, place, freed)
                     if lent and not bound.hard:
+                        borrows = borrows or used - gone + amount[place] > most
                         most = max(most, used)
                     used -= gone
                 first = self._shaded(bound, place, gang, amount) if bound.shadows else None
                 exceeded = used + amount[place] > most
                 if exceeded or first is not None:
                     return bound.over(place, used, first, exceeded=exceeded)
-        return None
+        return self._over_static(gang.pool, amount, freed) if borrows and freed else None
 
     def over_borrowing(
         self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount] | None = None

@@ -1,0 +1,198 @@
+"""The fast scheduler decides what the plain one does; and what it works out in passing is what the definitions say."""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis
+from hypothesis import strategies as st
+from tests.scheduler import lives, plainly
+
+from oarlock.scheduler import entitlement, planning, preempting, profiles, victims
+from oarlock.scheduler import room as rooms
+from oarlock.scheduler import usage as usages
+from oarlock.spec import holdings, plans, refusals
+
+DICE = st.randoms(use_true_random=False)
+STEPS = st.integers(0, 25)
+EVERY = ("fifo", "priority", "fair", "las", "gittins", "gandiva", "goodput")
+MANY = lives.Kind(policies=EVERY, most_nodes=4, most_waiting=30)
+DECIDED = ("launches", "preemptions", "resizes", "moves", "batches")
+Code = refusals.Code
+BOUNDS = {Code.POOL_SHARE, Code.POOL_LIMIT, Code.NOT_RESERVED, Code.BEHIND}
+"""Of several bounds of a pool any one may be named."""
+
+unhurried = hypothesis.settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+
+
+def same(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> plans.Plan:
+    fast, plain = planning.plan(snapshot, now, memo), plainly.plan(snapshot, now)
+    for part in DECIDED:
+        assert getattr(fast, part) == getattr(plain, part), part
+    assert [*fast.refusals] == [*plain.refusals] or {*fast.refusals} == {*plain.refusals}
+    for job, refusal in fast.refusals.items():
+        other = plain.refusals[job]
+        assert refusal.ahead == other.ahead, job
+        assert refusal.code is other.code or {refusal.code, other.code} <= BOUNDS, (job, refusal, other)
+    return fast
+
+
+@unhurried
+@hypothesis.given(DICE, STEPS)
+def test_what_makes_it_fast_changes_nothing(dice: random.Random, steps: int) -> None:
+    """A queue that is kept in order, refusals by likeness, sums, memories: against sorting and working out anew."""
+    life = lives.Life(dice, MANY, plan=same)
+    for _ in range(8):
+        life.arrive()
+    for _ in range(steps):
+        life.step()
+
+
+def test_the_same_in_lives_in_which_much_happens() -> None:
+    """Enough is stopped, resized and moved for the property to see something."""
+    seen = dict.fromkeys(DECIDED[:4], 0)
+    for seed in range(40):
+        life = lives.Life(random.Random(seed), MANY, plan=same)
+        for _ in range(40):
+            plan = life.step()
+            for part in seen:
+                seen[part] += len(getattr(plan, part))
+    assert min(seen.values()) > 3, seen
+
+
+# Whom to stop
+
+
+class Scene:
+    """A full cluster, and one that fits nowhere in it."""
+
+    def __init__(self, dice: random.Random) -> None:
+        life = lives.Life(dice, lives.Kind(pools=False, faults=False, most_nodes=4, most_waiting=20))
+        for _ in range(15):
+            life.step()
+        snapshot = life.world.snapshot()
+        self.room = rooms.Room(snapshot.nodes, [claim for job in snapshot.running for claim in job.holdings])
+        self.known = profiles.Profiles()
+        self.candidates = [self._whole(job, dice) for job in snapshot.running if not job.stopping]
+        self.gang = life.draw("newcomer")
+
+    def _whole(self, job: plans.Running, dice: random.Random) -> victims.Victim:
+        amount = self.known.held(job).amount
+        nothing = (0,) * len(job.gang.asks)
+        return victims.Victim(job, job.holdings, nothing, float(dice.choice([0, 1, 1, 5, 60])), amount)
+
+    def need(self, within: usages.Amount | None) -> preempting.Need:
+        """With a bound: so much, at least, must be given up."""
+
+        def enough(freed: preempting.Freed) -> bool:
+            together = profiles.NOTHING
+            for amount in freed.values():
+                together = profiles.plus(together, amount)
+            return within is None or all(one >= least for one, least in zip(together, within, strict=True))
+
+        profile = self.known.of(self.gang)
+        return preempting.Need(self.gang, profile.smallest, profile.least, None if within is None else enough)
+
+    def clear(self, need: preempting.Need) -> preempting.Clearance | None:
+        if not preempting.may_do(need, self.candidates, self.room):
+            return None
+        return preempting.clear(need, self.candidates, self.room, _never_bends, preempting.Effort(1_000_000))
+
+    def fits_without(self, need: preempting.Need, gone: list[victims.Victim]) -> bool:
+        """Worked out in a room of its own."""
+        left = [one for one in self.candidates if one not in gone]
+        others = [node.node for node in self.room.nodes.values()]
+        room = rooms.Room(others, [claim for one in left for claim in one.claims])
+        freed = {("default", True): profiles.NOTHING}
+        for one in gone:
+            freed["default", True] = profiles.plus(freed["default", True], one.amount)
+        within = need.within is None or need.within(freed)
+        return within and preempting.placement.place(need.gang, room, need.size) is not None
+
+
+def _never_bends(victim: victims.Victim, size: plans.Size) -> victims.Victim:
+    raise AssertionError("none of them bends")
+
+
+BOUND = st.one_of(st.none(), st.integers(0, 6).map(lambda devices: (1000 * devices, 0, 0)))
+
+
+@unhurried
+@hypothesis.given(DICE, BOUND)
+def test_of_those_who_are_stopped_each_one_is_needed(dice: random.Random, bound: usages.Amount | None) -> None:
+    """It fits once they are gone; and would not, were any one of them still there."""
+    scene = Scene(dice)
+    need = scene.need(bound)
+    hypothesis.assume(not scene.fits_without(need, []))
+    found = scene.clear(need)
+    if found is None:
+        assert not scene.fits_without(need, list(scene.candidates)), "nobody was found, though all together would do"
+        return
+    chosen = list(found.victims)
+    assert scene.fits_without(need, chosen)
+    for victim in chosen:
+        rest = [one for one in chosen if one is not victim]
+        assert not scene.fits_without(need, rest), (victim.job, [one.job for one in chosen])
+
+
+# Bounds
+
+
+@unhurried
+@hypothesis.given(DICE, st.integers(1, 20), st.booleans())
+def test_a_bound_is_a_sum(dice: random.Random, steps: int, lent: bool) -> None:
+    """What would be exceeded once so much is gone, however often it is asked: limits and reservations from what is held
+    alone.
+    """
+    life = lives.Life(dice, lives.Kind(faults=False))
+    for _ in range(steps):
+        life.step()
+    snapshot = life.world.snapshot()
+    memo = planning.Memo()
+    memo.follow(snapshot)
+    usage = usages.Usage(snapshot, life.now, memo.budget(snapshot).amount, memo.tally)
+    going = [job for job in snapshot.running if not job.stopping and dice.random() < 0.5]
+    freed: dict[usages.Key, usages.Amount] = {}
+    for job in going:
+        key = job.gang.pool, job.gang.preemptible
+        freed[key] = profiles.plus(freed.get(key, profiles.NOTHING), memo.profiles.held(job).amount)
+    stays = [job for job in snapshot.running if not job.stopping and job not in going]
+    for gang in snapshot.waiting:
+        amount = memo.profiles.of(gang).least
+        for _ in range(2):
+            over = usage.over(gang, amount, freed, lent=lent)
+            exceeded = _limits_exceeded(snapshot, gang, [*stays], amount)
+            if over is not None and over.kind is usages.Kind.LIMIT:
+                assert exceeded
+            if exceeded:
+                assert over is not None
+
+
+def _limits_exceeded(
+    snapshot: plans.Snapshot, gang: plans.Gang, stays: list[plans.Running], amount: usages.Amount
+) -> bool:
+    declared = {pool.name: pool for pool in snapshot.pools}
+    if not lives.invariants.bounded(snapshot):
+        return False
+    asked = holdings.Resources(amount[1], amount[2], 0, amount[0])
+    return any(
+        entitlement.pools.amounts(asked)[resource]
+        and sum(
+            entitlement.pools.amounts(one)[resource]
+            for one in [
+                asked,
+                *(
+                    lives.invariants.total(job.holdings)
+                    for job in stays
+                    if name in lives.invariants.line(job.gang.pool, declared)
+                ),
+            ]
+        )
+        > limit + 1e-6
+        for name in lives.invariants.line(gang.pool, declared)
+        for resource, limit in declared[name].limit.items()
+    )
