@@ -50,6 +50,15 @@ def test_who_runs_is_touched_at_most_every_round() -> None:
     assert made.due == NOW + 60
 
 
+def test_a_plan_that_says_so_is_made_again_though_nothing_happens() -> None:
+    for restless in (False, True):
+        made = rounds.Rounds(60.0)
+        made.planned(snapshot(running="{}", reallocate=True), plans.Plan(restless=restless), NOW, whole=True)
+        assert made.touches(NOW + 60) is restless
+        made.rest([], NOW, held=True, retry=False)
+        assert made.due == (NOW + 60 if restless else None)
+
+
 def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
     """Else it wakes for nothing, again and again: a sum that was rounded down leaves a difference that is too short."""
     began = 1048549.6359685716

@@ -97,7 +97,11 @@ class Rounds:
         if snapshot.reallocate:
             self._touched_at = now
             self._changed = False
-            self._restless = bool(snapshot.waiting) or any(_may_change(one) for one in snapshot.running)
+            self._restless = (
+                plan.restless
+                or bool(snapshot.waiting)
+                or any(one.gang.elastic or one.gang.batch is not None for one in snapshot.running)
+            )
 
     def rest(self, still: Iterable[jobs.Job], now: float, *, held: bool, retry: bool) -> None:
         """Until when a plan would be the same, if nothing happens: `still` wait, and jobs may hold something."""
@@ -114,14 +118,6 @@ def waits(job: jobs.Job | None) -> TypeGuard[jobs.Job]:
     return (
         job is not None and job.phase is phases.Phase.QUEUED and job.live is None and job.intent is intents.Intent.RUN
     )
-
-
-def _may_change(one: plans.Running) -> bool:
-    """Whether time alone may give a reason to resize it, to move it, or to give it another part of its device."""
-    if one.gang.elastic or one.gang.batch is not None:
-        return True
-    claims = one.holdings
-    return len({claim.node for claim in claims}) > 1 or any(claim.amount.gpu_milli for claim in claims)
 
 
 def _is_for_all_to_see(refusal: refusals.Refusal | None) -> bool:

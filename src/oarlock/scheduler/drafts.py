@@ -57,6 +57,7 @@ class Draft:
         self.moves: dict[str, plans.Move] = {}
         self.going_to: dict[str, Claims] = {}  # of those that go on elsewhere, or with another part of their device
         self.refused: dict[str, refusals.Refusal] = {}
+        self.restless = False  # as in the plan
         self._misses: dict[tuple[int, bool], list[plans.Size]] = {}
         self._parts: Claims = ()
         self.scene.kept = lambda: self._parts
@@ -74,6 +75,7 @@ class Draft:
             moves=tuple(self.moves.values()),
             refusals=self.refused,
             batches=batches,
+            restless=self.restless,
         )
 
     # Places

@@ -107,7 +107,7 @@ def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> C
 
 def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Claims | None:
     """Where it would go on at `size`: with what it has itself and what is free, near where it stands."""
-    if _over(draft, running, size) is not None:
+    if over(draft, running, size) is not None:
         return None
     room = draft.promises.later
     mark = room.mark()
@@ -141,7 +141,7 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
     return cleared
 
 
-def _over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usages.Over | None:
+def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usages.Over | None:
     """The limit or reservation that it would exceed at `size`, or what is kept for somebody else."""
     gang, held = running.gang, draft.known.held(running).amount
     return draft.usage.over_borrowing(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})

@@ -23,21 +23,20 @@ def to_better_places(draft: drafts.Draft) -> None:
     """After all wishes have been granted: with what nobody else could use."""
     latest = draft.now - max(draft.rules.min_runtime_s, victims.SETTLED * draft.rules.restart_s)
     able = [
-        turn.candidate.running
-        for turn in draft.order.listed()
-        if turn.wish.moves and turn.runs and turn.candidate.running is not None
-    ]
-    worth = [
         job
-        for job in able
-        if job.gang.preemptible
-        and job.started_at <= latest
+        for turn in draft.order.listed()
+        if turn.wish.moves
+        and turn.runs
+        and (job := turn.candidate.running) is not None
+        and job.gang.preemptible
         and not draft.victims.is_gone(job.gang.job)
         and not any(claim.amount.gpu_milli for claim in job.holdings)
         and _rank(job.gang, job.holdings, draft) > (1, 0)
     ]
-    worth.sort(key=lambda job: (-draft.known.held(job).weight, job.gang.job))
-    for job in worth[:TRIED]:
+    settled = [job for job in able if job.started_at <= latest]
+    draft.restless |= len(settled) < len(able)
+    settled.sort(key=lambda job: (-draft.known.held(job).weight, job.gang.job))
+    for job in settled[:TRIED]:
         claims = _elsewhere(draft, job)
         if claims is not None and growing.pays(draft, job, claims):
             draft.move(job, claims, _reason(draft, job, claims))

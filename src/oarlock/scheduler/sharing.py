@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.scheduler import drafts, ordering, placement, victims
+from oarlock.scheduler import drafts, growing, ordering, placement, victims
 from oarlock.scheduler import room as rooms
 from oarlock.spec import holdings, plans
 
@@ -62,7 +62,10 @@ def apart(draft: drafts.Draft) -> None:
     room, settled_at = draft.promises.later, draft.now - victims.SETTLED * draft.rules.restart_s
     for turn in draft.order.listed():
         job = turn.candidate.running
-        if job is None or not turn.runs or not _is_host(job) or job.started_at > settled_at:
+        if job is None or not turn.runs or not _is_host(job):
+            continue
+        draft.restless = True  # until it has been measured whether that pays, and as long as it may cease to
+        if job.started_at > settled_at or growing.over(draft, job, job.size) is not None:
             continue
         whole = (msgspec.structs.replace(job.holdings[0], amount=job.gang.asks[0].amount, attempt=0),)
         mark = room.mark()

@@ -215,6 +215,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...] = ()
     refusals: dict[str, refusals.Refusal] = {}
     batches: dict[str, curves.Batch] = {}  # running jobs whose batch size is to change
+    restless: bool = False  # time alone, or what is measured, may change what is decided of those that run
 
 
 class When(StrEnum):

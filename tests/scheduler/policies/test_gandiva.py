@@ -62,6 +62,10 @@ class TestGandiva(contract.PolicyContract):
         crowd = [*crowd[:-1], waits("waits", NOW - 60, gpus=2)]
         assert self.stops(crowd) == {("waits", "b"), ("waits", "c")}
 
+    def test_one_that_must_not_be_stopped_does_not_stand_for_those_that_may(self) -> None:
+        fixed = candidates.running(candidates.gang("fixed", 0, preemptible=False), NOW - 5000, checkpoint_at=NOW)
+        assert self.stops([fixed, runs("runs", 700), waits("waits", NOW - 60)]) == {("waits", "runs")}
+
     def test_one_that_backs_off_needs_nothing_yet(self) -> None:
         crowd = [runs("runs", 900), waits("waits", NOW - 60, not_before=NOW + 10)]
         assert not self.stops(crowd)

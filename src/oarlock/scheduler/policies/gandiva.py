@@ -138,7 +138,7 @@ def _yielding(turns: Sequence[Turn], now: float) -> set[str]:
     for one in sorted(turns, key=_longest_running):
         if one.slices < 1:
             break
-        if one.slices >= OVERDUE or not asked.fits(given):
+        if one.candidate.gang.preemptible and (one.slices >= OVERDUE or not asked.fits(given)):
             found.add(one.job)
             given += one.candidate.gang.amount(one.candidate.size)
     return found
