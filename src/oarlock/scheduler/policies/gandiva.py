@@ -64,6 +64,13 @@ class Turn(NamedTuple):
         return self.candidate.gang.job
 
     @property
+    def had_s(self) -> float:
+        """For how long it has run, all attempts together: its device-seconds over its devices."""
+        gang = self.candidate.gang
+        width = gang.amount(gang.wanted)
+        return self.candidate.served_s / (width.devices or width.cpus_milli / 1000 or 1.0)
+
+    @property
     def slices(self) -> float:
         """How many it has had; less than 0 where it waits."""
         return -1.0 if self.ran_s is None else self.ran_s / self.slice_s
@@ -159,12 +166,13 @@ def _paired(turns: Sequence[Turn], pays: float, now: float, rules: plans.Rules) 
     return pairing.pairs(waiting, running, pays)
 
 
-def _first_come(one: Turn) -> tuple[float, str]:
-    return one.ticket, one.job
+def _first_come(one: Turn) -> tuple[float, float, str]:
+    """Of those that were stopped together the one that has run least."""
+    return one.ticket, one.had_s, one.job
 
 
 def _longest_running(one: Turn) -> tuple[float, float, str]:
-    return -one.slices, one.ticket, one.job
+    return -one.slices, -one.had_s, one.job
 
 
 def _reason(one: Turn, now: float, waits: Mapping[str, int]) -> str:

@@ -1,0 +1,65 @@
+"""Turns over a long time: everybody who could run does, again and again, whatever else is there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.scheduler import lives, scenario, world
+
+ROUND_S = 60.0
+SLICE_S = 300.0
+
+
+def crowd(seed: int, gangs: int = 10) -> lives.Life:
+    """More than fits, nothing ends, and anybody may be stopped."""
+    kind = lives.Kind(policies=("gandiva",), faults=False, pools=False, most_nodes=3)
+    life = lives.Life(random.Random(seed), kind)
+    life.world.rules = world.replace(
+        life.world.rules, min_runtime_s=0.0, round_s=ROUND_S, policies={"gandiva": {"slice_s": SLICE_S}}
+    )
+    for _ in range(gangs):
+        gang = life.arrive()
+        life.world.waiting[gang.job] = world.replace(gang, preemptible=True)
+    return life
+
+
+def lived(life: lives.Life, rounds: int) -> dict[str, list[int]]:
+    """In which rounds each runs. Who is stopped is gone by the next round, and has made a checkpoint."""
+    ran: dict[str, list[int]] = {job: [] for job in life.world.waiting}
+    for number in range(rounds):
+        life.now += ROUND_S
+        life.world.all_gone(life.now)
+        plan = life.plan(life.world.snapshot(), life.now, life.memo)
+        life.world.carry_out(plan, life.now)
+        for job, one in life.world.running.items():
+            life.world.running[job] = world.replace(one, checkpoint_at=life.now)
+            ran[job].append(number)
+    return ran
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_everybody_has_its_turn_and_has_it_again(seed: int) -> None:
+    """Large gangs among small ones, on several kinds of node: nobody waits for longer than all others' slices."""
+    life = crowd(seed)
+    ran = lived(life, 400)
+    slices = SLICE_S / ROUND_S
+    longest = len(ran) * (slices + 3)  # a round each to be stopped, to be gone, and to be started
+    for job, rounds in ran.items():
+        gaps = [after - before for before, after in zip([0, *rounds], [*rounds, 400], strict=True)]
+        assert max(gaps) <= longest, (job, max(gaps), life.world.waiting.get(job))
+
+
+@pytest.mark.parametrize(("gangs", "places"), [(3, 2), (7, 4), (9, 2)])
+def test_equals_get_the_same_time(gangs: int, places: int) -> None:
+    cluster = scenario.Cluster()
+    cluster.do(f"rules policy=gandiva min_runtime=0 restart=0 gandiva.slice_s={SLICE_S}")
+    cluster.do(f"node a gpus={places} cpus=64")
+    for number in range(gangs):
+        cluster.do(f"job j{number} gpus=1")
+    life = crowd(0, gangs=0)
+    life.world = cluster.world
+    ran = {job: len(rounds) for job, rounds in lived(life, 1000).items()}
+    share = sum(ran.values()) / gangs
+    assert sum(ran.values()) > 0.8 * 1000 * places, "and little time is lost between them"
+    assert all(0.9 * share < rounds < 1.1 * share for rounds in ran.values()), ran
