@@ -165,8 +165,8 @@ def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 
 def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere. (A place
-    that was cleared for somebody before nodes were lost, or pools changed, is his.)
+    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere, unless its
+    pool gives up as much. (A place that was cleared for somebody before nodes were lost, or pools changed, is his.)
     """
     capacity = entitlement.capacity(snapshot.nodes)
     if not bounded(snapshot) or entitlement.shortages(snapshot.pools, capacity) or not nested(snapshot.pools):
@@ -183,6 +183,7 @@ def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) ->
         inside = [one for job, one in held.items() if pool in (None, *line(gangs[job].pool, declared), gangs[job].pool)]
         return sum(pools.amounts(one)[resource] for one in inside)
 
+    stay = [job for job in snapshot.running if not job.stopping]
     before = {job.job: pools.amounts(total(job.holdings)) for job in snapshot.running}
     promised = {
         gang.job
@@ -198,7 +199,8 @@ def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) ->
     for leaf, resource in grown:
         for pool in snapshot.pools:
             kept = resource in pool.static and resource in pool.reserve and pool.name not in line(leaf, declared)
-            if kept and together(leaf, resource) > entitled[leaf][resource] + 1e-6:
+            had = sum(before[job.job][resource] for job in stay if job.gang.pool == leaf)
+            if kept and together(leaf, resource) > max(had, entitled[leaf][resource]) + 1e-6:
                 idle = max(0.0, pool.reserve[resource] - together(pool.name, resource))
                 assert together(None, resource) + idle <= capacity[resource] + 1e-6, (leaf, pool.name, resource)
 

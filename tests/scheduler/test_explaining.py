@@ -215,6 +215,23 @@ def test_a_limit_above_the_pool_counts() -> None:
     assert told(refusal).startswith("never_in_pool | It needs 3 GPUs, and the pool all is limited to 2 GPUs.")
 
 
+def test_what_must_not_be_preempted_is_never_larger_than_the_reservation() -> None:
+    """Of the declared nodes, ready or not; and where nothing at all is reserved, all is."""
+    tree = (pools.Pool(name="vision", reserve={"gpus": 2.0}),)
+    there = scene(node("a"), node("b", ready=False), tree=tree)
+
+    def never(gpus: int, pool: str, *, preemptible: bool = False, of: scenes.Scene = there) -> str:
+        refusal = explaining.never(gang(gpus=gpus, pool=pool, preemptible=preemptible), of)
+        return "" if refusal is None else told(refusal)
+
+    assert never(3, "vision") == (
+        "never_in_pool | It must not be preempted, and needs 3 GPUs; for the pool vision 2 GPUs are reserved in all. | "
+        "With `preemptible: true` it need not be within the reservation."
+    )
+    assert never(2, "vision") == never(3, "vision", preemptible=True) == never(4, "default") == ""
+    assert never(4, "default", of=scene(node("a"))) == ""
+
+
 def again(one: plans.Gang, refusal: refusals.Refusal) -> plans.Gang:
     return msgspec.structs.replace(one, refusal=refusal)
 

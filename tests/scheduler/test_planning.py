@@ -212,7 +212,8 @@ def test_a_round_touches_nobody_where_it_must_not() -> None:
                 seen["stopped"] += len(answer.preemptions)
                 seen["resized"] += len(answer.resizes)
                 seen["moved"] += len(answer.moves)
-    assert min(touching.values()) > 0
+    assert touching["stopped"] > 0
+    assert touching["resized"] > 0
     assert not any(quiet.values())
 
 

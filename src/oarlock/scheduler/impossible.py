@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oarlock.scheduler import placement, wording
+import msgspec
+
+from oarlock.scheduler import entitlement, placement, wording
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.spec import plans, quantities, refusals
@@ -14,7 +16,7 @@ def never(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -> refu
     """Why it can never run; None where it can. `empty` is the room of the declared nodes as if all of them were ready
     and nothing ran. Without any node nothing is impossible yet, but what the pools forbid.
     """
-    beyond = _beyond_the_pool(gang, snapshot)
+    beyond = _beyond_the_pool(gang, snapshot) or _beyond_the_reservation(gang, snapshot)
     if beyond is not None or not snapshot.nodes:
         return beyond
     if any(ask.amount.devices and not _somewhere(ask, snapshot) for ask in gang.asks):
@@ -40,6 +42,19 @@ def in_pool(gang: plans.Gang, pool: str, resource: str, limit: float) -> refusal
         needed=needed,
         total={resource: limit},
         change=f"Ask for {most} at most, choose another pool, or have the limit raised.",
+    )
+
+
+def in_reservation(gang: plans.Gang, resource: str, reserved: float) -> refusals.Refusal:
+    """It must not be preempted, and less than it needs is reserved for its pool."""
+    needed, most = wording.needed(gang), wording.shown(resource, reserved)
+    return refusals.Refusal(
+        code=Code.NEVER_IN_POOL,
+        message=f"It must not be preempted, and needs {wording.shown(resource, needed[resource])}; for the pool "
+        f"{gang.pool} {most} are reserved in all.",
+        needed=needed,
+        total={resource: reserved},
+        change="With `preemptible: true` it need not be within the reservation.",
     )
 
 
@@ -101,6 +116,20 @@ def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Ref
             if asked > limit.get(resource, asked):
                 return in_pool(gang, name, resource, limit[resource])
         name = declared[name].parent
+    return None
+
+
+def _beyond_the_reservation(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+    """What is reserved for its pool is less than it cannot do without, were all nodes ready."""
+    if gang.preemptible or not snapshot.nodes:
+        return None
+    there = entitlement.capacity(msgspec.structs.replace(node, ready=True) for node in snapshot.nodes)
+    reserved = entitlement.reserved(snapshot.pools, there).get(gang.pool)
+    if reserved is None:
+        return None
+    for resource, asked in wording.needed(gang).items():
+        if asked > reserved.get(resource, 0.0) * (1 + usages.SLACK):
+            return in_reservation(gang, resource, reserved.get(resource, 0.0))
     return None
 
 

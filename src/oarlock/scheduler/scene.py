@@ -109,7 +109,7 @@ class Scene:
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
         """As `impossible.never`, asked once for all gangs of one shape."""
-        shape = (gang.pool, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
+        shape = (gang.pool, gang.preemptible, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
         if shape not in self._never:
             self._never[shape] = impossible.never(gang, self.snapshot, self.empty)
         return self._never[shape]
