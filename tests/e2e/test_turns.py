@@ -4,6 +4,7 @@ start on two nodes moves to one. The same script each time, which knows nothing 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,12 +101,15 @@ class Diary:
         assert steps == list(range(1, len(steps) + 1)), f"{name}: a step was lost, or done again"
 
     def share(self, name: str, other: str, *, since: int = 1) -> bool:
-        """Whether both have trained at the same time; `since` that attempt of the one."""
+        """Whether both have trained at the same time; `since` that attempt of the first."""
         mine, theirs = (
-            [(told[0][1], told[-1][1]) for attempt in self.attempts(one) if (told := self.steps(one, attempt))]
-            for one in (name, other)
+            [
+                (told[0][1], told[-1][1])
+                for attempt in self.attempts(one)
+                if attempt >= first and (told := self.steps(one, attempt))
+            ]
+            for one, first in ((name, since), (other, 1))
         )
-        mine = mine[since - 1 :]
         return any(first < last_of and first_of < last for first, last in mine for first_of, last_of in theirs)
 
 
@@ -134,11 +138,16 @@ class Cluster:
         self.shell.write(f"{name}.yaml", told)
         self.shell.do("submit", f"{name}.yaml")
 
-    def until(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait; for nothing, once the job is over."""
-        job = self.shell.wait_for(name, lambda job: holds(job) or job["phase"] in ("FAILED", "COMPLETED"), 120)
-        assert holds(job), f"{name} is over: {job}"
-        return job
+    def until(self, name: str, holds: Callable[[], bool], *, every_s: float = 0.1) -> dict[str, Any]:
+        """Wait, but not beyond the job's end. Asking costs a process: what the diary tells is looked at more often."""
+        deadline, looked_at = time.monotonic() + 150, 0.0
+        while not holds():
+            if time.monotonic() - looked_at > 3:
+                job, looked_at = self.shell.job(name), time.monotonic()
+                assert job["phase"] not in ("FAILED", "COMPLETED"), f"{name} is over: {job}"
+                assert looked_at < deadline, f"still {job['phase']}: {job}"
+            time.sleep(every_s)
+        return self.shell.job(name)
 
     def reasons(self, name: str) -> list[str]:
         """Why its attempts ended, in their order."""
@@ -156,10 +165,10 @@ def test_two_jobs_alternate_on_one_gpu(fresh: shells.Shell) -> None:
     cluster = Cluster(fresh, 1, 1, slice_s=2)
     diary = cluster.diary
     cluster.submit("one", "{gpus: 1}")
-    cluster.until("one", lambda _: bool(diary.attempts("one")))
+    cluster.until("one", lambda: bool(diary.attempts("one")))
     cluster.submit("two", "{gpus: 1}")
     for name in ("one", "two"):
-        cluster.until(name, lambda _, name=name: len(diary.attempts(name)) >= 2)
+        cluster.until(name, lambda name=name: len(diary.attempts(name)) >= 2)
 
     for name in ("one", "two"):
         diary.in_one_piece(name)
@@ -176,19 +185,21 @@ def test_two_jobs_share_a_gpu_as_long_as_that_pays(fresh: shells.Shell) -> None:
     for name, other in (("one", "two"), ("two", "one")):
         cluster.submit(name, "{gpus: 1, gpu_memory: 1Gi, cpus: 0.5}", other=other)
     for name in ("one", "two"):
-        cluster.until(name, lambda _, name=name: cluster.measured(name)[False] > 0)
+        cluster.until(name, lambda name=name: cluster.measured(name)[False] > 0, every_s=0.5)
     fresh.write("third.yaml", THIRD.format(ends=ends))
     fresh.do("submit", "third.yaml")
-    cluster.until("one", lambda _: sorted(amount for _, amount in cluster.claims()) == [0.5, 0.5, 1.0])
+    cluster.until("one", lambda: sorted(amount for _, amount in cluster.claims()) == [0.5, 0.5, 1.0], every_s=0.5)
     assert len({device for devices, amount in cluster.claims() if amount < 1 for device in devices}) == 1
+    starts = {name: len(fresh.job(name)["attempts"]) for name in ("one", "two")}
     for name in ("one", "two"):
-        cluster.until(name, lambda _, name=name: cluster.measured(name)[True] >= 3)
-        assert len(diary.attempts(name)) == 2, "it pays, so they stay together"
+        cluster.until(name, lambda name=name: cluster.measured(name)[True] >= 3, every_s=0.5)
+    assert {name: len(fresh.job(name)["attempts"]) for name in starts} == starts, "it pays, so they stay together"
+    assert diary.share("one", "two", since=starts["one"])
 
     harms.touch()
-    cluster.until("two", lambda _: any("both together do" in reason for reason in cluster.reasons("two")))
-    cluster.until("two", lambda _: len(diary.attempts("two")) >= 3)
-    assert not diary.share("one", "two", since=3), "by turns again, and not together a second time"
+    cluster.until("two", lambda: any("both together do" in reason for reason in cluster.reasons("two")), every_s=0.5)
+    cluster.until("two", lambda: diary.attempts("two")[-1] > starts["two"])
+    assert not diary.share("two", "one", since=starts["two"] + 1), "by turns again, and not together a second time"
     for name in ("one", "two"):
         diary.in_one_piece(name)
 
@@ -202,10 +213,10 @@ def test_one_that_had_to_start_on_two_nodes_moves_to_one(fresh: shells.Shell) ->
     second.touch()
     fresh.wait_phase("b", "COMPLETED")
     cluster.submit("wide", "{gpus: 1, count: 2}")
-    job = cluster.until("wide", lambda _: len(diary.steps("wide", 1)) > 8)
+    job = cluster.until("wide", lambda: len(diary.steps("wide", 1)) > 8)
     assert {task["node"] for task in job["attempts"][0]["tasks"]} == {"virtual-0", "virtual-1"}
     first.touch()
-    job = cluster.until("wide", lambda _: len(diary.steps("wide", 2)) > 8)
+    job = cluster.until("wide", lambda: len(diary.steps("wide", 2)) > 8)
     assert {task["node"] for task in job["attempts"][1]["tasks"]} == {"virtual-0"}
     assert cluster.reasons("wide") == ["moved from virtual-0, virtual-1 to virtual-0: all of it fits one node"]
     diary.in_one_piece("wide")
