@@ -2,8 +2,9 @@
 
 What others have left may suit a gang better than what it found when it started: fewer nodes, so that less of its
 exchange goes over the network; or a type of GPU that it names before the one that it has. A move is a restart from the
-checkpoint. So a gang is moved only after it has run `victims.SETTLED` times as long as a restart takes, and only if it
-is over sooner for it, as far as anybody can tell. (Gandiva, OSDI '18, migrates when a job has departed.)
+checkpoint: one that is not known to save any is left where it is. A gang is moved only after it has run
+`victims.SETTLED` times as long as a restart takes, and only if it is over sooner for it, as far as anybody can tell.
+(Gandiva, OSDI '18, migrates when a job has departed.)
 
 Moves that make room for others are part of what is cleared for them (`victims.movable`).
 """
@@ -29,6 +30,7 @@ def to_better_places(draft: drafts.Draft) -> None:
         and turn.runs
         and (job := turn.candidate.running) is not None
         and job.gang.preemptible
+        and (job.gang.curve is not None or job.checkpoint_at is not None)
         and not draft.victims.is_gone(job.gang.job)
         and not any(claim.amount.gpu_milli for claim in job.holdings)
         and _rank(job.gang, job.holdings, draft) > (1, 0)

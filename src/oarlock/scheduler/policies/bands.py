@@ -1,7 +1,8 @@
 """Gangs in bands: who is in a lower band may have those of higher ones stopped; within a band the first is first.
 
 Within a band somebody is stopped only for one that is before it and has waited for long: nobody starves behind those
-that went ahead because they fitted, and yet most of those come to their end undisturbed.
+that went ahead because they fitted, and yet most of those come to their end undisturbed. Who was squeezed
+in over several nodes is moved to fewer once that pays (`moving`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port
             size=one.asked,
             level=band + _within(one, place[band, before] / len(place), now, patience_s),
             reason=reason,
+            moves=True,
         )
         for band, before, one, reason in ranked
     ]
