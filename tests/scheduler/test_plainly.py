@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import hypothesis
+import msgspec
 from hypothesis import strategies as st
 from tests.scheduler import lives, plainly
 
 from oarlock.scheduler import entitlement, planning, preempting, profiles, victims
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
-from oarlock.spec import holdings, plans, refusals
+from oarlock.spec import holdings, nodes, plans, refusals
 
 DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 25)
@@ -19,12 +20,15 @@ EVERY = ("fifo", "priority", "fair", "las", "gittins", "gandiva", "goodput")
 MANY = lives.Kind(policies=EVERY, most_nodes=4, most_waiting=30)
 DECIDED = ("launches", "preemptions", "resizes", "moves", "batches")
 Code = refusals.Code
-BOUNDS = {Code.POOL_SHARE, Code.POOL_LIMIT, Code.NOT_RESERVED, Code.BEHIND}
-"""Of several bounds of a pool any one may be named."""
+TOLD = {Code.STOPPING, Code.BACKING_OFF, Code.OUTRANKED}
+"""What is told for a reason of its own. Of several things that one waits for any one may be named: who is like another
+one is told what that one was.
+"""
 
 unhurried = hypothesis.settings(
     max_examples=60,
     deadline=None,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate],  # smaller says no more
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 
@@ -33,19 +37,43 @@ def same(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> pl
     fast, plain = planning.plan(snapshot, now, memo), plainly.plan(snapshot, now)
     for part in DECIDED:
         assert getattr(fast, part) == getattr(plain, part), part
-    assert [*fast.refusals] == [*plain.refusals] or {*fast.refusals} == {*plain.refusals}
+    assert {*fast.refusals} == {*plain.refusals}
     for job, refusal in fast.refusals.items():
         other = plain.refusals[job]
-        assert refusal.ahead == other.ahead, job
-        assert refusal.code is other.code or {refusal.code, other.code} <= BOUNDS, (job, refusal, other)
+        assert refusal.ahead == other.ahead or refusal.code is not other.code, job
+        assert refusal.code is other.code or not {refusal.code, other.code} & TOLD, (job, refusal, other)
     return fast
+
+
+class Twins(lives.Life):
+    """Many that come are just like others that are there. A node that comes back is what it was: of one that lost a
+    device that is still held the sums say less than its devices.
+    """
+
+    def __init__(self, dice: random.Random) -> None:
+        self.made: dict[str, nodes.Node] = {}
+        super().__init__(dice, MANY, plan=same)
+
+    def _node(self, name: str) -> nodes.Node:
+        if name not in self.made:
+            self.made[name] = super()._node(name)
+        return self.made[name]
+
+    def draw(self, name: str) -> plans.Gang:
+        gang = super().draw(name)
+        others = [*self.world.waiting.values(), *(one.gang for one in self.world.running.values())]
+        if not others or self.dice.random() < 0.4:
+            return gang
+        like = self.dice.choice(others)
+        kept = {part: getattr(like, part) for part in ("pool", "asks", "placement", "topology", "mixed", "beside")}
+        return msgspec.structs.replace(gang, **kept, preemptible=like.preemptible)
 
 
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_what_makes_it_fast_changes_nothing(dice: random.Random, steps: int) -> None:
     """A queue that is kept in order, refusals by likeness, sums, memories: against sorting and working out anew."""
-    life = lives.Life(dice, MANY, plan=same)
+    life = Twins(dice)
     for _ in range(8):
         life.arrive()
     for _ in range(steps):
@@ -56,7 +84,7 @@ def test_the_same_in_lives_in_which_much_happens() -> None:
     """Enough is stopped, resized and moved for the property to see something."""
     seen = dict.fromkeys(DECIDED[:4], 0)
     for seed in range(40):
-        life = lives.Life(random.Random(seed), MANY, plan=same)
+        life = Twins(random.Random(seed))
         for _ in range(40):
             plan = life.step()
             for part in seen:

@@ -72,12 +72,13 @@ first, and which of them it is changes with every job that ends.
 
 class Blocked(NamedTuple):
     """Why the first of its kin was refused: the others are too, as long as they rank no higher. By a bound (`over`), as
-    impossible, or for want of room.
+    impossible, or for want of room. Who is over `until` then is not: what is kept of a bound is not needed before.
     """
 
     level: float
     over: usages.Over | None = None
     lends: bool = False
+    until: float | None = None
     impossible: bool = False
 
 
@@ -98,6 +99,7 @@ class Granting:
         self._not_lent: set[int] = set()  # kin
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
         self._looks = LOOKS
+        self._forbidden: ordering.Turn | None = None  # the last one whose bounds would not hold, whoever gave way
         self._hopeless: dict[tuple[int, bool], float] = {}
         self._deep = max(1, explaining.REFRESHED // max(1, len(order.queues)))
         self._tried = 0
@@ -116,10 +118,15 @@ class Granting:
             profile = turn.profile
             alike = profile.plain and not turn.wish.beside
             blocked = (blocked_by(profile.claim) or blocked_by(profile.kin)) if alike else None
-            if blocked is not None and turn.wish.level >= blocked.level and turn.candidate.running is None:
-                self._refuse_too(turn, blocked)
-            else:
+            if (
+                blocked is None
+                or turn.wish.level < blocked.level
+                or turn.candidate.running is not None
+                or (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
+            ):
                 self._grant(turn)
+            else:
+                self._refuse_too(turn, blocked)
         not_lent = self._not_lent
         for turn in ordering.by_need(self._deferred, self.usage):
             if turn.profile.kin not in not_lent or turn.sizing:
@@ -253,8 +260,11 @@ class Granting:
         if over.lends and gang.preemptible:
             self._deferred[gang.pool].append(turn)
         self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))
-        alone = not self._searches or not self._might_give_way(turn, lent=over.beyond)
-        self._block(turn.profile.claim if alone else turn.profile.kin, turn, Blocked(turn.wish.level, over, over.lends))
+        alone = not self._searches or self._forbidden is turn
+        blocked = Blocked(
+            turn.wish.level, over, over.lends, None if over.exceeded else self.usage.kept_until(gang, over)
+        )
+        self._block(turn.profile.claim if alone else turn.profile.kin, turn, blocked)
 
     def _block(self, kin: int, turn: ordering.Turn, blocked: Blocked) -> None:
         if not turn.sizing and turn.profile.plain and turn.candidate.running is None:  # for others nobody gives way
@@ -376,7 +386,7 @@ class Granting:
         pool, and of no more than it needs.
         """
         gang, draft, key = turn.candidate.gang, self.draft, (turn.profile.kin, lent)
-        if turn.candidate.running is not None or not self._searches or self._looks <= 0:
+        if turn.candidate.running is not None or not self._searches:
             return False
         if not turn.sizing and turn.wish.level >= self._hopeless.get(key, INFINITE):
             return False
@@ -388,6 +398,7 @@ class Granting:
 
         self._hopeless[key] = turn.wish.level
         if bound and not self._might_give_way(turn, lent=lent):
+            self._forbidden = turn
             return False
         need = preempting.Need(gang, size, amount, within if bound else None)
         draft.spare_enders()
@@ -405,7 +416,7 @@ class Granting:
     @property
     def _searches(self) -> bool:
         """Whether this plan may still look for whom to stop."""
-        return self._clearances > 0 and self.draft.effort.left > 0
+        return self._clearances > 0 and self._looks > 0 and self.draft.effort.left > 0
 
     def _might_give_way(self, turn: ordering.Turn, *, lent: bool = False) -> bool:
         """Whether its pool's bounds would hold for its least, were all gone who could be."""
@@ -465,6 +476,10 @@ class Granting:
     def _refuse(self, turn: ordering.Turn, refusal: refusals.Refusal) -> None:
         if turn.candidate.running is None:
             self.draft.refuse(turn.candidate.gang, refusal)
+
+    def _is_over(self, gang: plans.Gang, at: float) -> bool:
+        """Then, as its time-out promises."""
+        return gang.at_most_s is not None and self.draft.now + gang.at_most_s <= at
 
     def _backs_off(self, gang: plans.Gang) -> bool:
         return gang.not_before is not None and gang.not_before > self.draft.now

@@ -153,6 +153,7 @@ class Ranked:
         return level
 
     def back(self, turn: Turn) -> None:
+        """Its place was taken in this plan: it has a turn after all."""
         heapq.heappush(self._back, self._entry(turn.candidate))
 
     def _entry(self, one: port.Candidate) -> tuple[Key, Turn]:
@@ -167,22 +168,40 @@ class Listed:
 
     def __init__(self, turns: list[Turn]) -> None:
         self.turns = turns
-        self._by_job = {turn.wish.job: turn for turn in turns}
+        self._place = {turn.wish.job: place for place, turn in enumerate(turns)}
         self._lost: set[str] = set()
-        self.first = next((turn.candidate.arrival for turn in self), (0.0, ""))
+        self._missed: list[int] = []  # places in the order that were passed before they were lost
+        self.first = next((turn.candidate.arrival for turn in turns if turn.sizing or not turn.runs), (0.0, ""))
+        self._at = -1
         self.sizes = bool(turns) and turns[0].sizing
 
     def __iter__(self) -> Iterator[Turn]:
-        return (turn for turn in self.turns if turn.sizing or not turn.runs or turn.wish.job in self._lost)
+        """Who loses its place when others that rank lower have had their turns has the next."""
+        for place, turn in enumerate(self.turns):
+            self._at = place
+            if self._missed:
+                yield from self._passed()
+            if turn.sizing or not turn.runs or turn.wish.job in self._lost:
+                yield turn
+        self._at = len(self.turns)
+        yield from self._passed()
+
+    def _passed(self) -> Iterator[Turn]:
+        while self._missed:
+            yield self.turns[heapq.heappop(self._missed)]
 
     def turn(self, one: port.Candidate) -> Turn:
-        return self._by_job[one.gang.job]
+        return self.turns[self._place[one.gang.job]]
 
     def level(self, one: port.Candidate) -> float:
-        return self._by_job[one.gang.job].wish.level
+        return self.turn(one).wish.level
 
     def back(self, turn: Turn) -> None:
+        """Its place was taken in this plan: it has a turn after all."""
+        place = self._place[turn.wish.job]
         self._lost.add(turn.wish.job)
+        if place < self._at and not turn.sizing:
+            heapq.heappush(self._missed, place)
 
 
 class Deferred(list[Turn]):

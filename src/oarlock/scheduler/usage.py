@@ -234,6 +234,11 @@ class Usage:
         """The one that it would exceed."""
         return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
 
+    def kept_until(self, gang: plans.Gang, over: Over) -> float | None:
+        """When the last of those who came first takes what is kept of that bound; None where nobody knows, or waits."""
+        known = (shadow.at for shadow in self.bound(gang, over).shadows if shadow.at is not None)
+        return max(known, default=None)
+
     def could_fit(self, gang: plans.Gang, amount: Amount) -> bool:
         """Whether all its bounds would hold, were it alone."""
         return all(

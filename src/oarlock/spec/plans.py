@@ -81,7 +81,8 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def wanted(self) -> Size:
-        return tuple(ask.count for ask in self.asks)
+        asks = self.asks
+        return (asks[0].count,) if len(asks) == 1 else tuple(ask.count for ask in asks)
 
     @property
     def largest(self) -> Size:
