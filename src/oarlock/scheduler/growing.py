@@ -30,7 +30,7 @@ def into_idle(draft: drafts.Draft) -> None:
     ]
     for _, _, running in sorted(owned)[:TRIED]:
         claims = _largest(draft, running, running.gang.largest)
-        if claims is not None and pays(draft, running, claims):
+        if claims is not None and _pays(draft, running, claims):
             draft.resize(running, claims, f"from {_text(draft, running)}: devices are idle")
 
 
@@ -71,16 +71,16 @@ def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
     )
 
 
-def pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
+def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
     """Whether it is over sooner; where nobody knows when, it is taken to be worth it."""
     if running.expected_end is None:
         return True
     left_s = max(0.0, running.expected_end - draft.now)
-    faster = _speed(running, claims) / max(_speed(running, running.holdings), 1e-9)
+    faster = speed(running, claims) / max(speed(running, running.holdings), 1e-9)
     return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
 
 
-def _speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
+def speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
     """In any unit. Of a job without a curve it is reckoned to grow as its tasks do."""
     claims = list(claims)
     devices = sum(claim.amount.gpus for claim in claims)

@@ -3,8 +3,8 @@
 What others have left may suit a gang better than what it found when it started: fewer nodes, so that less of its
 exchange goes over the network; or a type of GPU that it names before the one that it has. A move is a restart from the
 checkpoint: one that is not known to save any is left where it is. A gang is moved only after it has run
-`victims.SETTLED` times as long as a restart takes, and only if it is over sooner for it, as far as anybody can tell.
-(Gandiva, OSDI '18, migrates when a job has departed.)
+`victims.SETTLED` times as long as a restart takes, and only if it is over sooner for it: by its speed curve, or else by
+a gain of `ASSUMED`. (Gandiva, OSDI '18, migrates when a job has departed.)
 
 Moves that make room for others are part of what is cleared for them (`victims.movable`).
 """
@@ -15,6 +15,9 @@ from oarlock.scheduler import drafts, growing, placement, victims
 from oarlock.spec import holdings, jobfile, plans
 
 Claims = tuple[holdings.Holding, ...]
+
+ASSUMED = 1.1
+"""How much faster a gang is taken to be in a better place of which its curve tells nothing."""
 
 TRIED = 64
 """Gangs for which a plan looks for a better place: the largest first."""
@@ -40,7 +43,7 @@ def to_better_places(draft: drafts.Draft) -> None:
     settled.sort(key=lambda job: (-draft.known.held(job).weight, job.gang.job))
     for job in settled[:TRIED]:
         claims = _elsewhere(draft, job)
-        if claims is not None and growing.pays(draft, job, claims):
+        if claims is not None and _pays(draft, job, claims):
             draft.move(job, claims, _reason(draft, job, claims))
 
 
@@ -68,6 +71,16 @@ def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, i
         worst = max((worst, *(named.index(kind) for kind in kinds if kind in named)))
     packs = gang.placement is jobfile.Placement.PACK
     return len({claim.node for claim in claims}) if packs else 1, worst
+
+
+def _pays(draft: drafts.Draft, job: plans.Running, claims: Claims) -> bool:
+    """Whether it is over sooner, the restart included; where nobody knows when, it is taken to be worth it."""
+    if job.expected_end is None:
+        return True
+    left_s = max(0.0, job.expected_end - draft.now)
+    known = job.gang.curve is not None and len({claim.node for claim in claims}) < len(draft.known.held(job).nodes)
+    faster = growing.speed(job, claims) / max(growing.speed(job, job.holdings), 1e-9) if known else ASSUMED
+    return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
 
 
 def _reason(draft: drafts.Draft, job: plans.Running, claims: Claims) -> str:
