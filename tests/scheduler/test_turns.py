@@ -50,6 +50,24 @@ def test_everybody_has_its_turn_and_has_it_again(seed: int) -> None:
         assert max(gaps) <= longest, (job, max(gaps), life.world.waiting.get(job))
 
 
+def test_a_plan_says_that_time_alone_may_change_it() -> None:
+    """For a gang that might stand better once it has run for long enough, and for two that share a device."""
+    cluster = scenario.Cluster()
+    for line in (
+        "rules policy=gandiva min_runtime=0 restart=10",
+        "node a gpus=2",
+        "node b gpus=2",
+        "running wide tasks=2 gpus=1 on=a,b started=0 checkpoint=0",
+        "round now=99",
+    ):
+        cluster.do(line)
+    assert cluster.planned.restless
+    cluster.do("finish wide")
+    cluster.do("running good tasks=2 gpus=1 on=a*2 started=0 checkpoint=0")
+    cluster.do("round now=99")
+    assert not cluster.planned.restless
+
+
 @pytest.mark.parametrize(("gangs", "places"), [(3, 2), (7, 4), (9, 2)])
 def test_equals_get_the_same_time(gangs: int, places: int) -> None:
     cluster = scenario.Cluster()
