@@ -22,7 +22,7 @@ SHARES = "{grace: 1s, roles: {worker: {gpus: 1, gpu_memory: 8Gi}}}"
 
 class Yard:
     """One device. `beside_s`: of a step while the other one trains, too; alone it takes 0.1 s. `silent_s`: from the
-    start of a job's processes to its first step.
+    start of a job's processes to its first step, of the first job and of the second.
     """
 
     def __init__(self, beside_s: float = 0.1, devices: int = 1, silent_s: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class Yard:
             report=self.plant.server.report,
         )
         self.beside_s = beside_s
-        self.silent_s = silent_s
+        self.silent_s = [silent_s, silent_s]
         self.jobs: list[str] = []
         self.steps: dict[str, int] = {}
         self.told: list[str] = []  # who trained, second by second: `one two`
@@ -61,7 +61,8 @@ class Yard:
         job = await self.plant.job(job_id)
         if job.phase is not Phase.PROCESSING or job.live is None or job.live.stop is not None:
             return False
-        return job.live.processing_at is not None and job.live.processing_at + self.silent_s <= self.plant.now
+        silent_s = self.silent_s[self.jobs.index(job_id) % 2]
+        return job.live.processing_at is not None and job.live.processing_at + silent_s <= self.plant.now
 
     async def _reports(self, job_id: str, step_s: float) -> None:
         live = (await self.plant.job(job_id)).live
@@ -118,7 +119,8 @@ async def test_where_both_fit_nobody_is_stopped() -> None:
 
 
 async def test_they_share_the_device_as_long_as_that_pays() -> None:
-    yard = Yard(beside_s=0.12, silent_s=10)
+    yard = Yard(beside_s=0.12)
+    yard.silent_s = [0, 20]  # for so long the first one has the device to itself, each time
     one, two = await yard.submit(SHARES), await yard.submit(SHARES)
     both = f"{one} {two}"
     told = await yard.run_for(200)
