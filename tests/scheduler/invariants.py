@@ -104,7 +104,7 @@ def within_nodes(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
     """No node to which anything comes gives more than it has, no device and no port twice. (One that came back smaller
-    than it was may hold too much already: nothing comes there.)
+    than it was may hold too much already: nothing comes there. A device that it has no more is nobody's.)
     """
     there = {claim.node for claim in come}
     machines = {node.name: node for node in of if node.name in there}
@@ -113,7 +113,8 @@ def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
     ports: Counter[tuple[str, int]] = Counter()
     for claim in (*held, *come):
         if claim.node in machines:
-            amounts[claim.node] = amounts.get(claim.node, holdings.Resources()) + claim.amount
+            there_still = still_there(claim, machines[claim.node])
+            amounts[claim.node] = amounts.get(claim.node, holdings.Resources()) + there_still
             for device in claim.devices:
                 shares[claim.node, device] += claim.amount.gpu_milli or 1000
             ports.update((claim.node, port) for port in claim.ports)
@@ -121,6 +122,15 @@ def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
         assert amount.fits(machines[name].capacity), (name, amount, machines[name].capacity)
     assert all(share <= 1000 for share in shares.values()), shares
     assert all(count == 1 for count in ports.values()), ports
+
+
+def still_there(claim: holdings.Holding, node: nodes.Node) -> holdings.Resources:
+    """What it holds, less devices that the node has lost."""
+    lost = set(claim.devices) - {device.index for device in node.devices}
+    if not lost:
+        return claim.amount
+    gpus = max(0, claim.amount.gpus - len(lost))
+    return msgspec.structs.replace(claim.amount, gpus=gpus, gpu_milli=0)
 
 
 def within_limits(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
@@ -139,12 +149,12 @@ def within_limits(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
     ]
     goes_on = [(gangs[change.job].pool, total(change.to)) for change in (*plan.resizes, *plan.moves)]
     declared = {pool.name: pool for pool in snapshot.pools}
-    for held, come in ((now, starts), ([*later, *goes_on], starts)):
+    for held, come in ((now, starts), ([*later, *goes_on], [*starts, *grows])):
         for pool in snapshot.pools:
             for resource, limit in pool.limit.items():
-                more = [amount for leaf, amount in (*come, *grows) if pool.name in line(leaf, declared)]
+                more = [amount for leaf, amount in come if pool.name in line(leaf, declared)]
                 if any(pools.amounts(amount)[resource] for amount in more):
-                    used = [amount for leaf, amount in (*held, *come) if pool.name in line(leaf, declared)]
+                    used = [amount for leaf, amount in (*held, *starts) if pool.name in line(leaf, declared)]
                     together = sum(pools.amounts(amount)[resource] for amount in used)
                     assert together <= limit + 1e-6, (pool.name, resource, together, limit)
 

@@ -83,13 +83,13 @@ def test_what_makes_it_fast_changes_nothing(dice: random.Random, steps: int) -> 
 def test_the_same_in_lives_in_which_much_happens() -> None:
     """Enough is stopped, resized and moved for the property to see something."""
     seen = dict.fromkeys(DECIDED[:4], 0)
-    for seed in range(40):
+    for seed in range(60):
         life = Twins(random.Random(seed))
         for _ in range(40):
             plan = life.step()
             for part in seen:
                 seen[part] += len(getattr(plan, part))
-    assert min(seen.values()) > 3, seen
+    assert min(seen.values()) > 2, seen
 
 
 # Whom to stop

@@ -144,7 +144,7 @@ def _cleared(draft: drafts.Draft, turn: ordering.Turn, running: plans.Running) -
 def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usages.Over | None:
     """The limit or reservation that it would exceed at `size`, or what is kept for somebody else."""
     gang, held = running.gang, draft.known.held(running).amount
-    return draft.usage.over_borrowing(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
+    return draft.usage.over_growing(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
 
 
 def _text(draft: drafts.Draft, running: plans.Running) -> str:

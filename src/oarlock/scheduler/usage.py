@@ -200,6 +200,13 @@ class Usage:
             return over
         return self._over_static(gang.pool, amount, freed or {})
 
+    def over_growing(self, gang: plans.Gang, amount: Amount, freed: Mapping[Key, Amount]) -> Over | None:
+        """The first bound that it would exceed, if it may have what lies idle: but nothing that others have reserved
+        statically, though what it is entitled to is borrowed.
+        """
+        over = self.over(gang, amount, freed)
+        return over if over is not None and over.forbids else self._over_static(gang.pool, amount, freed)
+
     def fits_now(self, gang: plans.Gang, amount: Amount) -> bool:
         """Whether limits and reservations hold with it at this instant."""
         return not any(
