@@ -205,6 +205,12 @@ def test_each_host_has_one_guest_and_who_waits_longest_chooses_first() -> None:
     assert paired(*crowd, candidates.running(small("host"), NOW - 300)) == {"early": "host"}
 
 
+def test_in_one_plan_the_first_few_are_paired() -> None:
+    hosts = [candidates.running(small(f"host-{number}"), NOW - 300) for number in range(40)]
+    guests = [candidates.waiting(replace(small(f"guest-{number}"), submitted_at=float(number))) for number in range(40)]
+    assert sorted(paired(*hosts, *guests)) == sorted(f"guest-{number}" for number in range(32))
+
+
 def test_a_pair_that_did_not_pay_is_undone_and_not_tried_again() -> None:
     first, other = small("first", other=2.0), replace(small("other", first=2.0), submitted_at=5.0)
     assert undone(on_a_half(first), on_a_half(other)) == ["other"], "the one that came later"

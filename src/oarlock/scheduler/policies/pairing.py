@@ -12,6 +12,7 @@ another one it has half of that; and it is tried with few others, since every tr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from oarlock.scheduler.policies import port
@@ -19,6 +20,9 @@ from oarlock.spec import curves, holdings, plans
 
 JUDGED = 3
 """Looks at each of the two, before their worth counts."""
+
+GUESTS = 32
+"""Of those that wait the first so many that might share: who is paired is restarted, and a plan is to be quick."""
 
 TRIED = 3
 """A gang that was tried with so many others is paired only with those that it is known to suit."""
@@ -42,18 +46,40 @@ def pairs(waiting: Sequence[port.Candidate], running: Sequence[port.Candidate], 
         if (worth := _worth(host.gang, guest.gang)) is not None and worth < pays
     }
     taken = {one.gang.job for pair in together for one in pair}
-    able = [one for one in running if one.gang.job not in taken and _may_share(one.gang)]
-    hosts: dict[str, str] = {}
-    for guest in (one for one in waiting if _may_share(one.gang)):
-        best = min(
-            (one for one in able if _suits(guest.gang, one.gang, pays)),
-            key=lambda one: _preference(guest.gang, one),
-            default=None,
-        )
+    hosts = _Hosts([one for one in running if one.gang.job not in taken and _may_share(one.gang)], pays)
+    guests = islice((one.gang for one in waiting if _may_share(one.gang)), GUESTS)
+    found = {guest.job: host for guest in guests if (host := hosts.best(guest)) is not None}
+    return Pairs(found, undone)
+
+
+class _Hosts:
+    """Those that have room for one more. Thousands may wait for thousands: so nobody is compared with all of them."""
+
+    def __init__(self, able: Sequence[port.Candidate], pays: float) -> None:
+        self._pays = pays
+        self._able = {one.gang.job: one.gang for one in able}
+        self._halves = {one.gang.job for one in able if shared(one) is not None}
+        ones = sorted(able, key=lambda one: (shared(one) is None, _since(one), one.gang.job))
+        self._untried = {one.gang.job: one.gang for one in ones if not _tried_enough(one.gang)}
+
+    def best(self, guest: plans.Gang) -> str | None:
+        """Who has a shared device to itself comes first, then the best pair that is known; else who has run longest. It
+        is taken by this guest.
+        """
+        known = {
+            mate: worth
+            for mate in _mates(guest)
+            if mate in self._able and (worth := _worth(guest, self._able[mate])) is not None
+        }
+        paying = [(mate not in self._halves, -worth, mate) for mate, worth in known.items() if worth >= self._pays]
+        if not _tried_enough(guest):
+            new = next((job for job in self._untried if job not in known), None)
+            paying += [(new not in self._halves, 0.0, new)] if new is not None else []
+        best = min(paying)[2] if paying else None
         if best is not None:
-            able.remove(best)
-            hosts[guest.gang.job] = best.gang.job
-    return Pairs(hosts, undone)
+            del self._able[best]
+            self._untried.pop(best, None)
+        return best
 
 
 def _together(running: Iterable[port.Candidate]) -> list[tuple[port.Candidate, port.Candidate]]:
@@ -81,17 +107,17 @@ def _may_share(gang: plans.Gang) -> bool:
     return alone and ask.gpu_memory_bytes > 0 and gang.preemptible and bool(_alone(gang))
 
 
-def _suits(guest: plans.Gang, host: plans.Gang, pays: float) -> bool:
-    worth = _worth(guest, host)
-    if worth is not None:
-        return worth >= pays
-    return all(len({sample.beside for sample in _samples(one)} - {""}) < TRIED for one in (guest, host))
+def _mates(gang: plans.Gang) -> set[str]:
+    """With whom it was tried."""
+    return {sample.beside for sample in _samples(gang)} - {""}
 
 
-def _preference(guest: plans.Gang, host: port.Candidate) -> tuple[bool, float, float, str]:
-    """Who has a shared device to itself comes first, then the best pair that is known; else whoever has run longest."""
-    since = 0.0 if host.running is None else host.running.started_at
-    return shared(host) is None, -(_worth(guest, host.gang) or 0.0), since, host.gang.job
+def _tried_enough(gang: plans.Gang) -> bool:
+    return len(_mates(gang)) >= TRIED
+
+
+def _since(one: port.Candidate) -> float:
+    return 0.0 if one.running is None else one.running.started_at
 
 
 def _worth(one: plans.Gang, other: plans.Gang) -> float | None:
