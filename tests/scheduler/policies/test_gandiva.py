@@ -198,6 +198,10 @@ def test_the_best_that_is_known_comes_before_the_unknown_and_who_is_alone_on_a_h
     assert paired(guest, new, fair, good) == {"guest": "good"}
     assert paired(guest, new, fair) == {"guest": "fair"}
     assert paired(guest, new, fair, good, on_a_half(small("alone"))) == {"guest": "alone"}
+    fair = on_a_half(small("fair", guest=1.2))
+    assert paired(guest, new, fair, good, on_a_half(small("alone"), device=1)) == {"guest": "fair"}
+    later = candidates.running(small("a-later"), NOW - 300)
+    assert paired(candidates.waiting(small("guest")), later, new) == {"guest": "new"}, "the one that has run longest"
 
 
 def test_each_host_has_one_guest_and_who_waits_longest_chooses_first() -> None:
