@@ -8,11 +8,12 @@ import struct
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli import typed
 from tests.client import live
 
-from oarlock.cli import endings, main, metrics, progress, show, tables, terminal
+from oarlock.cli import endings, main, metrics, progress, ps, show, tables, terminal
 from oarlock.client import answers, verbs
 from oarlock.spec import attempts, errors, intents, jobfile, jobs, phases, refusals, roles
 
@@ -228,6 +229,16 @@ def test_ps_in_80_columns(server: live.LiveServer) -> None:
     whole = typed.run("ps").stdout
     assert "6 are held by others" * 1 in whole, "nothing is cut for a pipe"
     assert "\x1b" not in whole
+
+
+def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> None:
+    grown = attempts.Attempt(
+        number=1, started_at=1.0, tasks=tuple(attempts.Task(role=roles.RoleName.WORKER, index=i) for i in range(5))
+    )
+    over = msgspec.structs.replace(grown, ended_at=2.0)
+    assert ps.tasks(job()) == "2 w"
+    assert ps.tasks(job(attempts=(grown,))) == "5 w"
+    assert ps.tasks(job(attempts=(over,))) == "2 w", "it waits again, with what it asks for"
 
 
 def test_ps_for_programs(type_: Typed, server: live.LiveServer) -> None:

@@ -140,6 +140,23 @@ def test_pictures_and_one_page(workload: Path, tmp_path: Path, capsys: pytest.Ca
     assert "<td>completion, mean</td>" in page
 
 
+def test_a_directory_that_cannot_be_written_is_refused_before_anything_runs(
+    workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    code, _, err = told(capsys, str(workload), "--out", str(workload))
+    assert (code, "Name another --out." in err, "Simulating" in err) == (1, True, False)
+
+
+def test_of_jobs_that_never_came_to_an_end_nothing_is_told(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mean of 0 s would be the best of all."""
+    _, out, _ = told(capsys, str(workload), "--nodes", "1x0", "--until", "1h", "--policy", "las", "--policy", "las")
+    lines = {line[:30].strip(): line[30:].split() for line in out.splitlines()}
+    assert lines[""] == ["las"], "the same policy twice is one"
+    about = ("completion, mean", "completion, p99", "queued, mean", "queued over 15 minutes", "slower than with 1/N")
+    assert [lines[one] for one in about] == [["-"]] * len(about)
+
+
 def test_the_same_seed_gives_the_same_files(workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     for place in ("one", "two"):

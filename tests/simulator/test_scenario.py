@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 import statistics
 from pathlib import Path
 
 import pytest
 
+from oarlock import configuration
 from oarlock.simulator import chances, cluster, groups, physics, recorded, scenario, work
-from oarlock.spec import errors, jobfile
+from oarlock.spec import errors, jobfile, plans
+
+ROOT = Path(__file__).parents[2]
 
 FULL = """
 name: everything
@@ -271,3 +275,12 @@ def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
         found = case(text, tmp_path, name)
         assert len(found.workload.arrivals) == 310
     assert found.workload.arrivals[-1].at < 8 * 3600
+    configuration.check_policies(case(text, tmp_path, "las").settings.rules)
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/simulate.py"], ids=lambda path: path.name
+)
+def test_what_a_page_sets_of_a_policy_is_a_parameter_of_it(page: Path) -> None:
+    for policy, parameter in re.findall(r"--set ([a-z]+)\.([a-z0-9_]+)=", page.read_text()):
+        configuration.check_policies(plans.Rules(policies={policy: {parameter: 1.0}}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import TYPE_CHECKING
 
@@ -114,18 +115,26 @@ def row(job: jobs.Job, now: float) -> list[str]:
     """One job's cells."""
     from oarlock.cli import progress
 
-    tasks = " ".join(f"{role.count} {SHORT.get(name, name)}" for name, role in job.spec.roles.items())
     return [
         job.name,
         str(job.phase),
         intent(job),
-        tasks,
+        tasks(job),
         job.pool,
         age(now - job.created_at),
         age((job.ended_at or now) - job.started_at) if job.started_at is not None else "",
         "" if job.terminal and job.phase != "FAILED" else progress.short(job),
         reason(job),
     ]
+
+
+def tasks(job: jobs.Job) -> str:
+    """What it has, while it has any: of an elastic gang more or fewer than were asked for."""
+    counts = {name: role.count for name, role in job.spec.roles.items()}
+    if job.live is not None:
+        held = collections.Counter(task.role for task in job.live.tasks)
+        counts = {name: held[name] for name in counts}
+    return " ".join(f"{count} {SHORT.get(name, name)}" for name, count in counts.items())
 
 
 def intent(job: jobs.Job) -> str:

@@ -74,9 +74,11 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
     found = _told(scenario.load(workload), said)
     if out is not None:
         pictures.check()
+        _make(out)
+    once = tuple(dict.fromkeys(policies))
     watch = Watch(sys.stderr)
     try:
-        results = list(running.results(found, workload.parent, _over(said), policies, watch.begin))
+        results = list(running.results(found, workload.parent, _over(said), once, watch.begin))
     finally:
         watch.end()
     if out is not None:
@@ -137,7 +139,7 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             parameter = ""
         if not policy or not parameter:
-            raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.first_s=57600.")
+            raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.band1_s=57600.")
     return found
 
 
@@ -150,7 +152,7 @@ def _show(results: Sequence[outcome.Result]) -> None:
 
 
 def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
-    """The page, the pictures and the data, in a directory that is made."""
+    """The page, the pictures and the data."""
     import msgspec
 
     from oarlock.simulator import page, pictures, rows
@@ -168,12 +170,23 @@ def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
     for found in outcomes:
         files[f"outcome-{_file_name(found.run)}.json"] = msgspec.json.encode(found)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (out / name).write_bytes(content)
     except OSError as error:
-        raise errors.Unavailable(f"{error.filename}: {error.strerror}", hint="Name another --out.") from error
+        raise _unwritable(error) from error
     terminal.say(f"Wrote {out / 'index.html'}.")
+
+
+def _make(out: Path) -> None:
+    """The directory, before hours are spent on what is to lie in it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> errors.Unavailable:
+    return errors.Unavailable(f"{error.filename}: {error.strerror}", hint="Name another --out.")
 
 
 def _file_name(title: str) -> str:

@@ -11,6 +11,9 @@ from oarlock.spec import quantities
 
 Line = tuple[str, Callable[[summary.Summary], str]]
 
+NOTHING = "-"
+"""Instead of a number of jobs that there are none of: 0 would be the best there is."""
+
 
 def _time(value_s: float) -> str:
     return f"{value_s:,.0f} s"
@@ -28,27 +31,35 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def _completed(show: Callable[[summary.Summary], str]) -> Callable[[summary.Summary], str]:
+    return lambda one: show(one) if one.completed else NOTHING
+
+
+def _started(show: Callable[[summary.Summary], str]) -> Callable[[summary.Summary], str]:
+    return lambda one: show(one) if one.started else NOTHING
+
+
 LINES: tuple[Line, ...] = (
     ("jobs", lambda one: f"{one.jobs:,}"),
     ("completed", lambda one: f"{one.completed:,}"),
     ("failed", lambda one: _count(one.failed)),
     ("unfinished", lambda one: _count(one.unfinished)),
-    ("completion, mean", lambda one: _time(one.completion_mean_s)),
-    ("completion, median", lambda one: _time(one.completion_median_s)),
-    ("completion, p99", lambda one: _time(one.completion_p99_s)),
+    ("completion, mean", _completed(lambda one: _time(one.completion_mean_s))),
+    ("completion, median", _completed(lambda one: _time(one.completion_median_s))),
+    ("completion, p99", _completed(lambda one: _time(one.completion_p99_s))),
     ("makespan", lambda one: _long(one.makespan_s)),
     ("devices held", lambda one: _share(one.held_share)),
     ("devices doing useful work", lambda one: _share(one.useful_share)),
     ("device-hours lost", lambda one: f"{one.lost_device_h:,.1f}" if one.lost_device_h else ""),
     ("restarts", lambda one: f"{one.restarts:,}"),
     ("restarts per job", lambda one: f"{one.restarts_per_job:.2f}"),
-    ("queued, mean", lambda one: _time(one.queued_mean_s)),
-    ("queued, p99", lambda one: _time(one.queued_p99_s)),
-    ("queued over 15 minutes", lambda one: _share(one.queued_long_share)),
+    ("queued, mean", _started(lambda one: _time(one.queued_mean_s))),
+    ("queued, p99", _started(lambda one: _time(one.queued_p99_s))),
+    ("queued over 15 minutes", _started(lambda one: _share(one.queued_long_share))),
     ("waited in all, mean", lambda one: _time(one.waited_mean_s)),
-    ("slowdown against 1/N, median", lambda one: f"{one.slowdown_median:.2f}"),
-    ("slower than with 1/N", lambda one: _share(one.slower_share)),
-    ("Jain's index of slowdowns", lambda one: f"{one.jain:.3f}"),
+    ("slowdown against 1/N, median", _completed(lambda one: f"{one.slowdown_median:.2f}")),
+    ("slower than with 1/N", _completed(lambda one: _share(one.slower_share))),
+    ("Jain's index of slowdowns", _completed(lambda one: f"{one.jain:.3f}")),
     ("nodes lost", lambda one: _count(one.faults.get("nodes_lost", 0))),
     ("processes failed", lambda one: _count(one.faults.get("processes_failed", 0))),
     ("tasks not made", lambda one: _count(one.faults.get("launches_failed", 0))),

@@ -15,11 +15,13 @@ LONG_S = 15 * 60.0
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the jobs that completed, where it speaks of completion; `queued` is from arrival to the first start, of all
-    that started. `slowdown` is the time to completion against the time with an equal part of the cluster (`fairness`).
+    that started. Where no job did so, these numbers are 0. `slowdown` is the time to completion against the time with
+    an equal part of the cluster (`fairness`).
     """
 
     run: str
     jobs: int
+    started: int
     completed: int
     failed: int
     unfinished: int
@@ -69,6 +71,7 @@ def of(found: outcome.Outcome) -> Summary:
     return Summary(
         run=found.run,
         jobs=len(stories),
+        started=len(queued),
         completed=len(done),
         failed=sum(story.phase == phases.Phase.FAILED for story in stories),
         unfinished=sum(story.ended is None for story in stories),
