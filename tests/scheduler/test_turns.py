@@ -68,6 +68,30 @@ def test_a_plan_says_that_time_alone_may_change_it() -> None:
     assert not cluster.planned.restless
 
 
+def test_who_starts_beside_another_one_is_told_so() -> None:
+    cluster = scenario.Cluster()
+    for line in (
+        "rules policy=gandiva min_runtime=0",
+        "node a gpus=1 gpu_memory=80Gi",
+        "running one gpus=1 gpu_memory=30Gi on=a started=-100",
+        "job two gpus=1 gpu_memory=30Gi at=0",
+        "measured one alone=0.1",
+        "measured two alone=0.1",
+        "round now=0",
+        "carry now=0",
+        "gone one now=1",
+        "round now=1",
+        "carry now=1",
+        "finish two",
+        "job three gpus=1 gpu_memory=30Gi at=2",
+        "measured three alone=0.1",
+        "plan now=5",
+    ):
+        cluster.do(line)
+    (launch,) = cluster.planned.launches
+    assert launch.reason == "it shares a GPU with one; number 1 of 1 that wait for their turns, since 3 s"
+
+
 @pytest.mark.parametrize(("gangs", "places"), [(3, 2), (7, 4), (9, 2)])
 def test_equals_get_the_same_time(gangs: int, places: int) -> None:
     cluster = scenario.Cluster()

@@ -292,9 +292,9 @@ class Granting:
     def _share(self, turn: ordering.Turn, claims: Claims, ahead: int) -> None:
         """Beside another one on its device: at once, where that is there already and has room."""
         gang, amount = turn.candidate.gang, profiles.of_claims(claims)
-        waits = turn.candidate.running is None
+        waits, host = turn.candidate.running is None, self.draft.running.get(turn.wish.beside)
         if waits and self.draft.room.holds(claims) and self.usage.fits_now(gang, amount):
-            self._launch(turn, claims)
+            self._launch(turn, claims, f"it shares a GPU with {host.name}" if host is not None else "it shares a GPU")
         else:
             self._promise(turn, claims, ahead, cleared=True)
 

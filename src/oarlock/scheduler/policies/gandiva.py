@@ -41,12 +41,11 @@ PARAMETERS: Mapping[str, float] = {
 OVERDUE = 2.0
 """Who has run for so many slices yields to anybody: those that should go first did not help."""
 
-_YIELDS = 1.0
-_NOTHING = holdings.Resources()
-
-
 DOUBLED = 10
 """Times that a slice is doubled at most."""
+
+_YIELDS = 1.0
+_NOTHING = holdings.Resources()
 
 
 class Turn(NamedTuple):
