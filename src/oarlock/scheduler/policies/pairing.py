@@ -1,4 +1,4 @@
-"""Who shares a device with whom, going by what was measured (Gandiva, OSDI '18, 3.3: packing).
+"""Who shares a device with whom, going by what was measured (Gandiva, OSDI '18, section 4: packing).
 
 Two gangs that each ask for one whole device may get on faster on one together than by taking turns: where neither keeps
 it busy. Nobody can tell before: so it is tried, and undone where it does not pay. What a gang does beside another one
