@@ -47,6 +47,9 @@ CLEARANCES = 16
 LOOKS = 32
 """Gangs of which it is asked whether such a search is worth it."""
 
+FEW = (32, 128)
+"""Of many candidates so many are searched first, where they might do: those that rank lowest."""
+
 HEADS = 4
 """Gangs for which a place is kept, each of another kind of device."""
 
@@ -249,7 +252,7 @@ class Granting:
         """
         if turn.sizing and not self.draft.snapshot.reallocate:
             return turn.wish.size
-        return turn.candidate.gang.smallest
+        return turn.profile.smallest
 
     def _hold_off(self, turn: ordering.Turn, over: usages.Over, ahead: int) -> None:
         """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
@@ -438,6 +441,10 @@ class Granting:
         if preempting.may_do(need, together, room):
             if preempting.may_do(need, shrinkable, room):
                 yield shrinkable
+            for count in FEW:
+                if count < len(together) and preempting.may_do(need, together[:count], room):
+                    yield together[:count]
+                    break
             yield together
 
     # Words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import StrEnum
 
 import msgspec
@@ -49,6 +50,12 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         )
 
 
+@functools.lru_cache(maxsize=4096)
+def _single(count: int) -> Size:
+    """The same object each time: most gangs have one role, and a plan asks ten thousand of them for their size."""
+    return (count,)
+
+
 class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a job asks for, and what is known of it: admitted as one, or not at all."""
 
@@ -77,12 +84,11 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def smallest(self) -> Size:
-        return tuple(ask.min for ask in self.asks)
+        return _single(self.asks[0].min) if len(self.asks) == 1 else tuple(ask.min for ask in self.asks)
 
     @property
     def wanted(self) -> Size:
-        asks = self.asks
-        return (asks[0].count,) if len(asks) == 1 else tuple(ask.count for ask in asks)
+        return _single(self.asks[0].count) if len(self.asks) == 1 else tuple(ask.count for ask in self.asks)
 
     @property
     def largest(self) -> Size:

@@ -8,12 +8,13 @@ in over several nodes is moved to fewer once that pays (`moving`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from oarlock.scheduler.policies import port
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """`before` sorts within the band; equals have the same."""
 
     band: int
@@ -25,16 +26,16 @@ class Placed(NamedTuple):
 def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port.Wish]:
     """Band by band, each gang at the size that was asked for."""
     ranked = sorted(placed, key=_order)
-    place = {key: number for number, key in enumerate(dict.fromkeys((one[0], one[1]) for one in ranked))}
+    place = {key: number for number, key in enumerate(dict.fromkeys((one.band, one.before) for one in ranked))}
     return [
         port.Wish(
-            job=one.gang.job,
-            size=one.asked,
-            level=band + _within(one, place[band, before] / len(place), now, patience_s),
-            reason=reason,
+            job=one.candidate.gang.job,
+            size=one.candidate.asked,
+            level=one.band + _within(one.candidate, place[one.band, one.before] / len(place), now, patience_s),
+            reason=one.reason,
             moves=True,
         )
-        for band, before, one, reason in ranked
+        for one in ranked
     ]
 
 
