@@ -108,6 +108,24 @@ async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) ->
     assert (await ask(rig, f"{other.id}/why", "bob"))["forecast"]["start"] is None, "of `next` nothing is known"
 
 
+async def test_who_outlasts_earlier_jobs_is_compared_with_those_that_took_longer_still(rig: rigs.Rig) -> None:
+    for took_s in (300, 300, 600):
+        job = await fill(rig, "train", 2)
+        rig.clock.now += took_s
+        await finish(rig, job)
+    await fill(rig, "train", 2)
+    await rig.submit(name="next", roles={"worker": {"gpus": 2}})
+    rig.clock.now += 60
+    assert (await ask(rig, "next/why"))["lines"][2].startswith("It should start in about 4 min.")
+    rig.clock.now += 360
+    await rig.submit(name="other")  # a line in the log: it is foretold anew
+    assert (await ask(rig, "next/why"))["lines"][2].startswith("It should start in about 3 min.")
+    rig.clock.now += 600
+    await rig.submit(name="third")
+    late = (await ask(rig, "next/why"))["lines"][2]
+    assert late.startswith("When is unknown: nothing tells when train will end."), "not in a second, for hours"
+
+
 async def test_another_s_jobs_of_the_name_tell_nothing(rig: rigs.Rig) -> None:
     job = await fill(rig, "train", 2)
     rig.clock.now += 600

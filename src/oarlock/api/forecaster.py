@@ -5,7 +5,8 @@ ask `why` at one moment cost as much as one. It is made in a thread, and kept fo
 the event log. At ten thousand nodes a single plan takes longer than all of that: there nobody is kept waiting for it.
 
 Where nobody has said how long a job lasts, by its progress or otherwise, earlier jobs of the same name and owner that
-completed are asked: the median of what the last few took.
+completed are asked: the median of what the last few took. Of one that has run for longer than some of them, only those
+that took longer still tell anything; of one that has outlasted them all, nobody knows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -59,7 +60,7 @@ class Forecaster:
         self._monotonic = monotonic
         self._told: Told | None = None
         self._making: asyncio.Task[Told] | None = None
-        self._history: dict[tuple[str, str], tuple[float, float | None]] = {}
+        self._history: dict[tuple[str, str], tuple[float, tuple[float, ...]]] = {}
 
     async def of(
         self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job
@@ -83,11 +84,11 @@ class Forecaster:
 
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """The forecast of a job that nobody has submitted yet."""
-        look = await access.shared(lambda view: self._look(view, rules))
+        look = await access.shared(lambda view: self._look(view, rules, now))
         gang = gangs.gang(job)
         if gang.lasts_s is None:
-            lasts_s = await access.shared(lambda view: self._lasts_s(view, job.owner, job.name))
-            gang = msgspec.structs.replace(gang, lasts_s=lasts_s)
+            took = await access.shared(lambda view: _took(view, job.owner, job.name))
+            gang = msgspec.structs.replace(gang, lasts_s=_median(took))
         forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
@@ -108,7 +109,7 @@ class Forecaster:
         return await access.shared(lambda view: view.last_seq()) == told.look.seq
 
     async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
-        look = await access.shared(lambda view: self._look(view, rules))
+        look = await access.shared(lambda view: self._look(view, rules, now))
         spent = self._spent()
         found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, spent, look.bounded)
         self._told = Told(look, now, self._monotonic(), spent(), found)
@@ -131,7 +132,7 @@ class Forecaster:
 
     # The snapshot
 
-    def _look(self, view: stores.View, rules: plans.Rules) -> Look:
+    def _look(self, view: stores.View, rules: plans.Rules, now: float) -> Look:
         held: dict[str, list[holdings.Holding]] = {}
         for holding in view.holdings():
             held.setdefault(holding.job, []).append(holding)
@@ -142,20 +143,20 @@ class Forecaster:
                 nodes=tuple(view.nodes()),
                 pools=tuple(view.pools()),
                 waiting=tuple(self._waiting(job) for job in active if waits(job)),
-                running=tuple(self._running(job, held[job.id]) for job in active if job.id in held),
+                running=tuple(self._running(job, held[job.id], now) for job in active if job.id in held),
                 rules=rules,
             ),
-            bounded=frozenset(job.id for job in active if not tells(job) and self._known(job) is None),
+            bounded=frozenset(job.id for job in active if not tells(job) and self._lasts_s(job, now) is None),
             seq=view.last_seq(),
         )
 
     def _waiting(self, job: jobs.Job) -> plans.Gang:
         gang = gangs.gang(job)
-        return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=self._known(job))
+        return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=_median(self._known(job)))
 
-    def _running(self, job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
+    def _running(self, job: jobs.Job, held: Iterable[holdings.Holding], now: float) -> plans.Running:
         running = gangs.running(job, held)
-        lasts_s = None if tells(job) else self._known(job)
+        lasts_s = None if tells(job) else self._lasts_s(job, now)
         processing_at = job.live.processing_at if job.live is not None else None
         if lasts_s is None or processing_at is None:
             return running
@@ -166,21 +167,31 @@ class Forecaster:
 
     # Earlier jobs
 
-    def _known(self, job: jobs.Job) -> float | None:
-        return self._history.get((job.owner, job.name), (0.0, None))[1]
+    def _known(self, job: jobs.Job) -> tuple[float, ...]:
+        return self._history.get((job.owner, job.name), (0.0, ()))[1]
+
+    def _lasts_s(self, job: jobs.Job, now: float) -> float | None:
+        """All that it should take, of which it has had a part."""
+        processing_at = job.live.processing_at if job.live is not None else None
+        had_s = job.processed_s + (now - processing_at if processing_at is not None else 0.0)
+        return _median([took_s for took_s in self._known(job) if took_s > had_s])
 
     def _remember(self, view: stores.View, asked: Iterable[jobs.Job]) -> None:
         now = self._monotonic()
         self._history = {key: row for key, row in self._history.items() if now - row[0] < HISTORY_KEPT_S}
         names = dict.fromkeys((job.owner, job.name) for job in asked)
         for owner, name in [key for key in names if key not in self._history][:HISTORY_NAMES]:
-            self._history[owner, name] = now, self._lasts_s(view, owner, name)
+            self._history[owner, name] = now, _took(view, owner, name)
 
-    def _lasts_s(self, view: stores.View, owner: str, name: str) -> float | None:
-        """Seconds of processing of the jobs of this name that completed lately: the median."""
-        which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
-        took = [job.processed_s for job in view.jobs(which) if job.processed_s > 0]
-        return statistics.median(took) if took else None
+
+def _took(view: stores.View, owner: str, name: str) -> tuple[float, ...]:
+    """Seconds of processing of the jobs of this name that completed lately."""
+    which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
+    return tuple(job.processed_s for job in view.jobs(which) if job.processed_s > 0)
+
+
+def _median(took: Sequence[float]) -> float | None:
+    return statistics.median(took) if took else None
 
 
 def _untold(job: jobs.Job) -> plans.Forecast:

@@ -66,6 +66,19 @@ def test_who_has_more_left_saves_more_by_the_same_speed() -> None:
     assert found["long"] > found["short"] >= 1
 
 
+def test_what_is_left_is_told_where_the_job_tells_it_and_not_else() -> None:
+    room = port.Budget(amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=4), node_devices=(4,))
+
+    def reason(curve: curves.Curve | None) -> str:
+        (wish,) = optimus.wishes([candidates.waiting(job("a", curve, most=4))], room, NOW, candidates.RULES, {})
+        return wish.reason
+
+    assert reason(GOOD) == "42 min left with 4 tasks"
+    unknown = "; how much is left nobody knows: taken to be as much as it has had"
+    assert reason(None).endswith(unknown), "and not 0 minutes"
+    assert reason(msgspec.structs.replace(GOOD, left=None)).endswith(unknown)
+
+
 def test_everybody_has_one_before_anybody_has_two() -> None:
     crowd = [candidates.waiting(job(f"j{i}", GOOD if i else POOR, at=i)) for i in range(4)]
     assert sizes(crowd, 4) == {"j0": 1, "j1": 1, "j2": 1, "j3": 1}

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from oarlock.scheduler import curves as speeds
+from oarlock.scheduler import wording
 from oarlock.scheduler.policies import fair, parameters, port
 from oarlock.spec import holdings, plans, roles
 
@@ -112,6 +113,11 @@ class _Job:
                 if saved_s > 0 and share > 0:
                     yield -saved_s / share, self.one.gang.job, place, self.size, self
 
+    @property
+    def told(self) -> bool:
+        """Whether the job says how much it has left."""
+        return self.one.gang.curve is not None and self.one.gang.curve.left is not None
+
     def grow(self, place: int) -> None:
         self.size = _more(self.size, place)
 
@@ -163,9 +169,13 @@ def _wish(
         enough_s = had_s * (1 - known["margin"]) - known["restarts"] * rules.restart_s
         if not any(had) or sum(job.size) < sum(had) or new_s < enough_s:
             size = job.size
-        reason = f"{_duration(job.seconds(size))} left with {sum(size)} tasks"
+        reason = _reason(job, size)
     return port.Wish(job=gang.job, size=size, level=-gang.priority, reason=reason)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if math.isfinite(seconds) else "nobody knows how much is"
+def _reason(job: _Job, size: plans.Size) -> str:
+    tasks = f"{sum(size)} task{'s' if sum(size) != 1 else ''}"
+    left_s = job.seconds(size)
+    if not (job.told and math.isfinite(left_s)):
+        return f"{tasks}; how much is left nobody knows: taken to be as much as it has had"
+    return f"{wording.about(left_s)} left with {tasks}"
