@@ -268,6 +268,21 @@ def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) 
     assert arrival.does.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize(
+    ("pools", "used", "wrong"),
+    [
+        ("[{name: x, reserve: {gpus: 3}}, {name: y, parent: x, reserve: {gpus: 8}}]", "y", r"pools\[0\].*y 8 GPUs"),
+        ("[{name: x, limit: {gpus: 3}, reserve: {gpus: 4}}]", "x", r"pools\[0\]\.reserve\.gpus"),
+        ("[{name: x}, {name: x, share: {gpus: 2}}]", "x", r"pools\[1\]: two pools are called `x`"),
+        ("[{name: x}]", "z", "There is no pool `z`"),
+        ("[{name: x}, {name: y, parent: x}]", "x", "`x` is divided into other pools"),
+    ],
+)
+def test_pools_that_a_server_refuses_are_refused(pools: str, used: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidInput, match=wrong):
+        case(f"{{pools: {pools}, jobs: [{{name: a, lasts: 60, spec: {{pool: {used}}}}}]}}", tmp_path, "")
+
+
 def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "simulator.md").read_text()
     text = page.partition("```yaml\n")[2].partition("```")[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from oarlock.simulator import physics
-from oarlock.spec import errors, jobfile, pools
+from oarlock.spec import errors, jobfile, pools, pooltrees
 
 MOST_JOBS = 1_000_000
 
@@ -34,7 +34,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def made(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = ()) -> Workload:
-    """Sorted and checked. Raises InvalidInput where there is nothing to simulate, or an id comes twice."""
+    """Sorted and checked. Raises InvalidInput where there is nothing to simulate, an id comes twice, or a server would
+    refuse the pools, or a job for its pool.
+    """
     if not 0 < len(arrivals) <= MOST_JOBS:
         raise errors.InvalidInput(f"{name} has {len(arrivals)} jobs", hint=f"Between 1 and {MOST_JOBS} are simulated.")
     ids: set[str] = set()
@@ -42,7 +44,23 @@ def made(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = (
         if one.id in ids:
             raise errors.InvalidInput(f"{name} has two jobs {one.id}", hint="Give each job a name of its own.")
         ids.add(one.id)
+    _check_pools(pools, dict.fromkeys(one.spec.pool for one in arrivals))
     return Workload(name=name, arrivals=tuple(sorted(arrivals, key=lambda one: (one.at, one.id))), pools=tuple(pools))
+
+
+def _check_pools(declared: Sequence[pools.Pool], used: Iterable[str]) -> None:
+    names = [pool.name for pool in declared]
+    for place, pool in enumerate(declared):
+        if pool.name in names[:place]:
+            raise errors.InvalidInput(
+                f"two pools are called `{pool.name}`", path=f"pools[{place}]", hint="Give each a name of its own."
+            )
+        try:
+            pooltrees.check(pool, declared, lambda _: ())
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(error.message, path=f"pools[{place}].{error.path}", hint=error.hint) from error
+    for name in used:
+        pooltrees.check_leaf(name, declared)
 
 
 def groups(of: Workload) -> dict[str, tuple[str, ...]]:
