@@ -63,6 +63,11 @@ def test_a_plan_says_that_time_alone_may_change_it() -> None:
         cluster.do(line)
     assert cluster.planned.restless
     cluster.do("finish wide")
+    for now, restless in ((200, True), (300, False)):
+        cluster.do("running plain tasks=2 gpus=1 on=a,b started=0")
+        cluster.do(f"round now={now}")
+        assert cluster.planned.restless is restless, "it may yet show that it can resume"
+        cluster.do("finish plain")
     cluster.do("running good tasks=2 gpus=1 on=a*2 started=0 checkpoint=0")
     cluster.do("round now=99")
     assert not cluster.planned.restless

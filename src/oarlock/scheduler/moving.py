@@ -19,6 +19,9 @@ Claims = tuple[holdings.Holding, ...]
 ASSUMED = 1.1
 """How much faster a gang is taken to be in a better place of which its curve tells nothing."""
 
+SHOWN_S = 300.0
+"""By then a gang has told of its steps, or made a checkpoint, if it ever does."""
+
 TRIED = 64
 """Gangs for which a plan looks for a better place: the largest first."""
 
@@ -33,18 +36,23 @@ def to_better_places(draft: drafts.Draft) -> None:
         and turn.runs
         and (job := turn.candidate.running) is not None
         and job.gang.preemptible
-        and (job.gang.curve is not None or job.checkpoint_at is not None)
         and not draft.victims.is_gone(job.gang.job)
         and not any(claim.amount.gpu_milli for claim in job.holdings)
         and _rank(job.gang, job.holdings, draft) > (1, 0)
     ]
-    settled = [job for job in able if job.started_at <= latest]
-    draft.restless |= len(settled) < len(able)
+    settled = [job for job in able if job.started_at <= latest and _saves(job)]
+    shown_by = draft.now - SHOWN_S
+    draft.restless |= any(job.started_at > (latest if _saves(job) else min(latest, shown_by)) for job in able)
     settled.sort(key=lambda job: (-draft.known.held(job).weight, job.gang.job))
     for job in settled[:TRIED]:
         claims = _elsewhere(draft, job)
         if claims is not None and _pays(draft, job, claims):
             draft.move(job, claims, _reason(draft, job, claims))
+
+
+def _saves(job: plans.Running) -> bool:
+    """Whether it has shown that it can resume."""
+    return job.gang.curve is not None or job.checkpoint_at is not None
 
 
 def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
