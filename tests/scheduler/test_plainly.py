@@ -95,13 +95,24 @@ def test_the_same_in_lives_in_which_much_happens() -> None:
 # Whom to stop
 
 
+class Small(lives.Life):
+    """One task for almost every gang, so that many run on few nodes."""
+
+    def _ask(self, role: str) -> plans.Ask:
+        ask = super()._ask(role)
+        large = self.dice.random() < 0.2
+        return ask if large else msgspec.structs.replace(ask, count=1, min=1, max=1)
+
+
 class Scene:
     """A full cluster, and one that fits nowhere in it."""
 
     def __init__(self, dice: random.Random) -> None:
-        life = lives.Life(dice, lives.Kind(pools=False, faults=False, most_nodes=4, most_waiting=20))
-        for _ in range(15):
-            life.step()
+        life = Small(dice, lives.Kind(pools=False, faults=False, topology=False, most_nodes=4, most_waiting=30))
+        for _ in range(14):
+            life.arrive()
+        life.step()
+        life.step()
         snapshot = life.world.snapshot()
         self.room = rooms.Room(snapshot.nodes, [claim for job in snapshot.running for claim in job.holdings])
         self.known = profiles.Profiles()
