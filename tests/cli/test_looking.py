@@ -231,6 +231,15 @@ def test_ps_in_80_columns(server: live.LiveServer) -> None:
     assert "\x1b" not in whole
 
 
+def test_who_waits_again_runs_no_longer() -> None:
+    waits = job(started_at=100.0, processed_s=4.0)
+    assert (ps.row(waits, 160.0)[5:7]) == ["1m", "4s"]
+    goes_on = attempts.Attempt(number=2, started_at=150.0, processing_at=155.0)
+    assert ps.row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[6] == "9s"
+    stops = msgspec.structs.replace(goes_on, stop_at=157.0)
+    assert ps.row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[6] == "6s"
+
+
 def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> None:
     grown = attempts.Attempt(
         number=1, started_at=1.0, tasks=tuple(attempts.Task(role=roles.RoleName.WORKER, index=i) for i in range(5))

@@ -122,7 +122,7 @@ def row(job: jobs.Job, now: float) -> list[str]:
         tasks(job),
         job.pool,
         age(now - job.created_at),
-        age((job.ended_at or now) - job.started_at) if job.started_at is not None else "",
+        age(job.ran_s(now)) if job.started_at is not None else "",
         "" if job.terminal and job.phase != "FAILED" else progress.short(job),
         reason(job),
     ]

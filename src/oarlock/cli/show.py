@@ -82,7 +82,7 @@ def _head(job: jobs.Job, now: float) -> None:
             f"halted {moment(job.phase_at)}" + (f", ran {_duration(job.processed_s)}" if job.started_at else "")
         )
     elif job.started_at is not None:
-        times.append(f"running for {_duration(now - job.started_at)}")
+        times.append(f"ran {_duration(job.ran_s(now))} so far")
     terminal.out("  " + ", ".join(times))
     restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""

@@ -55,6 +55,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         last = self.attempt
         return last if last is not None and last.ended_at is None else None
 
+    def ran_s(self, now: float) -> float:
+        """Seconds of PROCESSING of all its attempts by `now`; not those in which it waited to go on."""
+        live = self.live
+        if live is None or live.processing_at is None:
+            return self.processed_s
+        until = min(now, live.stop_at) if live.stop_at is not None else now
+        return self.processed_s + max(0.0, until - live.processing_at)
+
     def cost_at(self, now: float) -> float:
         """What all its attempts have cost by `now`."""
         live = self.live
