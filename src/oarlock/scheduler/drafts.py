@@ -156,7 +156,7 @@ class Draft:
             if victim.stays:
                 self._move(victim.running, next(places), f"moved to make room for {gang.name}")
             elif any(victim.left):
-                reason = f"from {text(victim.running.gang, victim.running.size)} to make room for {gang.name}"
+                reason = f"to make room for {gang.name}"
                 self._resize(victim.running, giving.left(victim.running, victim.claims), reason)
             else:
                 self.preemptions[victim.job] = plans.Preemption(
@@ -246,15 +246,6 @@ def sizes_of(gang: plans.Gang, claims: Sequence[holdings.Holding]) -> plans.Size
     if len(gang.asks) == 1:
         return (len(claims),)
     return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
-
-
-def text(gang: plans.Gang, size: plans.Size) -> str:
-    """`4 workers, 1 ps`."""
-    return ", ".join(
-        f"{count} {ask.role}{'s' if count != 1 and ask.role != 'ps' else ''}"
-        for ask, count in zip(gang.asks, size, strict=True)
-        if count
-    )
 
 
 def _at_least(size: plans.Size, other: plans.Size) -> bool:

@@ -31,7 +31,7 @@ def into_idle(draft: drafts.Draft) -> None:
     for _, _, running in sorted(owned)[:TRIED]:
         claims = _largest(draft, running, running.gang.largest)
         if claims is not None and _pays(draft, running, claims):
-            draft.resize(running, claims, f"from {_text(draft, running)}: devices are idle")
+            draft.resize(running, claims, "devices are idle")
 
 
 def as_wished(draft: drafts.Draft, turn: ordering.Turn, *, clear: bool) -> bool:
@@ -41,7 +41,7 @@ def as_wished(draft: drafts.Draft, turn: ordering.Turn, *, clear: bool) -> bool:
     running, size = turn.candidate.running, turn.wish.size
     if running is None or not _may_be_touched(draft, running) or sum(size) <= sum(draft.known.held(running).size):
         return False
-    reason = turn.wish.reason or f"from {_text(draft, running)}"
+    reason = turn.wish.reason
     claims = _place(draft, running, size)
     if claims is None and clear:
         cleared = _cleared(draft, turn, running)
@@ -145,7 +145,3 @@ def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> usage
     """The limit or reservation that it would exceed at `size`, or what is kept for somebody else."""
     gang, held = running.gang, draft.known.held(running).amount
     return draft.usage.over_growing(gang, draft.known.of(gang).amount(size), {(gang.pool, gang.preemptible): held})
-
-
-def _text(draft: drafts.Draft, running: plans.Running) -> str:
-    return drafts.text(running.gang, draft.known.held(running).size)
