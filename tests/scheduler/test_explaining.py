@@ -151,13 +151,13 @@ WORDS = [
         "the rest belongs to vision and speech.",
     ),
     (
-        explaining.not_reserved(gang(gpus=4, preemptible=False), OVER),
+        explaining.not_reserved(gang(gpus=4, preemptible=False), OVER, scene()),
         "not_reserved | It must not be preempted, and needs 4 GPUs within the 8 GPUs reserved for the pool research, "
         "of which jobs like it hold 6. | With `preemptible: true` it need not be within the reservation.",
     ),
     (
-        explaining.not_reserved(gang(tasks=3, gpus=4, preemptible=False), OVER),
-        "not_reserved | It must not be preempted, and needs 12 GPUs; for the pool research 8 GPUs are reserved in all. "
+        explaining.not_reserved(gang(tasks=3, gpus=4, preemptible=False), OVER, scene()),
+        "not_reserved | It must not be preempted, and needs 12 GPUs; the pool research has a reservation of 8 GPUs. "
         "| With `preemptible: true` it need not be within the reservation.",
     ),
     (
@@ -225,7 +225,7 @@ def test_what_must_not_be_preempted_is_never_larger_than_the_reservation() -> No
         return "" if refusal is None else told(refusal)
 
     assert never(3, "vision") == (
-        "never_in_pool | It must not be preempted, and needs 3 GPUs; for the pool vision 2 GPUs are reserved in all. | "
+        "never_in_pool | It must not be preempted, and needs 3 GPUs; the pool vision has a reservation of 2 GPUs. | "
         "With `preemptible: true` it need not be within the reservation."
     )
     assert never(2, "vision") == never(3, "vision", preemptible=True) == never(4, "default") == ""

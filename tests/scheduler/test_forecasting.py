@@ -299,8 +299,11 @@ def test_what_is_offered_would_start_it(of: plans.Snapshot, one: plans.Gang, wor
 
 def test_what_must_not_be_preempted_may_be_told_to_let_itself() -> None:
     tree = (pools.Pool(name="vision", reserve={"gpus": 1.0}),)
-    one = gang(gpus=2, pool="vision", preemptible=False)
-    assert offered(snapshot(node("a"), tree=tree), one).startswith("It would start now with `preemptible: true`")
+    one = gang(gpus=1, pool="vision", preemptible=False)
+    held = msgspec.structs.replace(running("r", "a", 1), gang=gang("r", gpus=1, pool="vision", preemptible=False))
+    assert offered(snapshot(node("a"), run=(held,), tree=tree), one).startswith(
+        "It would start now with `preemptible: true`"
+    )
 
 
 def test_a_time_out_that_ends_before_a_kept_place_is_needed() -> None:

@@ -173,16 +173,18 @@ def pool_share(gang: plans.Gang, over: usages.Over, ahead: int = 0, wants: Seque
     )
 
 
-def not_reserved(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.Refusal:
-    """It must not be preempted, so it needs room within what is reserved for its pool."""
+def not_reserved(gang: plans.Gang, over: usages.Over, scene: Scene, ahead: int = 0) -> refusals.Refusal:
+    """It must not be preempted, so it needs room within what is reserved for its pool. Where that is too little, were
+    all nodes ready, it always will be.
+    """
     if wording.needed(gang).get(over.resource, 0.0) > over.bound:
-        return _over(
+        return never(gang, scene) or _over(
             gang,
             Code.NOT_RESERVED,
             over,
             ahead,
             lambda asked, _, most: (
-                f"It must not be preempted, and needs {asked}; for the pool {over.pool} {most} are reserved in all."
+                f"It must not be preempted, and needs {asked}; the pool {over.pool} has a reservation of {most}."
             ),
             "With `preemptible: true` it need not be within the reservation.",
         )

@@ -461,7 +461,7 @@ class Granting:
         if over.kind is usages.Kind.LIMIT:
             return explaining.pool_limit(gang, over, ahead)
         if over.kind is usages.Kind.RESERVATION:
-            return explaining.not_reserved(gang, over, ahead)
+            return explaining.not_reserved(gang, over, self.draft.scene, ahead)
         return explaining.pool_share(gang, over, ahead, self.usage.others(over.pool, over.resource))
 
     def _no_room(self, turn: ordering.Turn, size: plans.Size, ahead: int) -> refusals.Refusal:

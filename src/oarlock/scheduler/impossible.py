@@ -50,8 +50,8 @@ def in_reservation(gang: plans.Gang, resource: str, reserved: float) -> refusals
     needed, most = wording.needed(gang), wording.shown(resource, reserved)
     return refusals.Refusal(
         code=Code.NEVER_IN_POOL,
-        message=f"It must not be preempted, and needs {wording.shown(resource, needed[resource])}; for the pool "
-        f"{gang.pool} {most} are reserved in all.",
+        message=f"It must not be preempted, and needs {wording.shown(resource, needed[resource])}; the pool "
+        f"{gang.pool} has a reservation of {most}.",
         needed=needed,
         total={resource: reserved},
         change="With `preemptible: true` it need not be within the reservation.",

@@ -139,6 +139,8 @@ class Usage:
         self._total: dict[str, float] = {}
         self._static: frozenset[str] = frozenset()
         self._owners: dict[str, list[str]] = {}
+        self._snapshot = snapshot
+        self._on_lost: entitlement.Amounts | None = None
         if self.single:
             return
         total = self._total = pools.amounts(capacity)
@@ -367,16 +369,30 @@ class Usage:
         """What would take of what lies idle of others' static reservations."""
         if not any(amount[place] and name in self._static for place, name in enumerate(pools.RESOURCES)):
             return None
-        held = self._held(freed)
+        held, lost = self._held(freed), self._lost()
         kept = entitlement.withheld(self.pools.values(), self._total, held, borrower)
         for place, name in enumerate(pools.RESOURCES):
             if not amount[place] or name not in kept:
                 continue
-            used = sum(of.get(name, 0.0) for leaf, of in held.items() if leaf in self._entitlements)
+            used = sum(of.get(name, 0.0) for leaf, of in held.items() if leaf in self._entitlements) - lost[name]
             most = self._total[name] - kept[name]
             if used + amount[place] / _UNITS[place] > most * (1 + SLACK):
                 return Over(borrower, name, used, most, Kind.STATIC)
         return None
+
+    def _lost(self) -> entitlement.Amounts:
+        """What is held yet of nodes that are not ready: it is none of what there is to lend."""
+        if self._on_lost is None:
+            ready = {node.name for node in self._snapshot.nodes if node.ready}
+            lost = [
+                claim.amount
+                for job in (self._snapshot.running if len(ready) < len(self._snapshot.nodes) else ())
+                if not job.stopping
+                for claim in job.holdings
+                if claim.node not in ready
+            ]
+            self._on_lost = pools.amounts(sum(lost, holdings.Resources()))
+        return self._on_lost
 
     def _held(self, freed: Mapping[Key, Amount]) -> dict[str, entitlement.Amounts]:
         """By pool, with all that lies below it: what it is to hold once that is gone."""
