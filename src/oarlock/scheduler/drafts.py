@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
-from oarlock.scheduler import explaining, ordering, placement, preempting, profiles, promises, reserving
+from oarlock.scheduler import explaining, impossible, ordering, placement, preempting, profiles, promises, reserving
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler import victims as giving
@@ -36,6 +36,7 @@ class Draft:
         usage: usages.Usage,
         order: ordering.Order,
         known: profiles.Profiles,
+        declared: impossible.Declared,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
@@ -43,7 +44,7 @@ class Draft:
         self.room = room
         self.usage = usage
         self.known = known
-        self.scene = explaining.Scene(snapshot, room)
+        self.scene = explaining.Scene(snapshot, room, declared)
         self._stopping = [job for job in snapshot.running if job.stopping]
         self.promises = promises.Promises(room, later, self._stopping)
         self.order = order

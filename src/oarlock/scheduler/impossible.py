@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+from functools import cached_property
+
 import msgspec
 
 from oarlock.scheduler import entitlement, placement, wording
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
-from oarlock.spec import plans, quantities, refusals
+from oarlock.spec import nodes, plans, pools, quantities, refusals
 
 Code = refusals.Code
 
 
-def never(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -> refusals.Refusal | None:
-    """Why it can never run; None where it can. `empty` is the room of the declared nodes as if all of them were ready
-    and nothing ran. Without any node nothing is impossible yet, but what the pools forbid.
+KEPT = 10_000
+"""Of so many shapes of gangs it is remembered whether they are possible."""
+
+
+class Declared:
+    """Nodes and pools as they were declared, as if all nodes were ready and nothing ran. What was found out of them is
+    kept for as long as they are the same.
     """
-    beyond = _beyond_the_pool(gang, snapshot) or _beyond_the_reservation(gang, snapshot)
-    if beyond is not None or not snapshot.nodes:
+
+    def __init__(self, nodes: tuple[nodes.Node, ...], pools: tuple[pools.Pool, ...]) -> None:
+        self.nodes = nodes
+        self.pools = pools
+        self._never: dict[object, refusals.Refusal | None] = {}
+
+    def follow(self, snapshot: plans.Snapshot) -> Declared:
+        """Itself, or one of what is declared now."""
+        same = _same(self.nodes, snapshot.nodes) and _same(self.pools, snapshot.pools)
+        return self if same else Declared(snapshot.nodes, snapshot.pools)
+
+    @cached_property
+    def empty(self) -> rooms.Room:
+        return rooms.Room(self._ready)
+
+    @cached_property
+    def reserved(self) -> dict[str, entitlement.Amounts]:
+        """By leaf and resource."""
+        return entitlement.reserved(self.pools, entitlement.capacity(self._ready))
+
+    @cached_property
+    def _ready(self) -> list[nodes.Node]:
+        return [msgspec.structs.replace(node, ready=True) for node in self.nodes]
+
+    def never(self, gang: plans.Gang) -> refusals.Refusal | None:
+        """Why it can never run; None where it can. Without any node nothing is impossible yet, but what the pools
+        forbid. It is found out once for all gangs of one shape.
+        """
+        shape = (gang.pool, gang.preemptible, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
+        if shape not in self._never:
+            if len(self._never) >= KEPT:
+                self._never.clear()
+            self._never[shape] = _never(gang, self)
+        return self._never[shape]
+
+
+def _same(ones: Sequence[object], others: Sequence[object]) -> bool:
+    return ones is others or (len(ones) == len(others) and all(map(operator.is_, ones, others)))
+
+
+def _never(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
+    beyond = _beyond_the_pool(gang, there) or _beyond_the_reservation(gang, there)
+    if beyond is not None or not there.nodes:
         return beyond
-    if any(ask.amount.devices and not _somewhere(ask, snapshot) for ask in gang.asks):
-        return _no_such_device(gang, snapshot)
-    if placement.place(gang, empty, gang.smallest) is not None:
+    if any(ask.amount.devices and not _somewhere(ask, there) for ask in gang.asks):
+        return _no_such_device(gang, there)
+    if placement.place(gang, there.empty, gang.smallest) is not None:
         return None
-    most = most_workers(gang, empty)
+    most = most_workers(gang, there.empty)
     return refusals.Refusal(
         code=Code.NEVER_FITS,
-        message=f"It needs {wording.wanted(gang)}; {_even_empty(gang, snapshot, empty)}.",
+        message=f"It needs {wording.wanted(gang)}; {_even_empty(gang, there)}.",
         needed=wording.needed(gang),
-        total=wording.total(snapshot.nodes, wording.cards(gang)),
+        total=wording.total(there.nodes, wording.cards(gang)),
         change=f"At most {wording.workers(most)} would fit." if most else "Ask for less for each task.",
     )
 
@@ -74,14 +123,14 @@ def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
     return low
 
 
-def _even_empty(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -> str:
-    large = next((words for ask in gang.asks if ask.min and (words := _too_large(ask, snapshot))), "")
+def _even_empty(gang: plans.Gang, there: Declared) -> str:
+    large = next((words for ask in gang.asks if ask.min and (words := _too_large(ask, there))), "")
     if large:
         return large
     cards = wording.cards(gang)
-    total = wording.total(snapshot.nodes, cards)
+    total = wording.total(there.nodes, cards)
     have = wording.amounts({name: total.get(name, 0.0) for name in wording.needed(gang)}, cards)
-    tasks, slots = sum(gang.smallest), min(empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
+    tasks, slots = sum(gang.smallest), min(there.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
     if gang.topology is not None and gang.topology.required and slots >= tasks:
         return f"all nodes together have {have}, and no {gang.topology.same} holds it even when it is empty"
     if len(gang.asks) > 1 or slots >= tasks:
@@ -91,11 +140,11 @@ def _even_empty(gang: plans.Gang, snapshot: plans.Snapshot, empty: rooms.Room) -
     )
 
 
-def _too_large(ask: plans.Ask, snapshot: plans.Snapshot) -> str:
+def _too_large(ask: plans.Ask, there: Declared) -> str:
     """Where no node has so much of something as one task needs."""
     asked = usages.numbers(ask.amount)
     for name in ("gpus", "cpus", "memory"):
-        most = max((usages.numbers(node.capacity).get(name, 0.0) for node in snapshot.nodes), default=0.0)
+        most = max((usages.numbers(node.capacity).get(name, 0.0) for node in there.nodes), default=0.0)
         if asked.get(name, 0.0) > most:
             needs = wording.shown(name, asked[name], wording.Cards(ask.gpu_types))
             than = wording.shown(name, most) if name == "memory" else wording.plain(most)
@@ -103,9 +152,9 @@ def _too_large(ask: plans.Ask, snapshot: plans.Snapshot) -> str:
     return ""
 
 
-def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+def _beyond_the_pool(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
     """The limit of its pool, or of one above it, is below what it cannot do without."""
-    declared = {pool.name: pool for pool in snapshot.pools}
+    declared = {pool.name: pool for pool in there.pools}
     name: str | None = gang.pool
     seen: set[str] = set()
     needed = wording.needed(gang)
@@ -119,12 +168,11 @@ def _beyond_the_pool(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Ref
     return None
 
 
-def _beyond_the_reservation(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal | None:
+def _beyond_the_reservation(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
     """What is reserved for its pool is less than it cannot do without, were all nodes ready."""
-    if gang.preemptible or not snapshot.nodes:
+    if gang.preemptible or not there.nodes:
         return None
-    there = entitlement.capacity(msgspec.structs.replace(node, ready=True) for node in snapshot.nodes)
-    reserved = entitlement.reserved(snapshot.pools, there).get(gang.pool)
+    reserved = there.reserved.get(gang.pool)
     if reserved is None:
         return None
     for resource, asked in wording.needed(gang).items():
@@ -133,10 +181,10 @@ def _beyond_the_reservation(gang: plans.Gang, snapshot: plans.Snapshot) -> refus
     return None
 
 
-def _no_such_device(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refusal:
+def _no_such_device(gang: plans.Gang, there: Declared) -> refusals.Refusal:
     wanted = wording.cards(gang)
     with_memory = f" with {quantities.memory_text(wanted.memory_bytes)}" if wanted.memory_bytes else ""
-    devices = {(one.type, one.memory_bytes) for node in snapshot.nodes for one in node.devices}
+    devices = {(one.type, one.memory_bytes) for node in there.nodes for one in node.devices}
     present = [f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in sorted(devices)]
     types = f"{' or '.join(wanted.types)} " if wanted.types else ""
     return refusals.Refusal(
@@ -144,12 +192,12 @@ def _no_such_device(gang: plans.Gang, snapshot: plans.Snapshot) -> refusals.Refu
         message=f"It needs {types}GPUs{with_memory}; "
         + (f"the nodes have {wording.listed(list(dict.fromkeys(present)))}." if present else "no node has any."),
         needed=wording.needed(gang),
-        total=wording.total(snapshot.nodes),
+        total=wording.total(there.nodes),
         change="Choose among these." if present else "Ask for none, or add a node that has some.",
     )
 
 
-def _somewhere(ask: plans.Ask, snapshot: plans.Snapshot) -> bool:
+def _somewhere(ask: plans.Ask, there: Declared) -> bool:
     """Whether some node has a device that would do."""
     cards = wording.Cards(ask.gpu_types, ask.gpu_memory_bytes)
-    return any(cards.on(node) for node in snapshot.nodes)
+    return any(cards.on(node) for node in there.nodes)

@@ -8,7 +8,7 @@ is. Three things are put together here: what each pool is entitled to (`usage`),
 
 from __future__ import annotations
 
-from oarlock.scheduler import drafts, granting, ordering, profiles, rolls
+from oarlock.scheduler import drafts, granting, impossible, ordering, profiles, rolls
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler.policies import port
@@ -17,7 +17,7 @@ from oarlock.spec import nodes, plans
 
 class Memo:
     """What one plan leaves for the next, brought up to date by what differs: the two rooms (`promises`), the sums of
-    the pools, the order of those that wait, and what is known of each gang.
+    the pools, the order of those that wait, what is known of each gang, and what never could be.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,13 @@ class Memo:
         self.roll = rolls.Roll(self.profiles)
         self.tally = usages.Tally(self.profiles)
         self.standings = ordering.Standings(self.profiles)
+        self.declared = impossible.Declared((), ())
         self._nodes: tuple[nodes.Node, ...] = ()
         self._budget = ordering.budget(())
 
     def follow(self, snapshot: plans.Snapshot) -> rooms.Room:
         """The room as it will be: the same object as the one that is, where nothing can differ."""
+        self.declared = self.declared.follow(snapshot)
         self.profiles.follow(snapshot)
         self.roll.follow(snapshot)
         self.tally.follow(self.roll)
@@ -60,6 +62,6 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, word
     budget = memo.budget(snapshot)
     usage = usages.Usage(snapshot, now, budget.amount, memo.tally)
     order = ordering.Order(snapshot, now, usage, budget, memo.profiles, memo.roll, memo.standings)
-    draft = drafts.Draft(snapshot, now, memo.room, later, usage, order, memo.profiles)
+    draft = drafts.Draft(snapshot, now, memo.room, later, usage, order, memo.profiles, memo.declared)
     draft.scene.terse = not words
     return granting.Granting(draft, order).plan()

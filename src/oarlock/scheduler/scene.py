@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from oarlock.scheduler import impossible, wording
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
@@ -31,8 +29,11 @@ class Scene:
 
     terse = False
 
-    def __init__(self, snapshot: plans.Snapshot, room: rooms.Room | None = None) -> None:
+    def __init__(
+        self, snapshot: plans.Snapshot, room: rooms.Room | None = None, declared: impossible.Declared | None = None
+    ) -> None:
         self.snapshot = snapshot
+        self.declared = declared or impossible.Declared(snapshot.nodes, snapshot.pools)
         self.room = rooms.Room(snapshot.nodes, _held(snapshot)) if room is None else room
         self.kept: Callable[[], Iterable[holdings.Holding]] = tuple  # taken in the room for who comes first, yet free
         self._kept: tuple[tuple[holdings.Holding, ...], holdings.Resources] = ((), rooms.NOTHING)
@@ -40,16 +41,7 @@ class Scene:
         self._totals: dict[wording.Cards, Numbers] = {}
         self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
         self._holders: dict[tuple[str, wording.Cards], tuple[refusals.Holder, ...]] = {}
-        self._never: dict[object, refusals.Refusal | None] = {}
-        self._empty: rooms.Room | None = None
         self._detailed = 0
-
-    @property
-    def empty(self) -> rooms.Room:
-        """The declared nodes as if all of them were ready and nothing ran."""
-        if self._empty is None:
-            self._empty = rooms.Room([msgspec.structs.replace(node, ready=True) for node in self.snapshot.nodes])
-        return self._empty
 
     @property
     def ready(self) -> list[rooms.NodeRoom]:
@@ -108,11 +100,8 @@ class Scene:
         return self._detailed <= DETAILED
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
-        """As `impossible.never`, asked once for all gangs of one shape."""
-        shape = (gang.pool, gang.preemptible, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
-        if shape not in self._never:
-            self._never[shape] = impossible.never(gang, self.snapshot, self.empty)
-        return self._never[shape]
+        """Why it can never run; None where it can."""
+        return self.declared.never(gang)
 
 
 def _holders(snapshot: plans.Snapshot, resource: str, cards: wording.Cards) -> tuple[refusals.Holder, ...]:
