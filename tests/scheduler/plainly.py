@@ -56,6 +56,10 @@ def lacks(self: rooms.Room, shape: object, count: int) -> bool:
     return False
 
 
+def fits(gang: plans.Gang, room: rooms.Room, size: plans.Size) -> bool:
+    return placement.place(gang, room, size) is not None
+
+
 def may_do(need: preempting.Need, candidates: Sequence[victims.Victim], room: rooms.Room) -> bool:
     return bool(candidates)
 
@@ -86,6 +90,7 @@ _PLAIN: tuple[tuple[object, str, object], ...] = (
     (drafts.Draft, "full", full),
     (drafts.Draft, "place", place),
     (rooms.Room, "lacks", lacks),
+    (placement, "fits", fits),
     (usages.Usage, "_gone", gone),
     (victims.Victims, "most", most),
     (preempting, "may_do", may_do),

@@ -34,6 +34,15 @@ def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None
 
 
 @hypothesis.settings(max_examples=250)
+@hypothesis.given(situations(roles=2))
+def test_it_fits_where_there_is_a_place_for_it(situation) -> None:
+    of, held, gang = situation
+    room = rooms.Room(of, held)
+    for size in (gang.smallest, gang.wanted, gang.largest):
+        assert placement.fits(gang, room, size) == (placement.place(gang, room, size) is not None)
+
+
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(situations(roles=3))
 def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     of, held, gang = situation

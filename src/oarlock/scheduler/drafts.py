@@ -18,7 +18,7 @@ from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = tuple[holdings.Holding, ...]
 
-TRIALS = 128
+TRIALS = 48
 """With so many trials of whether a gang fits once these or those are gone, no other search for whom to stop begins in
 the same plan: the next one goes on.
 """

@@ -470,7 +470,7 @@ class Granting:
         if draft.heads and self._telling(ahead) and self._tried < TRIED_WITHOUT_HEADS:
             self._tried += 1
             with draft.without(draft.heads.values()):
-                fits = placement.place(gang, draft.room, size) is not None
+                fits = placement.fits(gang, draft.room, size)
             if fits:
                 head = draft.heads.get(turn.profile.kind) or next(iter(draft.heads.values()))
                 return explaining.reserved(gang, head.gang, head.at, ahead)

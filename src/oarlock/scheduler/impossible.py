@@ -70,7 +70,7 @@ def _never(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
         return beyond
     if any(ask.amount.devices and not _somewhere(ask, there) for ask in gang.asks):
         return _no_such_device(gang, there)
-    if placement.place(gang, there.empty, gang.smallest) is not None:
+    if placement.fits(gang, there.empty, gang.smallest):
         return None
     most = most_workers(gang, there.empty)
     return refusals.Refusal(
@@ -116,7 +116,7 @@ def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         size = (*gang.smallest[:place], middle, *gang.smallest[place + 1 :])
-        if placement.place(gang, room, size) is not None:
+        if placement.fits(gang, room, size):
             low = middle
         else:
             high = middle

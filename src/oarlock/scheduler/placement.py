@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from oarlock.scheduler import generations, seating, shapes
@@ -40,13 +40,21 @@ def place(
     Nodes named in `keep` are not used; those in `prefer`, where it stood before, come first among equals.
     """
     size = gang.wanted if size is None else size
-    for needs in ways(gang, room):
-        if any(tasks and room.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
-            continue  # the sums say no: most gangs that do not fit are refused here
+    for needs in _likely(gang, room, size):
         found = seating.Seating(gang, size, needs, room, keep=keep, prefer=prefer).claims()
         if found is not None:
             return found
     return None
+
+
+def fits(gang: plans.Gang, room: rooms.Room, size: plans.Size) -> bool:
+    """Whether `place` would find one. Of tasks that are all alike, and may lie anywhere, the sums say all."""
+    anywhere = gang.topology is None or not gang.topology.required
+    alike = sum(tasks > 0 for tasks in size) == 1
+    return any(
+        (alike and anywhere) or seating.Seating(gang, size, needs, room).claims() is not None
+        for needs in _likely(gang, room, size)
+    )
 
 
 def most(gang: plans.Gang, room: rooms.Room) -> int:
@@ -85,6 +93,13 @@ def gpu_types(gang: plans.Gang, room: rooms.Room) -> list[str | None]:
     if gang.mixed and all(not ask.gpu_types or any(kind in room.types for kind in ask.gpu_types) for ask in wanting):
         return [*found, None] if room.types else []
     return found
+
+
+def _likely(gang: plans.Gang, room: rooms.Room, size: plans.Size) -> Iterator[tuple[shapes.Shape, ...]]:
+    """The ways that the sums do not rule out: most gangs that do not fit are refused by these."""
+    for needs in ways(gang, room):
+        if not any(tasks and room.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
+            yield needs
 
 
 def ways(gang: plans.Gang, room: rooms.Room) -> tuple[tuple[shapes.Shape, ...], ...]:

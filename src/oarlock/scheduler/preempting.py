@@ -165,8 +165,12 @@ class _Search:
     def _fits(self, gone: Collection[Victim], freed: Freed) -> bool:
         """Whether it does in the room as it is, from which these have gone, who held so much together."""
         self._effort.left -= 1
-        within = self._need.within
-        return (within is None or within(freed)) and self._places(gone) is not None
+        need = self._need
+        if need.within is not None and not need.within(freed):
+            return False
+        if any(victim.stays for victim in gone):
+            return self._places(gone) is not None
+        return placement.fits(need.gang, self._room, need.size)
 
     def _outcome(self, gone: Sequence[Victim]) -> Clearance | None:
         places = self._places(gone)

@@ -131,7 +131,7 @@ def keep(
     """Of `order` the first to end make room: the place, and all that are over then. None where not even all would."""
     room, amount = promised.later, known.of(gang).amount(size)
     leaving = trials.Leaving(room, order, _holdings, lambda job: known.held(job).amount)
-    count = leaving.first(lambda _: placement.place(gang, room, size) is not None, short(amount, room))
+    count = leaving.first(lambda _: placement.fits(gang, room, size), short(amount, room))
     claims = None if count is None else placement.place(gang, room, size)
     leaving.end()
     if count is None or claims is None:
