@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.simulator import published, scenes
 
-from oarlock.simulator import faults, outcome, simulation, workload
+from oarlock.simulator import faults, outcome, simulation, summary, workload
 from oarlock.spec import errors
 
 FAULTS = faults.Faults(node_mtbf_s=7200, node_mttr_s=900, node_gone_s=120, job_mtbf_s=9000, launch_failures=0.03)
@@ -159,10 +159,21 @@ def test_faults_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
         faults.Faults(**bad)
 
 
-def test_who_can_never_run_does_not_keep_the_simulation_going() -> None:
+def test_who_can_never_run_is_left_out_and_told() -> None:
     found = scenes.run([scenes.job("small", 0.0, 60.0), scenes.job("huge", 1.0, 60.0, gpus=99)], "1x4")
-    assert [(story.job, story.phase) for story in found.stories] == [("small", "COMPLETED"), ("huge", "QUEUED")]
-    assert found.over < 7 * 3600
+    assert [(story.job, story.phase) for story in found.stories] == [("small", "COMPLETED")]
+    assert list(found.refused) == ["huge"]
+    assert "they hold only 4 of its tasks" in found.refused["huge"]
+    assert found.over < 600
+
+
+def test_who_never_started_has_waited_to_the_end() -> None:
+    """One that lasts for long holds all of it; the other one is given up with it."""
+    found = scenes.run([scenes.job("long", 0.0, 1e9), scenes.job("starved", 0.0, 60.0)], "1x1", until_s=3600.0)
+    told = summary.of(found)
+    assert (told.started, told.unfinished, told.refused) == (1, 2, 0)
+    assert told.queued_mean_s == 1800
+    assert told.queued_long_share == 0.5
 
 
 def test_tasks_that_are_scheduled_one_by_one_wait_for_each_other() -> None:

@@ -195,6 +195,7 @@ def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Pa
     ("words", "says"),
     [
         (["--jobs", "3"], "--jobs, --from, --to and --traces are for recorded workloads"),
+        (["--round", "0"], "1 second or more"),
         (["--set", "las=3"], "'las=3' sets nothing"),
         (["--set", "las.frist_s=3"], "las has no parameter 'frist_s'"),
         (["--set", "lsa.band1_s=3"], "there is no policy 'lsa'"),

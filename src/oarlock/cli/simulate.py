@@ -81,6 +81,7 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
         results = list(running.results(found, workload.parent, _over(said), once, watch.begin))
     finally:
         watch.end()
+    _tell_refused(results)
     if out is not None:
         _write(out, found.name or workload.stem, results)
     if as_json:
@@ -141,6 +142,16 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, float]]:
         if not policy or not parameter:
             raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.band1_s=57600.")
     return found
+
+
+def _tell_refused(results: Sequence[outcome.Result]) -> None:
+    """A server would not have taken them: they are in no figure."""
+    for result in results:
+        refused = result.outcome.refused
+        if refused:
+            job, why = next(iter(refused.items()))
+            count = "1 job" if len(refused) == 1 else f"{len(refused):,} jobs"
+            terminal.say(f"{result.outcome.run}: left out {count} that could never run. {job}: {why}")
 
 
 def _show(results: Sequence[outcome.Result]) -> None:

@@ -58,6 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stories: tuple[JobStory, ...]
     spans: tuple[Span, ...]
     faults: dict[str, int] = {}
+    refused: dict[str, str] = {}  # by job: why it could never run; a server would not have taken it
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,12 +35,13 @@ def _completed(show: Callable[[summary.Summary], str]) -> Callable[[summary.Summ
     return lambda one: show(one) if one.completed else NOTHING
 
 
-def _started(show: Callable[[summary.Summary], str]) -> Callable[[summary.Summary], str]:
-    return lambda one: show(one) if one.started else NOTHING
+def _waited(show: Callable[[summary.Summary], str]) -> Callable[[summary.Summary], str]:
+    return lambda one: show(one) if one.jobs else NOTHING
 
 
 LINES: tuple[Line, ...] = (
     ("jobs", lambda one: f"{one.jobs:,}"),
+    ("could never run", lambda one: _count(one.refused)),
     ("completed", lambda one: f"{one.completed:,}"),
     ("failed", lambda one: _count(one.failed)),
     ("unfinished", lambda one: _count(one.unfinished)),
@@ -53,9 +54,9 @@ LINES: tuple[Line, ...] = (
     ("device-hours lost", lambda one: f"{one.lost_device_h:,.1f}" if one.lost_device_h else ""),
     ("restarts", lambda one: f"{one.restarts:,}"),
     ("restarts per job", lambda one: f"{one.restarts_per_job:.2f}"),
-    ("queued, mean", _started(lambda one: _time(one.queued_mean_s))),
-    ("queued, p99", _started(lambda one: _time(one.queued_p99_s))),
-    ("queued over 15 minutes", _started(lambda one: _share(one.queued_long_share))),
+    ("queued, mean", _waited(lambda one: _time(one.queued_mean_s))),
+    ("queued, p99", _waited(lambda one: _time(one.queued_p99_s))),
+    ("queued over 15 minutes", _waited(lambda one: _share(one.queued_long_share))),
     ("waited in all, mean", lambda one: _time(one.waited_mean_s)),
     ("slowdown against 1/N, median", _completed(lambda one: f"{one.slowdown_median:.2f}")),
     ("slower than with 1/N", _completed(lambda one: _share(one.slower_share))),
@@ -86,6 +87,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     settings: dict[str, str]
     figures: summary.Summary
+    refused: dict[str, str]
     measured: summary.DecisionTimes
 
 
@@ -94,5 +96,6 @@ def report(result: outcome.Result) -> Report:
         workload=result.outcome.workload,
         settings=result.outcome.settings,
         figures=summary.of(result.outcome),
+        refused=result.outcome.refused,
         measured=summary.decisions(result.decisions),
     )

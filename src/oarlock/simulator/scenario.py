@@ -66,6 +66,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     settings: simulation.Settings
 
 
+LEAST_ROUND_S = 1.0
+
 FREEDOMS = {"goodput": recorded.Freedom.ADAPTIVE, "optimus": recorded.Freedom.ELASTIC}
 """What of AdaptDL's jobs is left to a policy where nobody says: what it can use. To the others, nothing."""
 
@@ -150,6 +152,8 @@ def _rules(run: Run) -> plans.Rules:
         for name, value in (("round_s", run.round), ("restart_s", run.restart), ("min_runtime_s", run.min_runtime))
         if value is not None
     }
+    if said.get("round_s", LEAST_ROUND_S) < LEAST_ROUND_S:
+        raise errors.InvalidInput(f"{run.round}", path="round", hint="1 second or more.")
     said |= {name: value for name in ("policy", "backfill") if (value := getattr(run, name)) is not None}
     return plans.Rules(policies=run.policies, **said)
 

@@ -21,6 +21,7 @@ import msgspec
 
 from oarlock.backends import fake
 from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, measuring, rounds, scheduling
+from oarlock.scheduler import gangs, impossible
 from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory
@@ -104,6 +105,8 @@ class Simulation:
         self._touched_at = -math.inf
         self._arrived = 0
         self._stories: dict[str, outcome.JobStory] = {}
+        self._refused: dict[str, str] = {}
+        self._declared = impossible.Declared(tuple(machines), of.pools)
         self._forgotten: set[str] = set()
         self._kept_from = 0
         self._hopeful_at = ORIGIN_S
@@ -180,7 +183,7 @@ class Simulation:
             await self._happen()
             await self._turns()
             await self._tidy()
-            self._progress(self.now - ORIGIN_S, len(self._stories), len(self.workload.arrivals))
+            self._progress(self.now - ORIGIN_S, len(self._stories) + len(self._refused), len(self.workload.arrivals))
             await asyncio.sleep(0)
         return await self._result(time.process_time() - began_cpu_s)
 
@@ -188,7 +191,7 @@ class Simulation:
 
     def _is_over(self) -> bool:
         """Everybody has ended; or nobody has, and nobody will, for longer than patience lasts."""
-        if len(self._stories) == len(self.workload.arrivals):
+        if len(self._stories) + len(self._refused) == len(self.workload.arrivals):
             return True
         if self._arrived < len(self.workload.arrivals) or self.agents.next_at() < math.inf:
             self._hopeful_at = self.now
@@ -230,7 +233,7 @@ class Simulation:
             self._nodes_changed = True
 
     async def _submit(self, arrival: workload.Arrival) -> None:
-        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s))
+        """What could never run is refused, as a server does it."""
         job = jobs.Job(
             id=arrival.id,
             name=arrival.id,
@@ -240,6 +243,11 @@ class Simulation:
             created_at=ORIGIN_S + arrival.at,
             phase_at=self.now,
         )
+        never = self._declared.never(gangs.gang(job))
+        if never is not None:
+            self._refused[job.id] = never.message
+            return
+        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s))
         await self.store.write(lambda tx: tx.add_job(job, at=self.now))
 
     # Turns
@@ -327,6 +335,7 @@ class Simulation:
             stories=self._compared(),
             spans=self._spans(),
             faults={**self._strikes.counts, "processes_failed": self.agents.failed},
+            refused=self._refused,
         )
         return outcome.Result(outcome=found, decisions=outcome.Decisions(times_s=tuple(self.decided_s), cpu_s=cpu_s))
 

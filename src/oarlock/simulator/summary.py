@@ -14,13 +14,14 @@ LONG_S = 15 * 60.0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the jobs that completed, where it speaks of completion; `queued` is from arrival to the first start, of all
-    that started. Where no job did so, these numbers are 0. `slowdown` is the time to completion against the time with
-    an equal part of the cluster (`fairness`).
+    """Of the jobs that completed, where it speaks of completion; `queued` is from arrival to the first start; of those
+    that never started, to the end. Where there is no such job, these numbers are 0. What was refused is no job.
+    `slowdown` is the time to completion against the time with an equal part of the cluster (`fairness`).
     """
 
     run: str
     jobs: int
+    refused: int  # they could never run
     started: int
     completed: int
     failed: int
@@ -58,7 +59,7 @@ def of(found: outcome.Outcome) -> Summary:
     stories = found.stories
     done = [story for story in stories if story.phase == phases.Phase.COMPLETED]
     completions = [story.ended - story.arrived for story in done if story.ended is not None]
-    queued = [story.first_start - story.arrived for story in stories if story.first_start is not None]
+    queued = [_first_start(story, found.over) - story.arrived for story in stories]
     slowdowns = [
         (story.ended - story.arrived) / story.alone_s for story in done if story.ended is not None and story.alone_s
     ]
@@ -71,7 +72,8 @@ def of(found: outcome.Outcome) -> Summary:
     return Summary(
         run=found.run,
         jobs=len(stories),
-        started=len(queued),
+        refused=len(found.refused),
+        started=sum(story.first_start is not None for story in stories),
         completed=len(done),
         failed=sum(story.phase == phases.Phase.FAILED for story in stories),
         unfinished=sum(story.ended is None for story in stories),
@@ -93,6 +95,13 @@ def of(found: outcome.Outcome) -> Summary:
         jain=fairness.jain(slowdowns) if slowdowns else 1.0,
         faults={what: count for what, count in found.faults.items() if count},
     )
+
+
+def _first_start(story: outcome.JobStory, over: float) -> float:
+    """When it first had a place; of one that never had, when it stopped waiting for one."""
+    if story.first_start is not None:
+        return story.first_start
+    return over if story.ended is None else story.ended
 
 
 def decisions(measured: outcome.Decisions) -> DecisionTimes:
