@@ -5,7 +5,7 @@ start on two nodes moves to one. The same script each time, which knows nothing 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +161,17 @@ class Cluster:
         return [(devices, amount["gpus"] + amount["gpu_milli"] / 1000) for devices, amount in amounts]
 
 
-def test_two_jobs_alternate_on_one_gpu(fresh: shells.Shell) -> None:
-    cluster = Cluster(fresh, 1, 1, slice_s=2)
+@pytest.fixture
+def turning(fresh: shells.Shell) -> Iterator[shells.Shell]:
+    """A user's server, and none of the jobs that would go on for long without it."""
+    yield fresh
+    for job in fresh.json("ps")["items"]:
+        fresh.do("cancel", job["name"], code=None)
+        fresh.wait_phase(job["name"], "CANCELED", "COMPLETED")
+
+
+def test_two_jobs_alternate_on_one_gpu(turning: shells.Shell) -> None:
+    cluster = Cluster(turning, 1, 1, slice_s=2)
     diary = cluster.diary
     cluster.submit("one", "{gpus: 1}")
     cluster.until("one", lambda: bool(diary.attempts("one")))
@@ -175,25 +184,25 @@ def test_two_jobs_alternate_on_one_gpu(fresh: shells.Shell) -> None:
     assert not diary.share("one", "two")
     assert {reason.split(":")[0] for reason in cluster.reasons("one")} == {"preempted by two"}
     assert {reason.split(":")[0] for reason in cluster.reasons("two")} == {"preempted by one"}
-    assert fresh.job("one").get("restarts", 0) == 0, "turns spend no restart"
+    assert turning.job("one").get("restarts", 0) == 0, "turns spend no restart"
 
 
-def test_two_jobs_share_a_gpu_as_long_as_that_pays(fresh: shells.Shell) -> None:
+def test_two_jobs_share_a_gpu_as_long_as_that_pays(turning: shells.Shell) -> None:
     """Both were measured alone, each on its own GPU; then somebody else gets one of these."""
-    cluster = Cluster(fresh, 1, 2, slice_s=2)
-    diary, ends, harms = cluster.diary, fresh.work / "ends", cluster.diary.folder / "harms"
+    cluster = Cluster(turning, 1, 2, slice_s=2)
+    diary, ends, harms = cluster.diary, turning.work / "ends", cluster.diary.folder / "harms"
     for name, other in (("one", "two"), ("two", "one")):
         cluster.submit(name, "{gpus: 1, gpu_memory: 1Gi, cpus: 0.5}", other=other)
     for name in ("one", "two"):
         cluster.until(name, lambda name=name: cluster.measured(name)[False] > 0, every_s=0.5)
-    fresh.write("third.yaml", THIRD.format(ends=ends))
-    fresh.do("submit", "third.yaml")
+    turning.write("third.yaml", THIRD.format(ends=ends))
+    turning.do("submit", "third.yaml")
     cluster.until("one", lambda: sorted(amount for _, amount in cluster.claims()) == [0.5, 0.5, 1.0], every_s=0.5)
     assert len({device for devices, amount in cluster.claims() if amount < 1 for device in devices}) == 1
-    starts = {name: len(fresh.job(name)["attempts"]) for name in ("one", "two")}
+    starts = {name: len(turning.job(name)["attempts"]) for name in ("one", "two")}
     for name in ("one", "two"):
         cluster.until(name, lambda name=name: cluster.measured(name)[True] >= 3, every_s=0.5)
-    assert {name: len(fresh.job(name)["attempts"]) for name in starts} == starts, "it pays, so they stay together"
+    assert {name: len(turning.job(name)["attempts"]) for name in starts} == starts, "it pays, so they stay together"
     assert diary.share("one", "two", since=starts["one"])
 
     harms.touch()
@@ -204,14 +213,14 @@ def test_two_jobs_share_a_gpu_as_long_as_that_pays(fresh: shells.Shell) -> None:
         diary.in_one_piece(name)
 
 
-def test_one_that_had_to_start_on_two_nodes_moves_to_one(fresh: shells.Shell) -> None:
-    cluster = Cluster(fresh, 2, 2, slice_s=600)
-    diary, first, second = cluster.diary, fresh.work / "first", fresh.work / "second"
-    for name, gpus, ends in (("a", 1, first), ("b", 1, second), ("c", 1, fresh.work / "never")):
-        fresh.do("run", "--detach", "--name", name, "--gpus", str(gpus), "--", "python", "waits.py", str(ends))
-        fresh.wait_phase(name, "PROCESSING")
+def test_one_that_had_to_start_on_two_nodes_moves_to_one(turning: shells.Shell) -> None:
+    cluster = Cluster(turning, 2, 2, slice_s=600)
+    diary, first, second = cluster.diary, turning.work / "first", turning.work / "second"
+    for name, gpus, ends in (("a", 1, first), ("b", 1, second), ("c", 1, turning.work / "never")):
+        turning.do("run", "--detach", "--name", name, "--gpus", str(gpus), "--", "python", "waits.py", str(ends))
+        turning.wait_phase(name, "PROCESSING")
     second.touch()
-    fresh.wait_phase("b", "COMPLETED")
+    turning.wait_phase("b", "COMPLETED")
     cluster.submit("wide", "{gpus: 1, count: 2}")
     job = cluster.until("wide", lambda: len(diary.steps("wide", 1)) > 8)
     assert {task["node"] for task in job["attempts"][0]["tasks"]} == {"virtual-0", "virtual-1"}
