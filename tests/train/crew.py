@@ -35,7 +35,7 @@ def run(
     folder/rank-K.txt.
     """
     address = (
-        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
+        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
         if world_size > 1
         else {}
     )
@@ -79,7 +79,7 @@ def _member(target: Callable[..., None], args: tuple[Any, ...], environment: Map
     target(*args)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     for port in _ports:
         with socket.socket() as probe:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,55 @@ def exchange() -> None:
 
 def test_three_ranks_exchange(tmp_path: Path) -> None:
     assert crew.run(exchange, folder=tmp_path, world_size=3) == [0, 0, 0], crew.output(tmp_path, 3)
+
+
+ENDS = """
+import atexit, pathlib, sys, time
+import torch
+atexit.register(lambda: print("joined" if torch.distributed.is_initialized() else "left"))  # asked last
+from oarlock import train
+world, ended = train.init(), pathlib.Path("ended")
+world.gather(world.rank)
+if "alone" in sys.argv:
+    try:
+        with train.Session():
+            if world.rank == 1:
+                world.start_largest((1,))
+                raise ValueError("before its peers took part")
+    except ValueError:
+        ended.touch()
+        sys.exit(3)
+    until = time.monotonic() + 40
+    while not ended.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [(["together"], [(0, "left"), (0, "left")]), (["alone"], [(0, "left"), (3, "joined")])]
+)
+def test_a_script_that_ends_leaves_its_peers_but_waits_for_none(
+    tmp_path: Path, how: list[str], said: list[tuple[int, str]]
+) -> None:
+    """Else a thread that lets go of a tensor too late aborts one process in some hundred."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(crew.free_port()), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", ENDS, *how],
+            cwd=tmp_path,
+            env={**os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        ended = [(rank.communicate(timeout=60)[0].strip(), rank.returncode) for rank in reversed(ranks)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [(code, text) for text, code in reversed(ended)] == said
 
 
 def test_importing_the_library_costs_nothing() -> None:

@@ -211,6 +211,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            worlds.fail()
         try:
             if error is None:
                 self._finish()

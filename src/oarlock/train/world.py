@@ -10,8 +10,10 @@ mix with the order of the model's collectives.
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -71,6 +73,7 @@ class World:
 
 
 _world: World | None = None
+_failed = False
 
 
 def init(*, backend: str | None = None, device: str | None = None, timeout_s: float = TIMEOUT_S) -> World:
@@ -111,7 +114,7 @@ def is_chief() -> bool:
 
 
 def shutdown() -> None:
-    """Leave the process group. Not needed after a crash; NCCL likes to be told at a good end."""
+    """Leave the process group. Nobody has to call it: a script that ends well leaves by itself."""
     global _world
     if _world is not None and _world.world_size > 1:
         from torch import distributed
@@ -119,6 +122,21 @@ def shutdown() -> None:
         if distributed.is_initialized():
             distributed.destroy_process_group()
     _world = None
+
+
+def fail() -> None:
+    """An exchange may have begun that the peers never join: from now on the end of the script does not wait for it."""
+    global _failed
+    _failed = True
+
+
+def _leave() -> None:
+    """Gloo's threads drop the tensors of an exchange some time after it is over. One that needs Python for that when
+    Python has begun to end aborts the process (SIGABRT, "terminate called without an active exception", once in some
+    hundred ends), so they are joined before.
+    """
+    if not _failed and getattr(sys, "last_value", None) is None:
+        shutdown()
 
 
 def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
@@ -199,4 +217,5 @@ def _join(rank: int, world_size: int, backend: str | None, device: torch.device,
         distributed.init_process_group(
             backend or ("nccl" if device.type == "cuda" else "gloo"), rank=rank, world_size=world_size, timeout=timeout
         )
+    atexit.register(_leave)
     return distributed.new_group(backend="gloo", timeout=timeout)
