@@ -99,7 +99,7 @@ class Granting:
         self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
         self._deferred: dict[str, ordering.Deferred] = collections.defaultdict(ordering.Deferred)
-        self._not_lent: set[int] = set()  # kin
+        self._not_lent: set[int] = set()  # kin, or `Profile.claim` where the sums alone forbid it
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
         self._looks = LOOKS
         self._forbidden: ordering.Turn | None = None  # the last one whose bounds would not hold, whoever gave way
@@ -118,21 +118,19 @@ class Granting:
         sharing.undo(self.draft)
         blocked_by = self._blocked.get
         for turn in ordering.by_need(self.order.queues, self.usage):
-            profile = turn.profile
-            alike = profile.plain and not turn.wish.beside
-            blocked = (blocked_by(profile.claim) or blocked_by(profile.kin)) if alike else None
-            if (
-                blocked is None
-                or turn.wish.level < blocked.level
-                or turn.candidate.running is not None
-                or (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
-            ):
-                self._grant(turn)
-            else:
-                self._refuse_too(turn, blocked)
+            if turn.alike:
+                blocked = blocked_by(turn.profile.claim) or blocked_by(turn.profile.kin)
+                if (
+                    blocked is not None
+                    and turn.wish.level >= blocked.level
+                    and not (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
+                ):
+                    self._refuse_too(turn, blocked)
+                    continue
+            self._grant(turn)
         not_lent = self._not_lent
         for turn in ordering.by_need(self._deferred, self.usage):
-            if turn.profile.kin not in not_lent or turn.sizing:
+            if (turn.profile.claim not in not_lent and turn.profile.kin not in not_lent) or turn.sizing:
                 self._lend(turn)
         if self.draft.snapshot.reallocate:
             moving.to_better_places(self.draft)
@@ -203,19 +201,16 @@ class Granting:
         elif blocked.lends and gang.preemptible:
             self._deferred[gang.pool].append(turn)
         if ahead >= self._deep and known is not None and known.code in WAITS:
-            same = known.ahead == ahead
-            self.draft.refused[gang.job] = known if same else msgspec.structs.replace(known, ahead=ahead)
+            self.draft.refused[gang.job] = known
         elif over is not None:
             self._refuse(turn, self._said(gang, over, ahead))
         else:
             self._refuse(turn, self._no_room(turn, self._least(turn), ahead))
 
     def _again(self, gang: plans.Gang, ahead: int) -> refusals.Refusal | None:
-        """What was said of it, if it is deep in the queue; with its place as it is now."""
+        """What was said of it, if it is deep in the queue; with its place as it was then."""
         known = gang.refusal
-        if ahead < self._deep or known is None or known.code not in WAITS:
-            return None
-        return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
+        return None if ahead < self._deep or known is None or known.code not in WAITS else known
 
     def _admitted(self, turn: ordering.Turn, *, promised: bool) -> tuple[plans.Size | None, usages.Over | None]:
         """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
@@ -363,14 +358,14 @@ class Granting:
         known = draft.refused.get(gang.job)
         ahead = 0 if known is None else known.ahead
         if draft.full(profile.amount(least)) and (self._crowded or not self._searches):
-            self._not_lent.add(profile.kin)
+            self._not_lent.add(profile.claim)
             return
 
         def lendable(size: plans.Size) -> bool:
             return self.usage.over_borrowing(gang, profile.amount(size)) is None
 
         if not lendable(least):
-            self._not_lent.add(profile.kin)
+            self._not_lent.add(profile.claim)
             return
         size = most if lendable(most) else self._largest(least, most, lendable)
         if (claims := draft.largest(gang, least, size)) is not None:

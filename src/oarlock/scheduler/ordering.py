@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -25,7 +25,7 @@ Arrival = tuple[float, str]
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
     """One wish, its candidate, and of its policy whether it has decided the size, and whether places are kept for its
-    gangs.
+    gangs. `alike`: what holds for another one of its kin holds for it.
     """
 
     wish: port.Wish
@@ -33,6 +33,14 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     profile: profiles.Profile
     sizing: bool = False
     reserves: bool = True
+    alike: bool = False
+
+    @classmethod
+    def new(
+        cls, wish: port.Wish, candidate: port.Candidate, profile: profiles.Profile, *, sizing: bool, reserves: bool
+    ) -> Self:
+        alike = profile.plain and candidate.running is None and not wish.beside
+        return cls(wish, candidate, profile, sizing, reserves, alike)
 
     @property
     def runs(self) -> bool:
@@ -76,7 +84,8 @@ class Standing:
     def entry(self, one: port.Candidate) -> tuple[Key, Turn]:
         standing = self.rank(one)
         profile = self._profiled.of(one.gang)
-        return standing.key, Turn(port.wish(one, standing), one, profile, False, self._reserves)
+        wish = port.wish(one, standing)
+        return standing.key, Turn.new(wish, one, profile, sizing=False, reserves=self._reserves)
 
     def remove(self, gang: plans.Gang) -> None:
         key = self._keys.pop(id(gang))
@@ -249,7 +258,7 @@ class Order:
                 self.queues[leaf] = Ranked(standings.of(leaf, rankings[leaf]), returning.get(leaf, ()))
             else:
                 share = _budget(budget, leaf, usage)
-                self.queues[leaf] = Listed(self._turns(policies[leaf], listed.get(leaf, []), share))
+                self.queues[leaf] = Listed(self._turns(policies[leaf], listed[leaf], share))
 
     def leaf(self, gang: plans.Gang) -> str:
         return "" if self._usage.single else gang.pool
@@ -300,7 +309,8 @@ class Order:
     def _leaves(self) -> set[str]:
         if self._usage.single:
             return {""}
-        return {gang.pool for gang in self._snapshot.waiting} | {job.gang.pool for job in self._snapshot.running}
+        waiting = {pool for pool, gangs in self._roll.pools.items() if gangs}
+        return waiting | {job.gang.pool for job in self._snapshot.running}
 
     def _policy(self, leaf: str) -> port.Policy:
         pool = self._usage.pools.get(leaf or pools.DEFAULT)
@@ -311,20 +321,24 @@ class Order:
 
     def _listed(self, leaves: set[str]) -> dict[str, list[port.Candidate]]:
         """All of these leaves' gangs; but who is being stopped for good wants nothing more."""
-        found: dict[str, list[port.Candidate]] = {}
-        for gang in self._snapshot.waiting if leaves else ():
-            if (leaf := self.leaf(gang)) in leaves:
-                found.setdefault(leaf, []).append(self._roll.candidate(gang))
+        found: dict[str, list[port.Candidate]] = {leaf: [] for leaf in leaves}
+        for pool, gangs in self._roll.pools.items():
+            if (leaf := "" if self._usage.single else pool) in leaves:
+                found[leaf] += [self._roll.candidate(gang) for gang in gangs.values()]
         for job in self._snapshot.running if leaves else ():
             if (leaf := self.leaf(job.gang)) in leaves and (job.returns or not job.stopping):
-                found.setdefault(leaf, []).append(self.candidate(job))
+                found[leaf].append(self.candidate(job))
         return found
 
     def _turns(self, policy: port.Policy, ones: list[port.Candidate], budget: port.Budget) -> list[Turn]:
         by_job = {one.gang.job: one for one in ones}
         wishes = policy.wishes(ones, budget, self._now, self._rules, self._given(policy))
         of, sizing, reserves = self._profiled.of, policy.sizing, policy.reserves
-        return [Turn(wish, one, of(one.gang), sizing, reserves) for wish in wishes for one in (by_job[wish.job],)]
+        return [
+            Turn.new(wish, one, of(one.gang), sizing=sizing, reserves=reserves)
+            for wish in wishes
+            for one in (by_job[wish.job],)
+        ]
 
 
 def by_need(queues: Mapping[str, Queue], usage: usages.Usage) -> Iterator[Turn]:

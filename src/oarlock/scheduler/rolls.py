@@ -8,8 +8,9 @@ from oarlock.spec import plans
 
 
 class Roll:
-    """`came` and `went` are those of the last `follow`. `noted` are the waiting gangs for whom a place was found in an
-    earlier plan (`resuming`), `stopping` the running ones that are being stopped.
+    """`came` and `went` are those of the last `follow`. `pools` has those that wait by their pools. `noted` are the
+    waiting gangs for whom a place was found in an earlier plan (`resuming`), `stopping` the running ones that are being
+    stopped.
     """
 
     def __init__(self, known: profiles.Profiles) -> None:
@@ -21,21 +22,24 @@ class Roll:
         self.running_came: list[plans.Running] = []
         self.running_went: list[plans.Running] = []
         self._candidates: dict[int, port.Candidate] = {}
+        self.pools: dict[str, dict[int, plans.Gang]] = {}
         self.noted: dict[int, plans.Gang] = {}
         self.stopping: list[plans.Running] = []
 
     def follow(self, snapshot: plans.Snapshot) -> None:
         waiting = {id(gang): gang for gang in snapshot.waiting}
         running = {id(job): job for job in snapshot.running}
-        self.waiting_went = [self._waiting[key] for key in self._waiting.keys() - waiting.keys()]
-        self.waiting_came = [waiting[key] for key in waiting.keys() - self._waiting.keys()]
-        self.running_went = [self._running[key] for key in self._running.keys() - running.keys()]
-        self.running_came = [running[key] for key in running.keys() - self._running.keys()]
+        self.waiting_went = [gang for key, gang in self._waiting.items() if key not in waiting]
+        self.waiting_came = [gang for key, gang in waiting.items() if key not in self._waiting]
+        self.running_went = [job for key, job in self._running.items() if key not in running]
+        self.running_came = [job for key, job in running.items() if key not in self._running]
         self._waiting, self._running = waiting, running
         for gang in self.waiting_went:
             self.noted.pop(id(gang), None)
             self._candidates.pop(id(gang), None)
+            self.pools[gang.pool].pop(id(gang))
         for gang in self.waiting_came:
+            self.pools.setdefault(gang.pool, {})[id(gang)] = gang
             if not self._known.of(gang).plain:
                 self.noted[id(gang)] = gang
         self.stopping = [job for job in snapshot.running if job.stopping]

@@ -157,8 +157,10 @@ class Room:
         return self.index(coarse).states()
 
     def lacks(self, shape: shapes.Shape, count: int) -> bool:
-        """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes."""
-        if shape not in self._indexes and self.index(shape.devices_only).total < count:
+        """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes: then
+        the index of none of these has to be brought up to date.
+        """
+        if self.index(shape.devices_only).total < count:
             return True
         return self.index(shape).total < count
 
