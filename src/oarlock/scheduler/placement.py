@@ -48,13 +48,18 @@ def place(
 
 
 def fits(gang: plans.Gang, room: rooms.Room, size: plans.Size) -> bool:
-    """Whether `place` would find one. Of tasks that are all alike, and may lie anywhere, the sums say all."""
-    anywhere = gang.topology is None or not gang.topology.required
-    alike = sum(tasks > 0 for tasks in size) == 1
+    """Whether `place` would find one."""
+    sums = by_sums(gang, size)
     return any(
-        (alike and anywhere) or seating.Seating(gang, size, needs, room).claims() is not None
-        for needs in _likely(gang, room, size)
+        sums or seating.Seating(gang, size, needs, room).claims() is not None for needs in _likely(gang, room, size)
     )
+
+
+def by_sums(gang: plans.Gang, size: plans.Size) -> bool:
+    """Whether the sums say all: tasks that are all alike, and may lie anywhere. So what fits in a room fits in any that
+    has more left.
+    """
+    return (gang.topology is None or not gang.topology.required) and sum(tasks > 0 for tasks in size) == 1
 
 
 def most(gang: plans.Gang, room: rooms.Room) -> int:

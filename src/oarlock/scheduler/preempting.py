@@ -111,9 +111,12 @@ class _Search:
         return found
 
     def _needed(self, order: Sequence[Victim]) -> list[Victim]:
-        """Without those that were not needed after all: the dearest stay first, as many at once as can."""
-        chosen, before = sorted(order, key=_key), len(order) + 1
-        freed = _freed(chosen)
+        """Without those that were not needed after all: the dearest stay first, as many at once as can. Who was needed
+        once is needed by fewer, where only the sums decide; else all are asked again until nobody else stays.
+        """
+        chosen, before, need = sorted(order, key=_key), len(order) + 1, self._need
+        freed, stay = _freed(chosen), any(victim.stays for victim in chosen)
+        once = not stay and placement.by_sums(need.gang, need.size)
         while len(chosen) < before:
             before, block = len(chosen), 1
             needed: list[Victim] = []
@@ -123,9 +126,8 @@ class _Search:
                 del chosen[-block:]
                 less = _freed(some, freed, -1)
                 mark = self._room.mark()
-                for victim in some:
-                    self._room.take(victim.claims)
-                if self._fits([*chosen, *needed], less):
+                self._room.take(claim for victim in some for claim in victim.claims)
+                if self._fits([*chosen, *needed] if stay else (), less):
                     freed, block = less, 2 * block
                     continue
                 self._room.rollback(mark)
@@ -135,6 +137,8 @@ class _Search:
                     chosen += some
                 block = max(1, block // 4)
             chosen = sorted(needed, key=_key)
+            if once:
+                break
         return chosen
 
     def _bent(self, chosen: list[Victim]) -> list[Victim]:

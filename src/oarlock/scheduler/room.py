@@ -195,7 +195,8 @@ class Room:
         touched: dict[str, NodeRoom] = {}
         self._apply(claims, times, touched)
         self._move(touched.values())
-        self._absent = {name: node for name, node in self._absent.items() if node.used}
+        if self._absent:
+            self._absent = {name: node for name, node in self._absent.items() if node.used}
         self._tidy()
 
     def _apply(self, claims: Iterable[holdings.Holding], times: int, touched: dict[str, NodeRoom]) -> None:
