@@ -39,6 +39,7 @@ class FakeServer:
         self.forget_answers = 0  # so many log batches are stored, and their answers lost
         self.slow_s = 0.0
         self.refuse_logs = False
+        self.blobs_after: str | None = None  # the phase that must have been told before a blob is given
         self.connections = 0
         self._http: http.server.ThreadingHTTPServer | None = None
         self._sockets: set[Any] = set()
@@ -217,6 +218,8 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
             return 200, {}
 
         def get_blobs(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+            if fake.blobs_after is not None:
+                self.hold({"wait": "30"}, lambda: fake.blobs_after in fake.phases())
             blob = fake.blobs.get(path.split("/")[2])
             return (404, {}) if blob is None else (200, blob)
 

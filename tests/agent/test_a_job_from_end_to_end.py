@@ -37,6 +37,7 @@ def test_code_is_fetched_verified_and_run(make_rig, python):
     blob = packed({"train.py": b"import pkg\nprint(pkg.WORD)\n", "pkg/__init__.py": b"WORD = 'unpacked'\n"})
     digest = "sha256:" + hashlib.sha256(blob).hexdigest()
     rig.server.blobs[digest] = blob
+    rig.server.blobs_after = "DOWNLOADING"
     record = rig.run(f"{python} train.py", snapshot=digest)
     assert record["reason"] == "exited"
     assert record["code"] == 0, record
@@ -131,8 +132,10 @@ elif verb == 'store':
     rig.server.secrets = {"BUCKET_KEY": {"as": "env", "value": "hush-hush"}}
     log = rig.outside / "log"
     argv = ["/usr/bin/env", f"TMP_LOG={log}", *helper(rig.outside, body)]
-    record = rig.run(
-        "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out",
+    rig.server.blobs_after = "DOWNLOADING"
+    rig.begin(
+        "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out; "
+        "until [ -e $OUTSIDE/go ]; do sleep 0.01; done",
         path_env={"PATH": os.environ["PATH"], "OF_THE_SHELL": "yes", "OUTSIDE": str(rig.outside)},
         snapshot=digest,
         helper=argv,
@@ -141,6 +144,9 @@ elif verb == 'store':
         environments=str(rig.outside / "envs"),
         uploads={"source": "results", "to": "s3://bucket/out"},
     )
+    rig.server.wait_for(lambda: "PROCESSING" in rig.server.phases())
+    (rig.outside / "go").touch()
+    record = rig.finish()
     assert record["reason"] == "exited", record
     task, envs = rig.directory, rig.outside / "envs"
     assert log.read_text().splitlines() == [
