@@ -37,16 +37,16 @@ def wishes(
     return [
         port.Wish(
             job=job,
-            size=one.asked,
+            size=size,
             level=after - 0.5 * 10**-EXACT if waits else before,
             reason=f"{one.gang.owner or 'its owner'} has {before:.0%} of the pool before it, {after:.0%} with it",
         )
-        for before, _, job, after, waits, one in sorted(_shares(candidates, budget.amount))
+        for before, _, job, after, waits, size, one in sorted(_shares(candidates, budget.amount))
     ]
 
 
-Share = tuple[float, float, str, float, bool, port.Candidate]
-"""Its owner's dominant share before it; when it came, and its id; that share with it; whether it waits.
+Share = tuple[float, float, str, float, bool, plans.Size, port.Candidate]
+"""Its owner's dominant share before it; when it came, and its id; that share with it; whether it waits; its size.
 
 By its level what runs may be stopped for a newcomer whose owner gets no more with it than is left to this one's.
 """
@@ -65,13 +65,15 @@ def _shares(candidates: Iterable[port.Candidate], whole: holdings.Resources) -> 
         cpus = memory = milli = 0
         share = 0.0
         for waits, came, job, one in theirs:
-            for ask, count in zip(one.gang.asks, one.asked, strict=True):
-                cpus += ask.amount.cpus_milli * count
-                memory += ask.amount.memory_bytes * count
-                milli += (ask.amount.gpus * 1000 + ask.amount.gpu_milli) * count
+            size = one.asked
+            for ask, count in zip(one.gang.asks, size, strict=True):
+                amount = ask.amount
+                cpus += amount.cpus_milli * count
+                memory += amount.memory_bytes * count
+                milli += (amount.gpus * 1000 + amount.gpu_milli) * count
             before = share
             share = round(max(cpus / all_cpus, memory / all_memory, milli / all_milli), EXACT)
-            found.append((before, came, job, share, waits, one))
+            found.append((before, came, job, share, waits, size, one))
     return found
 
 
