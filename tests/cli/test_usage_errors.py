@@ -74,6 +74,13 @@ WRONG = [
     (("logs", "x", "--since", "yesterday"), "10m"),
     (("exec", "x"), "COMMAND"),
     (("metrics", "x", "--points", "0"), "--points"),
+    (("show", "a/b"), "no name of a job"),
+    (("why", ""), "no name of a job"),
+    (("logs", ".."), "no name of a job"),
+    (("exec", "a/b", "--", "true"), "no name of a job"),
+    (("pool", "set", "../x", "--limit", "gpus=1"), "no name of a pool"),
+    (("pool", "rm", ""), "no name of a pool"),
+    (("users", "token", "a/b"), "no name of a user"),
     (("--server", "x"), "oarlock --help"),
     (("ps", "--server", "ftp://x"), "URL"),
 ]

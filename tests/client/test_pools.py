@@ -60,4 +60,6 @@ def test_a_change_is_sent_again_unless_the_first_one_would_be_in_its_way() -> No
 
 
 def test_a_pool_s_name_can_never_become_another_path() -> None:
-    assert requests.remove_pool("../users/x?y").path == "/api/v1/pools/..%2Fusers%2Fx%3Fy"
+    for made in (requests.remove_pool, lambda name: requests.set_pool(name, poolchanges.Change())):
+        with pytest.raises(errors.InvalidInput, match="is no name of a pool"):
+            made("../users/x?y")

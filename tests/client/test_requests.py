@@ -18,8 +18,13 @@ JOB = jobs.Job(id="j-1", name="n", owner="o", spec=jobfile.JobSpec(command="true
 
 
 def test_a_job_s_name_can_never_become_another_path() -> None:
-    assert requests.job("../users?x=1#y").target() == "/api/v1/jobs/..%2Fusers%3Fx%3D1%23y"
-    assert requests.remove("a/b").path == "/api/v1/jobs/a%2Fb"
+    for name in ("../users?x=1#y", "a/b", "..", ".", "", "a b", "a\n", "%2e%2e", "\x00", "ä"):
+        for made in (requests.job, requests.why, requests.remove, requests.remove_pool, requests.add_token):
+            with pytest.raises(errors.InvalidInput) as refused:
+                made(name)
+            assert refused.value.hint
+    assert requests.job("01KA-x").target() == "/api/v1/jobs/01KA-x"
+    assert requests.remove_token("a.b@c", "f0/..").path == "/api/v1/users/a.b@c/tokens/f0%2F.."
 
 
 def test_queries_leave_out_what_was_not_said() -> None:

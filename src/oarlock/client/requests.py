@@ -1,11 +1,12 @@
 """One builder for every request, sync and async: a request is a value, and a sender carries it out.
 
-Paths are docs/rest-api.md's. A job is named by its id or its name; whatever somebody typed is quoted, so that it can
-never become another path.
+Paths are docs/rest-api.md's. A job is named by its id or its name. What could be neither is refused here: between
+slashes, `a/b`, `..` or nothing would name another path.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
-from oarlock.spec import events, intents, jobfile, jobs, phases, plans, poolchanges, users
+from oarlock.spec import errors, events, intents, jobfile, jobs, phases, plans, poolchanges, users
 from oarlock.spec import pools as pool_nouns
 
 T = TypeVar("T")
@@ -50,12 +51,32 @@ def _query(**values: Any) -> dict[str, str]:
     }
 
 
+_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@-]+")
+"""What a path can hold of the names of users, the widest there are; the server judges the rest."""
+_SHOWN = 60
+
+
 def _job(name: str, rest: str = "") -> str:
-    return f"{_V1}/jobs/{quote(name, safe='')}{rest}"
+    hint = "Names have lower-case letters, digits and dashes; `oarlock ps` lists them."
+    return f"{_V1}/jobs/{_typed(name, 'job', hint)}{rest}"
 
 
 def _pool(name: str) -> str:
-    return f"{_V1}/pools/{quote(name, safe='')}"
+    hint = "Names have lower-case letters, digits and dashes; `oarlock pools` draws those there are."
+    return f"{_V1}/pools/{_typed(name, 'pool', hint)}"
+
+
+def _user(name: str, rest: str) -> str:
+    hint = "Names have letters, digits and `.`, `_`, `@`, `-` between them; `oarlock users list` has them."
+    return f"{_V1}/users/{_typed(name, 'user', hint)}{rest}"
+
+
+def _typed(name: str, of: str, hint: str) -> str:
+    """A name that somebody typed, as a part of a path. Raises InvalidInput for what can be none."""
+    if not _NAME.fullmatch(name):
+        shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
+        raise errors.InvalidInput(f"{shown!r} is no name of a {of}", hint=hint)
+    return name
 
 
 def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:
@@ -208,12 +229,12 @@ class TokenBody(msgspec.Struct, frozen=True):
 
 def add_token(user: str, note: str = "") -> Request[answers.NewToken]:
     """Not repeatable: a second token would be made, and the first never be seen."""
-    path = f"{_V1}/users/{quote(user, safe='')}/tokens"
+    path = _user(user, "/tokens")
     return Request(method="POST", path=path, answer=answers.NewToken, body=TokenBody(note), repeatable=False)
 
 
 def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
-    path = f"{_V1}/users/{quote(user, safe='')}/tokens/{quote(sha256, safe='')}"
+    path = _user(user, f"/tokens/{quote(sha256, safe='')}")
     return Request(method="DELETE", path=path, answer=answers.Nothing)
 
 
