@@ -6,9 +6,10 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from oarlock.simulator import adaptdl, physics, recorded, traces, work
+from oarlock.simulator import adaptdl, physics, recorded, running, scenario, traces, work
 from oarlock.spec import curves, errors
 
 LOCALS = (16, 32, 64)
@@ -172,6 +173,31 @@ def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
 def test_what_cannot_be_read_is_named(directory: Path, line: str, says: str) -> None:
     with pytest.raises(errors.InvalidInput, match=says):
         adaptdl.read(workload_file(directory, line), traces.load(directory), recorded.Freedom.GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "freedom", "refused"),
+    [
+        ("1x8", recorded.Freedom.GIVEN, ""),  # four are never more than four on a node
+        ("4x4,1x8", recorded.Freedom.ELASTIC, "b-0 may get 8 GPUs on one node"),
+        ("1x6", recorded.Freedom.ELASTIC, "b-0 may get 6 GPUs on one node"),
+        ("4x4", recorded.Freedom.ADAPTIVE, ""),
+    ],
+)
+def test_places_that_were_not_measured_are_refused_before_anything_runs(
+    directory: Path, nodes: str, freedom: recorded.Freedom, refused: str
+) -> None:
+    path = workload_file(directory, "b-0,100,bert,4,128")
+    of, over = scenario.load(path), scenario.Run(nodes=nodes, freedom=freedom)
+    if not refused:
+        assert scenario.case(of, path.parent, "t", "", "fifo", over).workload.arrivals
+        return
+    begun: list[str] = []
+    of = msgspec.structs.replace(of, runs={"good": scenario.Run(), "bad": over})
+    with pytest.raises(errors.InvalidInput, match=refused) as error:
+        list(running.results(of, path.parent, scenario.Run(policy="fifo"), (), lambda run, jobs: begun.append(run)))
+    assert "--nodes 16x4" in error.value.hint
+    assert not begun, "not after the good one has run for hours"
 
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster

@@ -6,10 +6,11 @@ The columns of a file say whose it is: AdaptDL's name an `application`, Philly's
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from oarlock.simulator import adaptdl, chances, philly, traces, workload
-from oarlock.spec import errors
+from oarlock.spec import errors, nodes
 
 Freedom = adaptdl.Freedom
 
@@ -46,6 +47,15 @@ def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.W
         jobs=of.jobs,
         scale=scale,
     )
+
+
+def check(arrivals: Iterable[workload.Arrival], machines: Sequence[nodes.Node]) -> None:
+    """Raises InvalidInput where a model was not measured in all the places that it may get on `machines`."""
+    devices = [len(node.devices) for node in machines]
+    for one in arrivals:
+        if isinstance(one.does, traces.Trained):
+            asked = sum(role.gpus * (role.count if role.max is None else role.max) for role in one.spec.roles.values())
+            traces.check(one.id, min(asked, sum(devices)), min(asked, max(devices)))
 
 
 def _columns(path: Path) -> list[str]:

@@ -18,10 +18,14 @@ Watch = Callable[[str, int], simulation.Progress]
 def results(
     of: scenario.Scenario, base: Path, over: scenario.Run, policies: Sequence[str], watch: Watch
 ) -> Iterator[outcome.Result]:
-    """Raises InvalidInput, before anything runs, for a policy that nobody knows, or a parameter that it has not."""
+    """Raises InvalidInput, before anything runs, for a policy that nobody knows, a parameter that it has not, and
+    whatever else makes no simulation of one of the runs.
+    """
     titles = scenario.titles(of, policies)
     for _, name, policy in titles:
         _check(scenario.rules(of, name, policy, over))
+    for title, name, policy in titles[1:]:  # the first is made next; a million jobs of each are too many to keep
+        scenario.case(of, base, title, name, policy, over)
     for title, name, policy in titles:
         case = scenario.case(of, base, title, name, policy, over)
         progress = watch(title, len(case.workload.arrivals))

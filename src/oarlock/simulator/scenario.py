@@ -176,7 +176,9 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
     if of.recorded is not None:
         freedom = run.freedom or FREEDOMS.get(policy, recorded.Freedom.GIVEN)
         found = recorded.read(of.recorded, base, freedom, scale)
-        return workload.made(of.name or found.name, [_respecified(one, run.spec) for one in found.arrivals], given)
+        respecified = [_respecified(one, run.spec) for one in found.arrivals]
+        recorded.check(respecified, machines)
+        return workload.made(of.name or found.name, respecified, given)
     per_node = max(len(node.devices) for node in machines)
     made = [
         msgspec.structs.replace(arrival, at=arrival.at / scale)

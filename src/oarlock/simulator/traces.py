@@ -142,10 +142,7 @@ class StepTimes:
         if line is not None:
             return line.at(local)
         if max(shape) > MOST_DEVICES_PER_NODE or sum(shape) > MOST_DEVICES or len(shape) <= _MOST_PLACED_NODES:
-            raise errors.InvalidInput(
-                f"a gang with {'+'.join(map(str, shape))} devices on its nodes was not measured",
-                hint=f"These traces know at most {MOST_DEVICES} devices, {MOST_DEVICES_PER_NODE} on a node.",
-            )
+            raise _unmeasured(f"a gang with {'+'.join(map(str, shape))} devices on its nodes was not measured")
         known = list(self._columns)
         nodes = min(len(shape), known[-1])
         lower, upper, part = _around(known, nodes)
@@ -235,6 +232,16 @@ class Trained:
         )
 
 
+def check(job: str, most: float, on_node: float) -> None:
+    """Raises InvalidInput, before anything runs, where a job may get so many devices in all, or on one node, that it
+    may lie as nobody has measured it.
+    """
+    if on_node > MOST_DEVICES_PER_NODE:
+        raise _unmeasured(f"{job} may get {on_node:g} GPUs on one node")
+    if most > MOST_DEVICES:
+        raise _unmeasured(f"{job} may get {most:g} GPUs")
+
+
 def load(directory: Path) -> dict[str, Model]:
     """Every known model that has a directory there, by name. Raises NotFound where there is none."""
     found = {
@@ -259,6 +266,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, str(error)) from error
+
+
+def _unmeasured(what: str) -> errors.InvalidInput:
+    return errors.InvalidInput(
+        what,
+        path="nodes",
+        hint=f"These traces know at most {MOST_DEVICES} GPUs, {MOST_DEVICES_PER_NODE} on a node: "
+        f"--nodes 16x{MOST_DEVICES_PER_NODE}.",
+    )
 
 
 def _unreadable(path: Path, why: str) -> errors.InvalidInput:
