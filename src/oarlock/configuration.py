@@ -128,7 +128,9 @@ def _file(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Correct it, or take it away.") from error
+        raise errors.InvalidInput(
+            f"{path} cannot be read: {errors.words(error)}", hint="Correct it, or take it away."
+        ) from error
     for name in ("server", "scheduler", "prices"):
         if not isinstance(tables.get(name, {}), dict):
             raise errors.InvalidInput(

@@ -129,6 +129,11 @@ def test_how_it_ended(rig, command, expected):
     assert rig.process.returncode == expected[1]
 
 
+def test_a_program_that_is_not_there_is_said_in_words(rig):
+    record = rig.run(["/no/such/program"])
+    assert record["detail"] == "the command cannot be started: /no/such/program: No such file or directory"
+
+
 def test_a_workdir_that_is_not_there_is_said(rig):
     record = rig.run("true", workdir="/no/such/place")
     assert record["reason"] == "command_not_found"

@@ -60,6 +60,15 @@ def test_what_is_no_error_of_ours_is_told_by_its_status(status: int, body: bytes
     assert found.message
 
 
+def test_why_no_server_answers_is_said_in_words() -> None:
+    """The number of the system's error is its own affair."""
+    told = settings.Settings(home=Path("/nowhere"), server="http://127.0.0.1:1", named="--server")
+    with client.Client(told=told) as asked, pytest.raises(errors.ServerNotFound) as error:
+        asked.server()
+    assert error.value.message == "no server answers at http://127.0.0.1:1 (Connection refused)"
+    assert "--server" in error.value.hint
+
+
 class Script(httpx.BaseTransport):
     """Answers in order: a response, or an exception."""
 

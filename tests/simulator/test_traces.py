@@ -166,8 +166,10 @@ def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
     ("line", "says"),
     [
         ("b-0,100,gpt,1,32", "b-0 trains gpt"),
-        ("b-0,soon,bert,1,32", "could not convert string to float"),
-        ("b-0,100,bert,1", "int"),
+        ("b-0,soon,bert,1,32", "line 2: `time` is no number: soon"),
+        ("b-0,100,bert,1", "line 2: `batch_size` is empty"),
+        ("b-0,100,bert,1.5,32", "`num_replicas` is no whole number: 1.5"),
+        ("b-0,nan,bert,1,32", "`time` is no number: nan"),
     ],
 )
 def test_what_cannot_be_read_is_named(directory: Path, line: str, says: str) -> None:
@@ -220,6 +222,40 @@ def test_so_do_those_of_the_other_form(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text(text)
     found = recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
     assert [(one.id, one.at, one.does.total) for one in found.arrivals] == [("p1", 0.0, 5.0), ("p2", 60.0, 211.0)]
+
+
+@pytest.mark.parametrize("times", [("100", "220.5"), ("2017-10-09T00:01:40", "2017-10-09T02:03:40.5+02:00")])
+def test_times_are_seconds_or_dates(tmp_path: Path, times: tuple[str, str]) -> None:
+    """With a byte order mark, a column that nobody needs left out, and empty lines, as spreadsheets write them."""
+    rows = "\r\n\r\n".join(f"{time},10,2" for time in times)
+    (tmp_path / "jobs.csv").write_text(f"timestamp,duration,num_gpus\r\n{rows}\r\n", encoding="utf-8-sig")
+    found = recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
+    assert [(one.at, one.owner) for one in found.arrivals] == [(0.0, "somebody"), (120.5, "somebody")]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("yesterday,1,1", "line 4: `timestamp` is neither seconds nor a time as 2017-10-09 07:01:55: yesterday"),
+        ("1,inf,1", "`duration` is no number: inf"),
+        ("1,1", "`num_gpus` is empty"),
+    ],
+)
+def test_a_line_that_says_nothing_is_named_in_words(tmp_path: Path, row: str, says: str) -> None:
+    (tmp_path / "jobs.csv").write_text(f"timestamp,duration,num_gpus\n1,1,1\n\n{row}\n")
+    with pytest.raises(errors.InvalidInput) as error:
+        recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
+    assert says in error.value.message
+    assert "timestamp,duration,num_gpus" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["nowhere.csv", "nowhere.yaml", "folder", "bytes.csv"])
+def test_a_file_that_cannot_be_read_is_said_in_words(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(errors.NotFound, match=r"cannot be read: (No such file|Is a directory|it is no text)") as error:
+        scenario.case(scenario.load(tmp_path / name), tmp_path, "t", "", "fifo", scenario.Run())
+    assert "Errno" not in error.value.message
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])

@@ -316,7 +316,8 @@ def python(around: Surroundings) -> Iterator[Finding]:
         )
         version, has_torch = done.stdout.split()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield _problem("python", f"{found} does not run: {error}", "Mend or reactivate the virtual environment.")
+        why = errors.words(error)
+        yield _problem("python", f"{found} does not run: {why}", "Mend or reactivate the virtual environment.")
         return
     if has_torch == "True":
         yield _good("python", f"{found} is Python {version} with torch")
@@ -382,7 +383,9 @@ def gpus(around: Surroundings) -> Iterator[Finding]:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        yield _warning("gpus", f"nvidia-smi does not run: {error}", "Install the driver again, or reboot.")
+        yield _warning(
+            "gpus", f"nvidia-smi does not run: {errors.words(error)}", "Install the driver again, or reboot."
+        )
         return
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()

@@ -215,7 +215,7 @@ class Watch:
 
     def begin(self, run: str, jobs: int) -> Any:
         if not self._live:
-            terminal.say(f"Simulating {run}: {jobs} jobs.")
+            terminal.say(f"Simulating {run}: {jobs} {'job' if jobs == 1 else 'jobs'}.")
         began = time.monotonic()
 
         def heard(now_s: float, ended: int, total: int) -> None:

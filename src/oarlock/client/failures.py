@@ -81,7 +81,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
-    said = f"no server answers at {place.url} ({_cause(cause)})"
+    said = f"no server answers at {place.url} ({errors.words(cause)})"
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         return Unsent(
             f"the certificate of {place.url} is not trusted", hint="Name its authority: OARLOCK_CA_FILE=ca.pem."
@@ -92,7 +92,7 @@ def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
 
 
 def lost(place: places.Place, cause: Exception) -> Lost:
-    return Lost(f"the connection to {place.url} was lost ({_cause(cause)})", hint="Try again in a moment.")
+    return Lost(f"the connection to {place.url} was lost ({errors.words(cause)})", hint="Try again in a moment.")
 
 
 def pause_s(request: requests.Request[Any], failure: errors.OarlockError, tries: int) -> float | None:
@@ -108,10 +108,6 @@ def pause_s(request: requests.Request[Any], failure: errors.OarlockError, tries:
     else:
         return None
     return pauses[tries - 1] if tries <= len(pauses) else None
-
-
-def _cause(cause: Exception) -> str:
-    return str(cause).strip() or type(cause).__name__
 
 
 def _first_line(body: bytes) -> str:

@@ -170,7 +170,9 @@ def trust(place: places.Place) -> Any:
         return ssl.create_default_context(cafile=place.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise errors.InvalidInput(
-            f"{place.ca_file} cannot be used: {error}", path="ca_file", hint="Name a PEM file of the authority."
+            f"{place.ca_file} cannot be used: {errors.words(error)}",
+            path="ca_file",
+            hint="Name a PEM file of the authority.",
         ) from error
 
 

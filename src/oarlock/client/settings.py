@@ -146,7 +146,9 @@ def _text(path: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise errors.InvalidInput(f"{path} cannot be read: {error}", hint="Check the file and its rights.") from error
+        raise errors.InvalidInput(
+            f"{path} cannot be read: {errors.words(error)}", hint="Check the file and its rights."
+        ) from error
 
 
 def _url(text: str, named: str) -> str:

@@ -122,7 +122,7 @@ def probed(python: str) -> dict[str, object]:
         about = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise errors.InvalidInput(
-            f"{python} is no Python that works: {error}", hint="say which with --python"
+            f"{python} is no Python that works: {errors.words(error)}", hint="say which with --python"
         ) from error
     return dict(about)
 

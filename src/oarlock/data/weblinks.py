@@ -165,7 +165,9 @@ def resolved(url: str, host: str, port: int) -> Address:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise errors.Unavailable(f"{url}: there is no address for {host} ({error})", hint="look at the URL") from error
+        raise errors.Unavailable(
+            f"{url}: there is no address for {host} ({errors.words(error)})", hint="look at the URL"
+        ) from error
     # All are judged: one bad address among good ones is no accident. IPv4 first, since it works in more places.
     addresses = sorted((ipaddress.ip_address(one[4][0]) for one in found), key=lambda address: address.version)
     for address in addresses:

@@ -5,11 +5,10 @@ What a job leaves to the scheduler is chosen for all of them (`Freedom`); what i
 
 from __future__ import annotations
 
-import csv
 from enum import StrEnum
 from pathlib import Path
 
-from oarlock.simulator import traces, workload
+from oarlock.simulator import columns, traces, workload
 from oarlock.spec import errors, jobfile, roles
 
 COMMAND = "python train.py"
@@ -25,31 +24,26 @@ class Freedom(StrEnum):
 
 def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workload.Workload:
     """Raises InvalidInput, naming the line."""
-    arrivals = []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                arrivals.append(_arrival(row, models, freedom))
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError, TypeError) as error:
-        raise errors.InvalidInput(
-            f"{path}, line {len(arrivals) + 2}: {type(error).__name__} {error}",
-            hint="An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
-        ) from error
+    arrivals = columns.lines(
+        path,
+        lambda line: _arrival(line, models, freedom),
+        "An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
+    )
     return workload.made(path.stem, arrivals)
 
 
-def _arrival(row: dict[str, str], models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
-    name, application = row["name"], row["application"]
+def _arrival(line: columns.Line, models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
+    name, application = line.text("name"), line.text("application")
     if application not in models:
         raise errors.InvalidInput(
             f"{name} trains {application}, of which there are no traces", hint=f"Known are {', '.join(models)}."
         )
     model = models[application]
-    role, batch, asked = _asked(model, int(row["num_replicas"]), int(row["batch_size"]), freedom)
+    role, batch, asked = _asked(model, line.whole("num_replicas"), line.whole("batch_size"), freedom)
     spec = jobfile.JobSpec(
         command=COMMAND, name=name, roles={roles.RoleName.WORKER: role}, batch=batch, max_restarts=MAX_RESTARTS
     )
-    return workload.Arrival(id=name, at=float(row["time"]), spec=spec, does=traces.Trained(model, asked))
+    return workload.Arrival(id=name, at=line.number("time"), spec=spec, does=traces.Trained(model, asked))
 
 
 def _asked(

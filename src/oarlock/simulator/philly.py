@@ -1,16 +1,14 @@
 """Jobs of Microsoft's Philly clusters: `timestamp,duration,num_gpus,gpu_time,cluster`, or the form with `submit_time`
-and `num_gpu` that other simulators use. Gangs of one device a task that want what they had, and last as long as they
-did.
+and `num_gpu` that other simulators use; times are dates or plain seconds. Gangs of one device a task that want what
+they had, and last as long as they did.
 """
 
 from __future__ import annotations
 
-import csv
-import datetime as dt
 from pathlib import Path
 
-from oarlock.simulator import physics, workload
-from oarlock.spec import errors, jobfile, roles
+from oarlock.simulator import columns, physics, workload
+from oarlock.spec import jobfile, roles
 
 COMMAND = "python train.py"
 MAX_RESTARTS = 1_000_000
@@ -22,16 +20,9 @@ Row = tuple[float, float, int, str]
 
 def read(path: Path) -> workload.Workload:
     """Every job that had a device and lasted. Raises InvalidInput, naming the line."""
-    rows: list[Row] = []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                rows.append(_row(row))
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError, TypeError) as error:
-        raise errors.InvalidInput(
-            f"{path}, line {len(rows) + 2}: {type(error).__name__} {error}",
-            hint="The columns are timestamp,duration,num_gpus,... or submit_time,duration,num_gpu,...",
-        ) from error
+    rows = columns.lines(
+        path, _row, "The columns are timestamp,duration,num_gpus,... or submit_time,duration,num_gpu,..."
+    )
     rows = sorted(row for row in rows if row[1] > 0 and row[2] > 0)
     start_s = rows[0][0] if rows else 0.0
     width = len(str(len(rows)))
@@ -39,11 +30,16 @@ def read(path: Path) -> workload.Workload:
     return workload.made(path.stem, arrivals)
 
 
-def _row(row: dict[str, str]) -> Row:
-    if "timestamp" in row:
-        at = dt.datetime.fromisoformat(row["timestamp"]).replace(tzinfo=dt.UTC).timestamp()
-        return at, float(row["duration"]), int(row["num_gpus"]), row["cluster"]
-    return float(row["submit_time"]), float(row["duration"]), int(row["num_gpu"]), row.get("user") or "somebody"
+def _row(line: columns.Line) -> Row:
+    at, devices, owner = (
+        ("timestamp", "num_gpus", "cluster") if line.has("timestamp") else ("submit_time", "num_gpu", "user")
+    )
+    return (
+        line.instant(at),
+        line.number("duration"),
+        line.whole(devices),
+        line.said(owner) or "somebody",
+    )
 
 
 def _arrival(name: str, start_s: float, row: Row) -> workload.Arrival:

@@ -5,11 +5,10 @@ The columns of a file say whose it is: AdaptDL's name an `application`, Philly's
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from oarlock.simulator import adaptdl, chances, philly, traces, workload
+from oarlock.simulator import adaptdl, chances, columns, philly, traces, workload
 from oarlock.spec import errors, nodes
 
 Freedom = adaptdl.Freedom
@@ -30,14 +29,14 @@ class Recorded(chances.Part, frozen=True):
 def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.Workload:
     """`base` is where relative paths begin, `scale` how many times as often the jobs come."""
     path = base / of.file
-    columns = _columns(path)
-    if "application" in columns:
+    names = columns.header(path)
+    if "application" in names:
         found = adaptdl.read(path, traces.load(_traces(of, path, base)), freedom)
-    elif "duration" in columns:
+    elif "duration" in names:
         found = philly.read(path)
     else:
         raise errors.InvalidInput(
-            f"{path} is no workload that is known here: its columns are {', '.join(columns) or 'none'}",
+            f"{path} is no workload that is known here: its columns are {', '.join(names) or 'none'}",
             hint="AdaptDL's have name,time,application,..., Philly's timestamp,duration,num_gpus,...",
         )
     return workload.cut(
@@ -56,14 +55,6 @@ def check(arrivals: Iterable[workload.Arrival], machines: Sequence[nodes.Node]) 
         if isinstance(one.does, traces.Trained):
             asked = sum(role.gpus * (role.count if role.max is None else role.max) for role in one.spec.roles.values())
             traces.check(one.id, min(asked, sum(devices)), min(asked, max(devices)))
-
-
-def _columns(path: Path) -> list[str]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return next(csv.reader(file), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise errors.NotFound(f"{path} cannot be read: {error}", hint="Name a workload: a YAML or CSV file.") from error
 
 
 def _traces(of: Recorded, path: Path, base: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.simulator import chances, cluster, faults, groups, recorded, simulation, workload
+from oarlock.simulator import chances, cluster, columns, faults, groups, recorded, simulation, workload
 from oarlock.spec import errors, judging, nodes, plans, pools
 
 
@@ -79,9 +79,7 @@ def load(path: Path) -> Scenario:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise errors.NotFound(
-            f"{path} cannot be read: {error.strerror}", hint="Name a workload: a YAML or CSV file."
-        ) from error
+        raise columns.unread(path, error, columns.NAME_IT) from error
     found = judging.convert(judging.plain(text, source=str(path)), Scenario)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.simulator import physics
+from oarlock.simulator import columns, physics
 from oarlock.spec import curves, errors
 
 MOST_DEVICES_PER_NODE = 4
@@ -118,20 +118,20 @@ class StepTimes:
 
     def __init__(self, placements: Sequence[dict[str, str]], scalability: Sequence[dict[str, str]]) -> None:
         shapes: dict[physics.Shape, list[tuple[int, Times]]] = {}
-        columns: dict[int, dict[int, list[tuple[int, Times]]]] = {}
+        by_nodes: dict[int, dict[int, list[tuple[int, Times]]]] = {}
         for row in placements:
             shape = tuple(sorted(int(digit) for digit in row["placement"]))
             point = _point(row)
             shapes.setdefault(shape, []).append(point)
             if len(shape) == _MOST_PLACED_NODES:
-                columns.setdefault(len(shape), {}).setdefault(sum(shape), []).append(point)
+                by_nodes.setdefault(len(shape), {}).setdefault(sum(shape), []).append(point)
         for row in scalability:
-            column = columns.setdefault(int(row["num_nodes"]), {})
+            column = by_nodes.setdefault(int(row["num_nodes"]), {})
             column.setdefault(int(row["num_replicas"]), []).append(_point(row))
         self._shapes = {shape: Line(points) for shape, points in shapes.items()}
         self._columns = {
             nodes: {devices: Line(points) for devices, points in sorted(column.items())}
-            for nodes, column in sorted(columns.items())
+            for nodes, column in sorted(by_nodes.items())
         }
         self.local_least = min(line.least for line in self._shapes.values())
         self.local_most = max(line.most for line in self._shapes.values())
@@ -258,6 +258,7 @@ def load(directory: Path) -> dict[str, Model]:
 
 
 _MOST_PLACED_NODES = 4
+_AS_RELEASED = "Take the files as they were released."
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -265,7 +266,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _unreadable(path, str(error)) from error
+        raise columns.unread(path, error, _AS_RELEASED) from error
 
 
 def _unmeasured(what: str) -> errors.InvalidInput:
@@ -278,7 +279,7 @@ def _unmeasured(what: str) -> errors.InvalidInput:
 
 
 def _unreadable(path: Path, why: str) -> errors.InvalidInput:
-    return errors.InvalidInput(f"{path} cannot be read: {why}", hint="Take the files as they were released.")
+    return errors.InvalidInput(f"{path} cannot be read: {why}", hint=_AS_RELEASED)
 
 
 def _point(row: dict[str, str]) -> tuple[int, Times]:

@@ -27,7 +27,10 @@ Every error carries what happened and `hint`, the next step. `path` names the of
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
+
+_NUMBERED = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class OarlockError(Exception):
@@ -134,6 +137,15 @@ class Unavailable(OarlockError):
 
 class ServerNotFound(Unavailable):
     code = "server_not_found"
+
+
+def words(cause: BaseException) -> str:
+    """A foreign exception as people say it: without the numbers and classes that systems and libraries put before."""
+    if isinstance(cause, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return _NUMBERED.sub("", str(cause)).strip() or type(cause).__name__
 
 
 def tree(root: type[OarlockError] = OarlockError) -> dict[str, type[OarlockError]]:

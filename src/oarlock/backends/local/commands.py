@@ -196,7 +196,9 @@ def start(
     except (OSError, ValueError) as error:
         for fd in {*theirs, *ours.values()}:
             os.close(fd)
-        raise errors.Unavailable(f"the command could not be started: {error}", hint="Try again.") from error
+        raise errors.Unavailable(
+            f"the command could not be started: {errors.words(error)}", hint="Try again."
+        ) from error
     for fd in set(theirs):
         os.close(fd)
     return Command(process, ours.pop("stdin"), ours, tty=tty)
