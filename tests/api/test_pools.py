@@ -117,6 +117,7 @@ async def test_what_cannot_be_meant_is_refused_where_it_stands(
     answer = await change(rig, name, **fields)
     assert (answer.status_code, answer.json()["error"]["path"]) == (status, path), answer.text
     assert answer.json()["error"]["hint"]
+    assert "job-file" not in answer.text
     assert list(await by_name(rig)) == ["default"]
 
 

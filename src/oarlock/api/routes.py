@@ -221,7 +221,7 @@ def _converted(found: dict[str, Any], kind: type[Q]) -> Q:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise judging.explained(error, found, kind) from error
+        raise judging.explained(error, found, kind, page=wire.PAGE) from error
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:

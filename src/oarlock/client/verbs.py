@@ -41,7 +41,7 @@ def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
     """What is to be another about a pool. Raises InvalidInput for a field that there is not."""
     from oarlock.spec import judging
 
-    return judging.convert(fields, poolchanges.Change)
+    return judging.convert(fields, poolchanges.Change, page="docs/pools.md")
 
 
 def read_file(path: Path) -> bytes:

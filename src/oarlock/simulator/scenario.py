@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -66,6 +66,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     settings: simulation.Settings
 
 
+T = TypeVar("T")
+
+PAGE = "docs/simulator.md"
 LEAST_ROUND_S = 1.0
 
 FREEDOMS = {"goodput": recorded.Freedom.ADAPTIVE, "optimus": recorded.Freedom.ELASTIC}
@@ -80,7 +83,7 @@ def load(path: Path) -> Scenario:
         text = path.read_bytes()
     except OSError as error:
         raise columns.unread(path, error, columns.NAME_IT) from error
-    found = judging.convert(judging.plain(text, source=str(path)), Scenario)
+    found = judging.convert(judging.plain(text, source=str(path)), Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(
             f"{path} says {'twice' if found.jobs else 'nowhere'} which jobs there are",
@@ -114,8 +117,10 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
         rules=given,
         restart_s=given.restart_s,
         checkpoint_s=None if of.checkpoint is None else chances.number(of.checkpoint, "checkpoint"),
-        faults=judging.convert(
-            {name: chances.number(value, f"faults.{name}") for name, value in of.faults.items()}, faults.Faults
+        faults=_part(
+            {name: chances.number(value, f"faults.{name}") for name, value in of.faults.items()},
+            faults.Faults,
+            "faults",
         ),
         ends_told=run.ends_told is not False,
         lockstep=run.lockstep is True,
@@ -170,7 +175,7 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
     scale = 1.0 if run.scale is None else run.scale
     if not scale > 0:
         raise errors.InvalidInput(f"{scale:g}", path="scale", hint="1 is as it is written, 2 twice the load.")
-    given = tuple(judging.convert(pool, pools.Pool) for pool in of.pools)
+    given = tuple(_part(pool, pools.Pool, f"pools[{place}]") for place, pool in enumerate(of.pools))
     if of.recorded is not None:
         freedom = run.freedom or FREEDOMS.get(policy, recorded.Freedom.GIVEN)
         found = recorded.read(of.recorded, base, freedom, scale)
@@ -191,6 +196,15 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
         )
     ]
     return workload.made(of.name or "scenario", made, given)
+
+
+def _part(raw: dict[str, Any], kind: type[T], path: str) -> T:
+    """What stands at `path` of the scenario."""
+    try:
+        return judging.convert(raw, kind, page=PAGE)
+    except errors.InvalidInput as error:
+        error.path = f"{path}.{error.path}".rstrip(".")
+        raise
 
 
 def _respecified(arrival: workload.Arrival, over: dict[str, Any]) -> workload.Arrival:

@@ -20,6 +20,7 @@ from oarlock.spec import errors, jobfile, quantities, roles, sizes
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 1 << 20
+PAGE = "docs/job-file.md"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 WRITABLE = ("file", "s3", "gs")
@@ -61,15 +62,17 @@ def decode(raw: Any) -> jobfile.JobSpec:
     return spec
 
 
-def convert(raw: Any, kind: type[T]) -> T:
-    """msgspec's conversion, with its errors turned into ours: `roles.worker.gpus`, and the nearest known name."""
+def convert(raw: Any, kind: type[T], *, page: str = PAGE) -> T:
+    """msgspec's conversion, with its errors turned into ours: `roles.worker.gpus`, and the nearest known name. `page`
+    of the documentation says what is accepted.
+    """
     try:
         return msgspec.convert(raw, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise explained(error, raw, kind) from error
+        raise explained(error, raw, kind, page=page) from error
 
 
-def explained(error: msgspec.ValidationError, raw: Any, kind: Any) -> errors.InvalidInput:
+def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str = PAGE) -> errors.InvalidInput:
     """A validation error of `raw` as a `kind`, as one of ours."""
     message, _, place = str(error).partition(" - at `")
     steps = [name or int(index) if name or index.isdigit() else ... for name, index in _STEP.findall(place)]
@@ -88,7 +91,7 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any) -> errors.Inv
         return errors.InvalidInput(f"{name!r} is not known here", path=path, hint=_nearest(name, _enum_values(kind)))
     said = _plain_words(message)
     quoted = said.startswith("expected text, got")
-    hint = "Put it in quotes." if quoted else "See docs/job-file.md for what is accepted."
+    hint = "Put it in quotes." if quoted else f"See {page} for what is accepted."
     return errors.InvalidInput(said, path=path, hint=hint)
 
 
