@@ -7,7 +7,6 @@ typed wrongly, 1 for everything else.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import click
 
 from oarlock.cli import complaints, terminal
-from oarlock.spec import errors
+from oarlock.spec import errors, nearness
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
@@ -94,8 +93,8 @@ class Root(click.Group):
 
 
 def nearest_verb(word: str) -> str:
-    near = difflib.get_close_matches(word, list(VERBS), n=1, cutoff=0.5)
-    return f"Did you mean `oarlock {near[0]}`?" if near else "`oarlock --help` lists them."
+    near = nearness.nearest(word, VERBS)
+    return f"Did you mean `oarlock {near}`?" if near else "`oarlock --help` lists them."
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

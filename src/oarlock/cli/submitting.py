@@ -14,7 +14,7 @@ import msgspec
 
 from oarlock.cli import endings, localserver, terminal
 from oarlock.client import failures, packing, verbs
-from oarlock.spec import errors, jobfile, jobs, quantities
+from oarlock.spec import errors, jobfile, jobs, nearness, quantities
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -110,14 +110,12 @@ def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
     script = script_of(spec.command)
     if script is None or script.startswith("/") or _fetched(spec, script) or (directory / script).exists():
         return
-    import difflib
-
     there = [path.name for path in directory.glob("*.py")]
-    near = difflib.get_close_matches(script, there, n=1, cutoff=0.5)
+    near = nearness.nearest(script, there)
     raise errors.InvalidInput(
         f"there is no {script!r} in {directory.absolute()}",
         path="command",
-        hint=f"Did you mean `{near[0]}`?" if near else "Go to its directory, or name it with --dir.",
+        hint=f"Did you mean `{near}`?" if near else "Go to its directory, or name it with --dir.",
     )
 
 

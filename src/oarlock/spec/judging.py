@@ -7,7 +7,6 @@ path of the field and the next step.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from oarlock.spec import errors, jobfile, quantities, roles, sizes
+from oarlock.spec import errors, jobfile, nearness, quantities, roles, sizes
 
 T = TypeVar("T")
 
@@ -365,8 +364,8 @@ def _of_a_role(name: str) -> str | None:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"Did you mean `{nearest[0]}`?" if nearest else f"Known here: {', '.join(sorted(known))}."
+    nearest = nearness.nearest(name, known)
+    return f"Did you mean `{nearest}`?" if nearest else f"Known here: {', '.join(sorted(known))}."
 
 
 def _plain_words(message: str) -> str:

@@ -7,7 +7,6 @@ are numbers (devices, cores, bytes) or the texts that job files have too: `64Gi`
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from oarlock.spec import errors, pools, quantities
+from oarlock.spec import errors, nearness, pools, quantities
 
 Amount = float | str
 Amounts = Mapping[str, Amount | None]
@@ -70,8 +69,8 @@ def amount(resource: str, value: Amount) -> float:
 def resource(name: str) -> str:
     """Raises InvalidInput for what is no resource of pools."""
     if name not in pools.RESOURCES:
-        near = difflib.get_close_matches(name, pools.RESOURCES, n=1, cutoff=0.5)
-        hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(pools.RESOURCES)}."
+        near = nearness.nearest(name, pools.RESOURCES)
+        hint = f"Did you mean `{near}`?" if near else f"There are {', '.join(pools.RESOURCES)}."
         raise errors.InvalidInput(f"There is no resource `{name[:40]}`.", hint=hint)
     return name
 

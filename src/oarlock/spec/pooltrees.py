@@ -10,10 +10,9 @@ What is refused is said with its numbers, and with the command that would let it
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from oarlock.spec import errors, judging, pools, quantities
+from oarlock.spec import errors, judging, nearness, pools, quantities
 
 MAX_POOLS = 1000
 MAX_DEPTH = 10
@@ -84,8 +83,8 @@ def check_leaf(name: str, declared: Iterable[pools.Pool]) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> errors.NotFound:
     names = sorted({pools.DEFAULT, *known})
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean `{near[0]}`?" if near else f"There {'are' if len(names) > 1 else 'is'}: {_listed(names, 20)}."
+    near = nearness.nearest(name, names)
+    hint = f"Did you mean `{near}`?" if near else f"There {'are' if len(names) > 1 else 'is'}: {_listed(names, 20)}."
     return errors.NotFound(f"There is no pool `{name[:63]}`.", hint=hint)
 
 

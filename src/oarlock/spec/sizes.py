@@ -9,12 +9,11 @@ what the machines that they are sold in have for each GPU, a little less, so tha
 
 from __future__ import annotations
 
-import difflib
 import re
 
 import msgspec
 
-from oarlock.spec import errors, jobfile, roles
+from oarlock.spec import errors, jobfile, nearness, roles
 
 COMPUTING = frozenset({roles.RoleName.WORKER, roles.RoleName.CHIEF})
 """The roles that a size is meant for; parameter servers and evaluators keep what the job file says."""
@@ -115,5 +114,5 @@ def _nearest(name: str) -> str:
     kind = next((word for word in re.split(r"[^a-z0-9]+", name) if word in kinds), None)
     if kind is not None:
         return f"There are {', '.join(row.name for row in TABLE.values() if row.gpu_type == kind)}."
-    near = difflib.get_close_matches(name, list(TABLE), n=1, cutoff=0.5)
-    return f"Did you mean `{near[0]}`? `oarlock sizes` lists them." if near else "`oarlock sizes` lists them."
+    near = nearness.nearest(name, TABLE)
+    return f"Did you mean `{near}`? `oarlock sizes` lists them." if near else "`oarlock sizes` lists them."

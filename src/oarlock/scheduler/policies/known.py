@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from oarlock.scheduler.policies import fair, fifo, gandiva, gittins, goodput, las, optimus, port, priority
-from oarlock.spec import errors
+from oarlock.spec import errors, nearness
 
 _ALL: tuple[port.Policy, ...] = (fifo, priority, fair, las, gittins, gandiva, goodput, optimus)
 
@@ -17,9 +16,9 @@ def named(name: str) -> port.Policy:
     """Raises InvalidInput for a name that nobody knows."""
     if name in POLICIES:
         return POLICIES[name]
-    near = difflib.get_close_matches(name, list(POLICIES), n=1, cutoff=0.5)
+    near = nearness.nearest(name, POLICIES)
     raise errors.InvalidInput(
         f"there is no policy {name!r}",
-        hint=f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(POLICIES))}.",
+        hint=f"Did you mean {near!r}?" if near else f"There are {', '.join(sorted(POLICIES))}.",
         path="policy",
     )

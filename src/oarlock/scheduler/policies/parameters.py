@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 
-from oarlock.spec import errors
+from oarlock.spec import errors, nearness
 
 
 def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
@@ -15,10 +14,10 @@ def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float])
     """
     for name, value in given.items():
         if name not in defaults:
-            near = difflib.get_close_matches(name, list(defaults), n=1, cutoff=0.5)
+            near = nearness.nearest(name, defaults)
             raise errors.UnknownField(
                 f"policy {policy} has no parameter {name!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else _listed(defaults),
+                hint=f"Did you mean {near!r}?" if near else _listed(defaults),
                 path=f"policies.{policy}.{name}",
             )
         if not math.isfinite(value):
