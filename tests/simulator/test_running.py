@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +116,33 @@ def test_numbers_for_programs(workload: Path, capsys: pytest.CaptureFixture[str]
     assert report["settings"]["restart_s"] == "60.0"
     assert report["settings"]["policies"] == "{'las': {'band1_s': 100.0}}"
     assert report["measured"]["plans"] > 12
+
+
+class Impatient(simulate.Watch):
+    """Somebody who presses Ctrl-C while the second run is under way."""
+
+    def begin(self, run: str, jobs: int) -> Any:
+        heard = super().begin(run, jobs)
+
+        def pressed(now_s: float, ended: int, total: int) -> None:
+            heard(now_s, ended, total)
+            if run == "las" and ended == 3:
+                raise KeyboardInterrupt
+
+        return pressed
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_who_interrupts_hears_how_far_it_came(
+    workload: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(simulate, "Watch", Impatient)
+    code, out, err = told(capsys, str(workload), "--policy", "fifo", "--policy", "las", "--policy", "fair", *flags)
+    assert code == 130
+    (line,) = [line for line in err.splitlines() if line.startswith("Interrupted")]
+    assert re.fullmatch(r"Interrupted: las was at [0-9ms. ]+, with 3 of 12 jobs over; 1 of 3 runs done\.", line), line
+    assert out.splitlines()[0].split() == ["fifo"] if not flags else not out
+    assert "Simulating fair" not in err
 
 
 def test_pictures_and_one_page(workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

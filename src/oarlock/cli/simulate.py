@@ -77,8 +77,13 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
         _make(out)
     once = tuple(dict.fromkeys(policies))
     watch = Watch(sys.stderr)
+    results: list[outcome.Result] = []
     try:
-        results = list(running.results(found, workload.parent, _over(said), once, watch.begin))
+        for result in running.results(found, workload.parent, _over(said), once, watch.begin):
+            results.append(result)  # noqa: PERF402 - each as it is done: Ctrl-C may end the next
+    except KeyboardInterrupt:
+        watch.end()
+        return _interrupted(watch, results, len(scenario.titles(found, once)), shown=not as_json)
     finally:
         watch.end()
     _tell_refused(results)
@@ -89,6 +94,15 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
     else:
         _show(results)
     return 0
+
+
+def _interrupted(watch: Watch, results: Sequence[outcome.Result], runs: int, *, shown: bool) -> int:
+    """How far it came; what was found until then is for people alone, since a program asked for all of it."""
+    done = f"{len(results)} of {runs} {'run' if runs == 1 else 'runs'} done"
+    terminal.say(f"Interrupted: {terminal.clean(watch.reached())}; {done}.")
+    if results and shown:
+        _show(results)
+    return 130
 
 
 def _told(of: scenario.Scenario, said: Mapping[str, Any]) -> scenario.Scenario:
@@ -212,19 +226,29 @@ class Watch:
         self._live = terminal.is_terminal(stream) and not terminal.is_dumb()
         self._unicode = terminal.speaks_unicode(stream)
         self._drawn_at = 0.0
+        self._reached: tuple[str, float, int, int] | None = None
 
     def begin(self, run: str, jobs: int) -> Any:
+        self._reached = run, 0.0, 0, jobs
         if not self._live:
             terminal.say(f"Simulating {run}: {jobs} {'job' if jobs == 1 else 'jobs'}.")
         began = time.monotonic()
 
         def heard(now_s: float, ended: int, total: int) -> None:
             now = time.monotonic()
+            self._reached = run, now_s, ended, total
             if self._live and (now - self._drawn_at >= _DRAWN_EVERY_S or ended == total):
                 self._drawn_at = now
                 self._draw(run, now_s, ended, total, now - began)
 
         return heard
+
+    def reached(self) -> str:
+        """How far it is, in words."""
+        if self._reached is None:
+            return "before the first run"
+        run, now_s, ended, total = self._reached
+        return f"{run} was at {quantities.duration_text(now_s)}, with {ended:,} of {total:,} jobs over"
 
     def end(self) -> None:
         if self._live:
