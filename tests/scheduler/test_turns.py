@@ -94,7 +94,7 @@ def test_who_starts_beside_another_one_is_told_so() -> None:
     ):
         cluster.do(line)
     (launch,) = cluster.planned.launches
-    assert launch.reason == "it shares a GPU with one; number 1 of 1 that wait for their turns, since 3 s"
+    assert launch.reason == "it shares a GPU with one; number 1 of 1 in the order of turns, after 3 s of waiting"
 
 
 @pytest.mark.parametrize(("gangs", "places"), [(3, 2), (7, 4), (9, 2)])

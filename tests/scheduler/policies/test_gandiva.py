@@ -54,7 +54,7 @@ class TestGandiva(contract.PolicyContract):
         stopping = candidates.running(candidates.gang("a-stops", 0), NOW - 900, stopping=True, returns=True)
         crowd = [stopping, waits("b", NOW - 50), new, waits("c", NOW - 200)]
         assert candidates.jobs(self.ask(crowd)) == ["c", "new", "b", "a-stops"]
-        assert self.ask(crowd)[1].reason == "number 2 of 4 that wait for their turns, since 100 s"
+        assert self.ask(crowd)[1].reason == "number 2 of 4 in the order of turns, after 100 s of waiting"
 
     def test_those_that_have_run_longest_yield_first_and_no_more_than_are_needed(self) -> None:
         crowd = [runs("a", 700), runs("b", 900), runs("c", 800, ticket=5), runs("d", 20), waits("waits", NOW - 60)]

@@ -176,6 +176,8 @@ def _longest_running(one: Turn) -> tuple[float, float, str]:
 
 def _reason(one: Turn, now: float, waits: Mapping[str, int]) -> str:
     if one.ran_s is None:
-        return f"number {waits[one.job]} of {len(waits)} that wait for their turns, since {now - one.ticket:.0f} s"
+        return (
+            f"number {waits[one.job]} of {len(waits)} in the order of turns, after {now - one.ticket:.0f} s of waiting"
+        )
     left_s = one.slice_s - one.ran_s
     return f"its turn of {one.slice_s:.0f} s " + (f"lasts {left_s:.0f} s more" if left_s > 0 else "is over")
