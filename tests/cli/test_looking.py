@@ -250,6 +250,11 @@ def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> No
     assert ps.tasks(job(attempts=(over,))) == "2 w", "it waits again, with what it asks for"
 
 
+def test_who_asks_for_some_and_finds_none_is_not_told_to_begin(server: live.LiveServer) -> None:
+    assert "No such jobs." in typed.run("ps", "--owner", "nobody").stderr
+    assert "Begin with" in typed.run("ps").stderr
+
+
 def test_ps_for_programs(type_: Typed, server: live.LiveServer) -> None:
     one = server.submit(name="one")
     server.rig.clock.now += 1

@@ -48,6 +48,7 @@ WRONG = [
     (("ps", "--jsn"), "--json"),
     (("ps", "--limit", "many"), "--limit"),
     (("ps", "--phase", "RUNNING"), "PROCESSING"),
+    (("ps", "--limit", "0"), "--limit"),
     (("show",), "JOB"),
     (("run",), "Usage"),
     (("run", "--detach"), "oarlock run -- python train.py"),

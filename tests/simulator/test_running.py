@@ -230,6 +230,7 @@ def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Pa
         (["--set", "lsa.band1_s=3"], "there is no policy 'lsa'"),
         (["--nodes", "lots"], "'lots' says nothing about nodes"),
         (["--launch-failures", "2"], "launch_failures"),
+        (["--nodes", "1000000x8"], "1,000,000 nodes"),
     ],
 )
 def test_what_is_typed_wrongly_is_said(workload, capsys, words: list[str], says: str) -> None:

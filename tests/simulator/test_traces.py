@@ -162,6 +162,20 @@ def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
     assert [(one.id, one.at) for one in found.arrivals] == [("b-3", 0), ("b-4", 100), ("b-5", 200), ("b-6", 300)]
 
 
+@pytest.mark.parametrize("cut", [{"start": "1h"}, {"end": 0}, {"start": 50, "end": 60}])
+def test_a_cut_that_leaves_nobody_says_when_there_is_somebody(directory: Path, cut: dict[str, object]) -> None:
+    path = workload_file(directory, "b-0,0,bert,1,32", "b-1,90,bert,1,32")
+    with pytest.raises(
+        errors.InvalidInput, match=r"no job of workload-1 comes then: the first at 0.0 s, the last at 1m"
+    ):
+        recorded.read(
+            recorded.Recorded(file=path.name, **cut),
+            path.parent,
+            recorded.Freedom.GIVEN,
+            scale=1.0,  # type: ignore[arg-type]
+        )
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -107,8 +107,15 @@ REFUSED = [
         "vision",
         {"parent": "vision"},
         "parent",
-        "`vision` cannot lie below `vision`: that would be `vision`, in a circle.",
-        "Put it below none, or move the other one first: oarlock pool set NAME --parent none",
+        "`vision` cannot lie below itself.",
+        "Put it below another pool, or below none.",
+    ),
+    (
+        "new",
+        {"parent": "a/b"},
+        "parent",
+        "'a/b' is no name",
+        "Use lower-case letters, digits and dashes, at most 63, no dash at the ends.",
     ),
     (
         "new",

@@ -6,6 +6,8 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
+import click
+
 from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ SHORT = {"worker": "w", "evaluator": "eval"}
 
 @command.verb("ps", short_help="List jobs")
 @command.option("--all", "-a", "everything", is_flag=True, help="All of them, not the newest 20.")
-@command.option("--limit", type=int, default=20, metavar="N", help="So many at most.")
+@command.option("--limit", type=click.IntRange(1), default=20, metavar="N", help="So many at most.")
 @command.option("--phase", metavar="PHASE", help="Only those in this phase.")
 @command.option("--pool", metavar="POOL", help="Only those of this pool.")
 @command.option("--owner", metavar="USER", help="Only this user's.")
@@ -41,14 +43,14 @@ def ps(
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
-    found = client.jobs(
-        phase=_phase(phase), pool=pool, owner=owner, name=name, limit=10**9 if everything else max(1, limit)
-    )
+    found = client.jobs(phase=_phase(phase), pool=pool, owner=owner, name=name, limit=10**9 if everything else limit)
     if as_json:
         terminal.json_out({"items": found})
     elif quiet:
         for job in found:
             terminal.out(job.id)
+    elif not found and any((phase, pool, owner, name)):
+        terminal.say("No such jobs. Without --phase, --pool, --owner and --name there may be others.")
     elif not found:
         terminal.say("No jobs. Begin with: oarlock run -- python train.py")
     else:

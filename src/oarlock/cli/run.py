@@ -70,9 +70,7 @@ def _spec(words: tuple[str, ...], job_file: str | None, given: dict[str, Any]) -
 
     base: Any = {}
     if job_file is not None:
-        base = judging.plain(verbs.read_file(Path(job_file)), source=job_file)
-        if not isinstance(base, dict):
-            raise errors.InvalidInput(f"{job_file} is no mapping", hint="A job file begins as `command: ...`.")
+        base = judging.fields(verbs.read_file(Path(job_file)), source=job_file)
     if not words and "command" not in base:
         raise errors.InvalidInput("there is no command", hint="Say what to run: oarlock run -- python train.py")
     raw = flags.merged(base, given, words, os.environ)

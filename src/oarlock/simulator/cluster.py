@@ -13,7 +13,7 @@ MOST_NODES = 100_000
 MOST_GPUS = 64  # on one node
 DEFAULT_TYPE = "gpu"
 
-_WORD = re.compile(r"(\d{1,6})x(\d{1,4})(?::([A-Za-z0-9_.-]{1,40}))?")
+_WORD = re.compile(r"(\d{1,12})x(\d{1,4})(?::([A-Za-z0-9_.-]{1,40}))?")
 
 
 class NodeClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +52,7 @@ def machines(classes: Iterable[NodeClass]) -> list[nodes.Node]:
     classes = list(classes)
     total = sum(one.count for one in classes)
     if not 0 < total <= MOST_NODES:
-        raise errors.InvalidInput(f"{total} nodes", path="nodes", hint=f"Name 1 to {MOST_NODES}, as in 16x4.")
+        raise errors.InvalidInput(f"{total:,} nodes", path="nodes", hint=f"Name 1 to {MOST_NODES:,}, as in 16x4.")
     made: list[nodes.Node] = []
     width = len(str(total))
     for one in classes:

@@ -83,7 +83,8 @@ def load(path: Path) -> Scenario:
         text = path.read_bytes()
     except OSError as error:
         raise columns.unread(path, error, columns.NAME_IT) from error
-    found = judging.convert(judging.plain(text, source=str(path)), Scenario, page=PAGE)
+    raw = judging.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
+    found = judging.convert(raw, Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(
             f"{path} says {'twice' if found.jobs else 'nowhere'} which jobs there are",

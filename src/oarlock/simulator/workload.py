@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oarlock.simulator import physics
-from oarlock.spec import errors, jobfile, pools, pooltrees
+from oarlock.spec import errors, jobfile, pools, pooltrees, quantities
 
 MOST_JOBS = 1_000_000
 
@@ -81,5 +81,11 @@ def cut(
     if scale <= 0:
         raise errors.InvalidInput(f"a scale of {scale:g}", hint="1 is as recorded, 2 twice the load.")
     kept = [one for one in workload.arrivals if start_s <= one.at and (end_s is None or one.at < end_s)][:jobs]
+    if not kept:
+        first, last = (quantities.duration_text(workload.arrivals[place].at) for place in (0, -1))
+        raise errors.InvalidInput(
+            f"no job of {workload.name} comes then: the first at {first}, the last at {last}",
+            hint="Give another --from and --to.",
+        )
     moved = [msgspec.structs.replace(one, at=(one.at - start_s) / scale) for one in kept]
     return made(workload.name, moved, workload.pools)

@@ -32,7 +32,17 @@ _MAX_DEPTH = 20
 
 def load(text: str | bytes, *, source: str = "the job file") -> jobfile.JobSpec:
     """The job file's text (YAML; JSON is YAML) as a judged spec."""
-    return decode(plain(text, source=source))
+    return decode(fields(text, source=source))
+
+
+def fields(
+    text: str | bytes, *, source: str = "the job file", hint: str = "A job file begins as `command: ...`."
+) -> dict[str, Any]:
+    """As `plain`, of a file that names its fields. Raises InvalidInput, naming the file, for one that does not."""
+    raw = plain(text, source=source)
+    if not isinstance(raw, dict):
+        raise errors.InvalidInput(f"{source} is {'empty' if raw is None else 'no mapping'}", hint=hint)
+    return raw
 
 
 def plain(text: str | bytes, *, source: str = "the job file") -> Any:

@@ -121,6 +121,11 @@ def _check_parent(pool: pools.Pool, parent: str, after: Mapping[str, pools.Pool]
             path="parent",
             hint="Put it below another pool, or below none.",
         )
+    if parent == pool.name:
+        raise errors.InvalidInput(
+            f"`{parent}` cannot lie below itself.", path="parent", hint="Put it below another pool, or below none."
+        )
+    judging.check_name(parent, "parent")
     if parent not in after:
         missing = unknown(parent, after.keys() - {pools.DEFAULT, pool.name})
         raise errors.InvalidInput(missing.message, path="parent", hint=f"{missing.hint} {_make(parent)}")
