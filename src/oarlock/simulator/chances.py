@@ -17,6 +17,10 @@ Quantity = float | str
 """A number, or a duration in seconds (`90s`, `1h30m`)."""
 
 
+MOST_SIGMA = 10.0
+"""Of a logarithm: beyond it some last longer than anything can be said of."""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a scenario: unknown fields are errors."""
 
@@ -81,6 +85,8 @@ def draws(of: Distribution | Quantity, chance: random.Random, path: str) -> Iter
         )
     least = -math.inf if of.at_least is None else number(of.at_least, f"{path}.at_least")
     most = math.inf if of.at_most is None else number(of.at_most, f"{path}.at_most")
+    if least > most:
+        raise errors.InvalidInput(f"from {least:g} to {most:g}", path=path, hint="Write at_least <= at_most.")
     return (min(most, max(least, drawn)) for drawn in _drawn(of, chance, path))
 
 
@@ -119,17 +125,25 @@ def _drawn(of: Distribution, chance: random.Random, path: str) -> Iterator[float
         while True:
             yield chance.expovariate(rate)
     if of.lognormal is not None:
+        if not 0 <= of.lognormal.sigma <= MOST_SIGMA:
+            raise errors.InvalidInput(
+                f"{of.lognormal.sigma:g}", path=f"{path}.lognormal.sigma", hint=f"From 0 to {MOST_SIGMA:g}."
+            )
         middle = math.log(_positive(of.lognormal.median, f"{path}.lognormal.median"))
         while True:
             yield chance.lognormvariate(middle, of.lognormal.sigma)
     if of.uniform is not None:
         least, most = number(of.uniform.least, f"{path}.uniform.least"), number(of.uniform.most, f"{path}.uniform.most")
+        if least > most:
+            raise errors.InvalidInput(
+                f"from {least:g} to {most:g}", path=f"{path}.uniform", hint="Write least <= most."
+            )
         while True:
             yield chance.uniform(least, most)
     choice = of.choice or Choice(values=())
     values = [number(value, f"{path}.choice.values") for value in choice.values]
     weights = list(choice.weights) or [1.0] * len(values)
-    if len(weights) != len(values) or not values or min(weights) < 0 or sum(weights) <= 0:
+    if len(weights) != len(values) or not values or min(weights) < 0 or not 0 < sum(weights) < math.inf:
         raise errors.InvalidInput(
             f"{len(values)} values and {len(weights)} weights",
             path=f"{path}.choice",

@@ -53,6 +53,10 @@ def machines(classes: Iterable[NodeClass]) -> list[nodes.Node]:
     total = sum(one.count for one in classes)
     if not 0 < total <= MOST_NODES:
         raise errors.InvalidInput(f"{total:,} nodes", path="nodes", hint=f"Name 1 to {MOST_NODES:,}, as in 16x4.")
+    for one in classes:
+        for name in ("count", "per_rack", "per_zone"):
+            if (said := getattr(one, name)) is not None and said < 1:
+                raise errors.InvalidInput(f"{said}", path=f"nodes.{name}", hint="1 or more.")
     made: list[nodes.Node] = []
     width = len(str(total))
     for one in classes:

@@ -66,7 +66,10 @@ def arrivals(
     properties is drawn from a sequence of its own, so that to change one changes no other.
     """
     if not 0 < group.count <= workload.MOST_JOBS:
-        raise errors.InvalidInput(f"{group.count} jobs", path=f"{path}.count", hint="At least one.")
+        raise errors.InvalidInput(
+            f"{group.count} jobs", path=f"{path}.count", hint=f"From 1 to {workload.MOST_JOBS:,}."
+        )
+    _check_sizes(group, path)
     times = chances.times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
     lasting = chances.draws(group.lasts, random.Random(f"{seed}/lasts"), f"{path}.lasts")
     sizes: Iterator[float | None] = itertools.repeat(None)
@@ -95,6 +98,21 @@ def laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         known = found.get(key)
         found[key] = laid(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return found
+
+
+def _check_sizes(group: Group, path: str) -> None:
+    """What is drawn by chance is moved to what there can be; what is written must be meant."""
+    if not isinstance(group.gpus, int):
+        return
+    if group.gpus < 1:
+        raise errors.InvalidInput(f"{group.gpus} GPUs", path=f"{path}.gpus", hint="1 or more; leave it out for none.")
+    for name, least, most in (("least", group.least, group.gpus), ("most", group.gpus, group.most)):
+        if least is not None and most is not None and least > most:
+            raise errors.InvalidInput(
+                f"{getattr(group, name)} of {group.gpus} GPUs",
+                path=f"{path}.{name}",
+                hint="Write least <= gpus <= most.",
+            )
 
 
 def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, path: str) -> jobfile.JobSpec:

@@ -28,6 +28,8 @@ class Recorded(chances.Part, frozen=True):
 
 def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.Workload:
     """`base` is where relative paths begin, `scale` how many times as often the jobs come."""
+    if of.jobs is not None and of.jobs < 1:
+        raise errors.InvalidInput(f"{of.jobs}", path="recorded.jobs", hint="1 or more.")
     path = base / of.file
     names = columns.header(path)
     if "application" in names:

@@ -28,6 +28,16 @@ _RESERVED_PREFIX = "OARLOCK_"
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 LEAST_GPU_SHARE = 0.01
 _MAX_DEPTH = 20
+_EITHER = re.compile(r"Expected `([a-z]+(?: \| [a-z]+)+)`")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "nothing",
+}
 
 
 def load(text: str | bytes, *, source: str = "the job file") -> jobfile.JobSpec:
@@ -397,7 +407,14 @@ def _plain_words(message: str) -> str:
         ("got `null`", "got nothing"),
     ):
         message = message.replace(theirs, ours)
+    message = _EITHER.sub(lambda found: f"expected {_either(found[1].split(' | '))}", message)
     return message if len(message) <= 300 else message[:297] + "..."
+
+
+def _either(kinds: list[str]) -> str:
+    """`a whole number, a mapping or nothing`, of msgspec's names."""
+    *others, last = [_KINDS.get(kind, kind) for kind in kinds]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _short(value: str, most: int = 60) -> str:
