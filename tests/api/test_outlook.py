@@ -93,6 +93,17 @@ async def test_why_a_job_has_ended(rig: rigs.Rig) -> None:
     assert (await ask(rig, "digits/why"))["lines"][0] == "digits ended 2 h ago: COMPLETED."
 
 
+@pytest.mark.parametrize(
+    ("intent", "phase", "says"), [("halt", "HALTED", "Halted"), ("cancel", "CANCELED", "Canceled")]
+)
+async def test_why_somebody_stopped_it_is_a_sentence(rig: rigs.Rig, intent: str, phase: str, says: str) -> None:
+    job = await rig.submit(name="digits")
+    async with rig.as_user("ann") as client:
+        await client.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": intent})
+    found = await ask(rig, "digits/why")
+    assert (found["phase"], found["lines"][1]) == (phase, f"{says} by ann.")
+
+
 async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) -> None:
     """Nobody said so, and there is no progress; but twice before it took ten minutes."""
     for _ in range(2):

@@ -79,6 +79,7 @@ WRONG = [
     (("why", ""), "no name of a job"),
     (("logs", ".."), "no name of a job"),
     (("exec", "a/b", "--", "true"), "no name of a job"),
+    (("exec", "x", "--index", "1", "--", "true"), "Options go before the job"),
     (("pool", "set", "../x", "--limit", "gpus=1"), "no name of a pool"),
     (("pool", "rm", ""), "no name of a pool"),
     (("users", "token", "a/b"), "no name of a user"),

@@ -70,9 +70,9 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
         change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
         return where, job.reason or "One of its tasks failed.", change
     if job.phase is phases.Phase.HALTED:
-        return where, job.reason or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
+        return where, _sentence(job.reason) or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
     if job.terminal:
-        return where, job.reason or "It has ended.", f"Look at its output: oarlock logs {job.name}"
+        return where, _sentence(job.reason) or "It has ended.", f"Look at its output: oarlock logs {job.name}"
     if live is not None:
         return where, _placed(job, live, now), _end(job, now)
     return where, _sentence(job.reason) or "Its turn comes with the next plan.", f"Follow it: oarlock show {job.name}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oarlock.cli import command, terminal
+from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -36,6 +37,10 @@ def execute(
 
     Options go before JOB: oarlock exec --role worker --index 1 JOB -- ls
     """
+    if words[0] != "--" and words[0].startswith("-"):
+        raise errors.InvalidInput(
+            f"{words[0][:60]!r} is no command", hint="Options go before the job: oarlock exec --index 1 JOB -- ls"
+        )
     wants_tty = (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)) if tty is None else tty
     command_words = words[1:] if words[0] == "--" else words
     rows, columns = _size(sys.stdout.fileno()) if terminal.is_terminal(sys.stdout) else (24, 80)
