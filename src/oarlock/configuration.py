@@ -17,6 +17,7 @@ gpus = { h100 = 3.9 }
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_URL = re.compile(r"https?://[^\s/]\S*")
 _NO_FLAGS = ("home", "policies", "prices")
 
 
@@ -96,9 +98,27 @@ def check_policies(rules: plans.Rules) -> None:
         known.named(name).wishes((), port.Budget(amount=holdings.Resources()), 0.0, rules, parameters)
 
 
+def _check_file(name: str, path: str | None) -> None:
+    """Read now, or the server would fall over it later."""
+    if path is None:
+        return
+    try:
+        Path(path).read_bytes()
+    except OSError as error:
+        raise errors.InvalidInput(
+            f"{path} cannot be read: {errors.words(error)}.", path=name, hint="Name a PEM file, and check its rights."
+        ) from error
+
+
 def _check(told: Settings) -> None:
     if (told.tls_cert is None) != (told.tls_key is None):
         raise errors.InvalidInput("tls_cert and tls_key belong together.", hint="Give both, or none.")
+    for name in ("tls_cert", "tls_key", "tls_ca"):
+        _check_file(name, getattr(told, name))
+    if told.url is not None and not _URL.fullmatch(told.url):
+        raise errors.InvalidInput(
+            f"{told.url!r} is no URL of a server.", path="url", hint="Write it as https://HOST or http://HOST:PORT."
+        )
     quantities.seconds(told.keep_jobs)
     if not 0 <= told.port < 65536:
         raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
