@@ -172,6 +172,28 @@ def test_without_a_terminal_ctrl_c_stops(server: live.LiveServer, work: Path) ->
     assert server.job(job_id).phase is phases.Phase.CANCELED
 
 
+def test_who_only_watches_leaves_with_ctrl_c(server: live.LiveServer, work: Path) -> None:
+    with piped(*RUN, cwd=work) as mine:
+        job_id = running(server)
+        server.print(job_id, "one\n")
+        with piped("logs", "-f", job_id, cwd=work) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "one\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=typed.TIMEOUT_S)
+        with typed.terminal("logs", "-f", job_id, cwd=work) as shown:
+            shown.sees("one")
+            shown.press("\x03")
+            assert shown.ended() == 130
+        assert server.job(job_id).intent is intents.Intent.RUN
+        server.end(job_id)
+        mine.communicate(timeout=typed.TIMEOUT_S)
+    assert process.returncode == 130
+    assert "goes on" in err
+    assert "leave it running?" not in shown.text
+    assert mine.returncode == 0
+
+
 def test_sigterm_stops_following_and_nothing_else(server: live.LiveServer, work: Path) -> None:
     with piped(*RUN, cwd=work) as process:
         job_id = running(server)

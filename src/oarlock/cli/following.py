@@ -55,9 +55,17 @@ class Left(Exception):
 
 
 class Follower:
-    """One job, one terminal."""
+    """One job, one terminal. Who only `watches` leaves with Ctrl-C; whoever started it is asked whether to stop it."""
 
-    def __init__(self, client: clients.Client, job: jobs.Job, choice: building.LogChoice | None = None) -> None:
+    def __init__(
+        self,
+        client: clients.Client,
+        job: jobs.Job,
+        choice: building.LogChoice | None = None,
+        *,
+        watches: bool = False,
+    ) -> None:
+        self._watches = watches
         self._client = client
         self._job = job
         self._choice = choice or building.LogChoice()
@@ -241,6 +249,8 @@ class Follower:
         if not self._interrupts:
             return
         self._interrupts = 0
+        if self._watches:
+            raise Left
         if self._stopping:
             self._screen.note("It is being stopped.")
             raise Left
