@@ -19,6 +19,9 @@ from oarlock.spec import holdings, nodes, plans
 NOTHING = holdings.Resources()
 NodeRoom = noderoom.NodeRoom
 
+FEW_CHANGES = 16
+"""An index is brought up to date that has no more than so many to take in: else it is asked first whether it has to be."""
+
 MAX_INDEXES = 512
 """Shapes whose slots are kept: of more, those that were asked for longest ago are counted anew."""
 
@@ -158,9 +161,11 @@ class Room:
 
     def lacks(self, shape: shapes.Shape, count: int) -> bool:
         """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes: then
-        the index of none of these has to be brought up to date.
+        the index of none of these has to be brought up to date, where that is much.
         """
-        if self.index(shape.devices_only).total < count:
+        known = self._indexes.get(shape)
+        behind = known is None or len(self._log) - known.seen > FEW_CHANGES
+        if behind and self.index(shape.devices_only).total < count:
             return True
         return self.index(shape).total < count
 
