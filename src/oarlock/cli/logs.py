@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 @command.verb("logs", short_help="Print a job's output")
 @command.job_argument
-@command.option("--follow", "-f", is_flag=True, help="Go on until the job has ended; the exit code is the job's. Ctrl-C leaves it running.")
+@command.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Go on until the job has ended; the exit code is the job's. Ctrl-C leaves it running.",
+)
 @command.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
 @command.option("--since", metavar="TIME", help="What came since: 10m ago, or 2026-01-31T12:00.")
 @command.option("--role", metavar="ROLE", help="Only this role's tasks.")

@@ -20,7 +20,7 @@ NOTHING = holdings.Resources()
 NodeRoom = noderoom.NodeRoom
 
 FEW_CHANGES = 16
-"""An index is brought up to date that has no more than so many to take in: else it is asked first whether it has to be."""
+"""Of no more than so many an index is told at once; else it is asked first whether it has to know."""
 
 MAX_INDEXES = 512
 """Shapes whose slots are kept: of more, those that were asked for longest ago are counted anew."""
