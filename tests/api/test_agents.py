@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 
 import pytest
 from tests.api import rig as rigs
@@ -290,6 +291,19 @@ async def test_logs_and_metrics_go_on_where_they_stopped(rig: rigs.Rig) -> None:
             assert (await http.post(f"/agent/v1/logs/stdout.0{bad}", content=b"x")).status_code == 422, bad
     async with rig.as_user("ann") as http:
         lines = (await http.get(f"/api/v1/jobs/{job.id}/logs")).text.splitlines()
+        there = [
+            await http.get(f"/api/v1/jobs/{job.id}/logs?{query}") for query in ("role=worker&index=0", "attempt=1")
+        ]
+        assert [len(answer.text.splitlines()) for answer in there] == [2, 2]
+        for query, why in {
+            "role=ps": "has no ps",
+            "index=1": "no task of the index 1",
+            "role=worker&index=7": "no task worker-7",
+            "attempt=2": "no attempt 2",
+        }.items():
+            answer = await http.get(f"/api/v1/jobs/{job.id}/logs?{query}")
+            assert answer.status_code == 404, query
+            assert re.search(why, answer.text), answer.text
     assert [line.partition('"text":"')[2].partition('"')[0] for line in lines] == ["one", "two"]
 
 

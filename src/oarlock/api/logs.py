@@ -49,11 +49,29 @@ class End(msgspec.Struct, frozen=True):
 async def stream(call: routes.Call) -> responses.StreamingResponse:
     query = call.query(LogsQuery)
     job = await call.access.job(call.path["job"])
+    _check(job, query)
     asked = data.LogQuery(
         job=job.id, attempt=query.attempt, role=query.role, index=query.index, tail=query.tail, since=query.since
     )
     lines = _follow(call.services, job.id, asked) if query.follow else _read(call.services, asked)
     return responses.StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+def _check(job: jobs.Job, query: LogsQuery) -> None:
+    """Raises NotFound for a task or an attempt of which there can be no line."""
+    known = job.spec.roles
+    if query.role is not None and query.role not in known:
+        raise errors.NotFound(f"{job.name} has no {query.role}.", hint=f"It has {' and '.join(sorted(known))}.")
+    tasks = {role: known[role].max or known[role].count for role in known if query.role in (None, role)}
+    if query.index is not None and query.index >= max(tasks.values(), default=0):
+        there = " and ".join(f"{role}-0 to {role}-{count - 1}" for role, count in sorted(tasks.items()))
+        asked = f"{query.role}-{query.index}" if query.role is not None else f"of the index {query.index}"
+        raise errors.NotFound(f"There is no task {asked}.", hint=f"It has {there}.")
+    last = job.attempt.number if job.attempt is not None else 0
+    if query.attempt is not None and query.attempt > last and (job.terminal or not query.follow):
+        raise errors.NotFound(
+            f"There is no attempt {query.attempt}.", hint=f"{job.name} has had {last or 'none'} so far."
+        )
 
 
 async def _read(services: services_module.Services, query: data.LogQuery) -> AsyncIterator[bytes]:
