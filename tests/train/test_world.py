@@ -77,9 +77,17 @@ def test_three_ranks_exchange(tmp_path: Path) -> None:
 ENDS = """
 import atexit, pathlib, sys, time
 import torch
-atexit.register(lambda: print("joined" if torch.distributed.is_initialized() else "left"))  # asked last
+def threads():
+    return [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")].count("pt_gloo_runloop\\n")
+def tell():
+    print("joined" if torch.distributed.is_initialized() else "left", threads())
+atexit.register(tell)  # asked last
 from oarlock import train
 world, ended = train.init(), pathlib.Path("ended")
+while threads() < 4:  # they have their names a moment after they have begun
+    time.sleep(0.01)
+if "nccl" in sys.argv:
+    torch.distributed.get_backend = lambda: "nccl"
 world.gather(world.rank)
 if "alone" in sys.argv:
     try:
@@ -98,7 +106,13 @@ if "alone" in sys.argv:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [(["together"], [(0, "left"), (0, "left")]), (["alone"], [(0, "left"), (3, "joined")])]
+    ("how", "said"),
+    [
+        (["together"], [(0, "left 0"), (0, "left 0")]),
+        (["alone"], [(0, "left 0"), (3, "joined 4")]),
+        (["nccl"], [(0, "joined 2"), (0, "joined 2")]),
+    ],
+    ids=["together", "alone", "nccl"],
 )
 def test_a_script_that_ends_leaves_its_peers_but_waits_for_none(
     tmp_path: Path, how: list[str], said: list[tuple[int, str]]

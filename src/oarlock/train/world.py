@@ -15,7 +15,7 @@ import datetime as dt
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oarlock.train import errors
@@ -36,7 +36,6 @@ class World:
     world_size: int
     local_rank: int
     device: torch.device
-    control: Any = field(default=None, repr=False, compare=False)
 
     @property
     def is_chief(self) -> bool:
@@ -49,7 +48,7 @@ class World:
         from torch import distributed
 
         values: list[Any] = [None] * self.world_size
-        distributed.all_gather_object(values, value, group=self.control)
+        distributed.all_gather_object(values, value, group=_control)
         return values
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
@@ -63,7 +62,7 @@ class World:
         from torch import distributed
 
         tensor = torch.tensor(numbers, dtype=torch.int64)
-        work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self.control, async_op=True)
+        work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=_control, async_op=True)
 
         def wait() -> list[int]:
             work.wait()
@@ -73,6 +72,8 @@ class World:
 
 
 _world: World | None = None
+_control: Any = None
+"""The group of the small exchanges. Nobody else holds it: it ends when it is dropped here, and its threads with it."""
 _failed = False
 
 
@@ -82,7 +83,7 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
     `device` defaults to this process's GPU where there is one, else the CPU; `backend` to nccl for GPUs and gloo for
     CPUs. Raises WorldError when the environment is half set, or when there are fewer GPUs than processes on this host.
     """
-    global _world
+    global _world, _control
     if _world is None:
         rank, world_size, local_rank = _place(os.environ)
         fraction = _fraction(os.environ)
@@ -91,8 +92,8 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         if fraction is not None:
             backend = backend or SHARED_BACKEND
             _bound_memory(chosen, fraction)
-        control = _join(rank, world_size, backend, chosen, timeout_s) if world_size > 1 else None
-        _world = World(rank, world_size, local_rank, chosen, control)
+        _control = _join(rank, world_size, backend, chosen, timeout_s) if world_size > 1 else None
+        _world = World(rank, world_size, local_rank, chosen)
     return _world
 
 
@@ -114,14 +115,14 @@ def is_chief() -> bool:
 
 
 def shutdown() -> None:
-    """Leave the process group. Nobody has to call it: a script that ends well leaves by itself."""
-    global _world
+    """Leave the process group. Not needed: a script that ends well leaves by itself. But NCCL likes to be told."""
+    global _world, _control
     if _world is not None and _world.world_size > 1:
         from torch import distributed
 
         if distributed.is_initialized():
             distributed.destroy_process_group()
-    _world = None
+    _world = _control = None
 
 
 def fail() -> None:
@@ -133,10 +134,18 @@ def fail() -> None:
 def _leave() -> None:
     """Gloo's threads drop the tensors of an exchange some time after it is over. One that needs Python for that when
     Python has begun to end aborts the process (SIGABRT, "terminate called without an active exception", once in some
-    hundred ends), so they are joined before.
+    hundred ends), so they are joined before. NCCL is left as it is: its end would wait for that of all others.
     """
-    if not _failed and getattr(sys, "last_value", None) is None:
+    global _control
+    from torch import distributed
+
+    if _failed or getattr(sys, "last_value", None) is not None or not distributed.is_initialized():
+        return
+    if "nccl" not in distributed.get_backend():
         shutdown()
+    elif _control is not None:
+        distributed.destroy_process_group(_control)
+        _control = None
 
 
 def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
