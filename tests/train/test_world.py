@@ -89,6 +89,11 @@ while threads() < 4:  # they have their names a moment after they have begun
 if "nccl" in sys.argv:
     torch.distributed.get_backend = lambda: "nccl"
 world.gather(world.rank)
+if "together" in sys.argv:
+    model = train.data_parallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters())  # brings in what may hold on to the group
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
 if "alone" in sys.argv:
     try:
         with train.Session():

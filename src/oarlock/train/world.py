@@ -220,6 +220,7 @@ def _share_cores(environ: os._Environ[str]) -> None:
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:
     from torch import distributed
+    from torch.distributed.nn import functional  # noqa: F401 - imported later, its defaults would hold the group for ever
 
     timeout = dt.timedelta(seconds=timeout_s)
     if not distributed.is_initialized():
