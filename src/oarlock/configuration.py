@@ -30,7 +30,7 @@ DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_URL = re.compile(r"https?://[^\s/]\S*")
+_URL = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
 _NO_FLAGS = ("home", "policies", "prices")
 
 

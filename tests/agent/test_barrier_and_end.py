@@ -169,7 +169,7 @@ def test_after_the_grace_comes_sigkill(rig):
 
 
 def test_a_signal_to_the_agent_is_a_stop(rig):
-    rig.begin("trap 'echo saved; exit 0' TERM; echo > $OUTSIDE/ready; while :; do sleep 0.05; done")
+    rig.begin("trap 'echo saved; exit 0' TERM; echo > $OUTSIDE/ready; while :; do :; done")
     rig.wait_for_file("ready")
     rig.process.send_signal(signal.SIGTERM)
     record = rig.finish()

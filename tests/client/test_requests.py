@@ -19,11 +19,15 @@ JOB = jobs.Job(id="j-1", name="n", owner="o", spec=jobfile.JobSpec(command="true
 
 def test_a_job_s_name_can_never_become_another_path() -> None:
     for name in ("../users?x=1#y", "a/b", "..", ".", "", "a b", "a\n", "%2e%2e", "\x00", "ä"):
-        for made in (requests.job, requests.why, requests.remove, requests.remove_pool, requests.add_token):
+        for made in (requests.job, requests.why, requests.remove, requests.remove_pool):
             with pytest.raises(errors.InvalidInput) as refused:
                 made(name)
             assert refused.value.hint
     assert requests.job("01KA-x").target() == "/api/v1/jobs/01KA-x"
+    for name in ("../users", "a/b", "..", ".", "", "a\n", "\x00"):
+        with pytest.raises(errors.InvalidInput):
+            requests.add_token(name)
+    assert requests.add_token("CORP\\josé x").path == "/api/v1/users/CORP%5Cjos%C3%A9%20x/tokens"
     assert requests.remove_token("a.b@c", "f0/..").path == "/api/v1/users/a.b@c/tokens/f0%2F.."
 
 

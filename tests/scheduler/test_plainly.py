@@ -115,6 +115,7 @@ class Scene:
         life.step()
         snapshot = life.world.snapshot()
         self.room = rooms.Room(snapshot.nodes, [claim for job in snapshot.running for claim in job.holdings])
+        self.leaving = [claim for job in snapshot.running if job.stopping for claim in job.holdings]
         self.known = profiles.Profiles()
         self.candidates = [self._whole(job, dice) for job in snapshot.running if not job.stopping]
         self.gang = life.draw("newcomer")
@@ -145,7 +146,7 @@ class Scene:
         """Worked out in a room of its own."""
         left = [one for one in self.candidates if one not in gone]
         others = [node.node for node in self.room.nodes.values()]
-        room = rooms.Room(others, [claim for one in left for claim in one.claims])
+        room = rooms.Room(others, [*self.leaving, *(claim for one in left for claim in one.claims)])
         freed = {("default", True): profiles.NOTHING}
         for one in gone:
             freed["default", True] = profiles.plus(freed["default", True], one.amount)

@@ -238,7 +238,10 @@ def test_so_do_those_of_the_other_form(tmp_path: Path) -> None:
     assert [(one.id, one.at, one.does.total) for one in found.arrivals] == [("p1", 0.0, 5.0), ("p2", 60.0, 211.0)]
 
 
-@pytest.mark.parametrize("times", [("100", "220.5"), ("2017-10-09T00:01:40", "2017-10-09T02:03:40.5+02:00")])
+@pytest.mark.parametrize(
+    "times",
+    [("100", "220.5"), ("20171009", "20171129.5"), ("2017-10-09T00:01:40", "2017-10-09T02:03:40.5+02:00")],
+)
 def test_times_are_seconds_or_dates(tmp_path: Path, times: tuple[str, str]) -> None:
     """With a byte order mark, a column that nobody needs left out, and empty lines, as spreadsheets write them."""
     rows = "\r\n\r\n".join(f"{time},10,2" for time in times)

@@ -92,7 +92,7 @@ class Errands:
             try:
                 child = process.start(argv, env, self._task.directory, out, err)
             except OSError as error:
-                raise Failed(reason, f"the helper {argv[0]!r} cannot be started: {error.strerror}") from error
+                raise Failed(reason, f"the helper {argv[0]!r} cannot be started: {error.strerror or error}") from error
             self._reach.add(child.pid, asked=False)
             return child
 

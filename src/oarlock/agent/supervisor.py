@@ -175,7 +175,8 @@ class Supervisor:
                 self._start_one(number, env)
             except OSError as error:
                 where = "" if os.path.isdir(self._task.workdir) else f" ({self._task.workdir} is not a directory)"
-                detail = f"the command cannot be started: {error.filename}: {error.strerror}{where}"
+                name = f"{error.filename}: " if error.filename else ""
+                detail = f"the command cannot be started: {name}{error.strerror or error}{where}"
                 return _outcome("command_not_found", detail, record.COMMAND_NOT_FOUND)
         self._board.phase = "PROCESSING"
         self._board.detail = None

@@ -81,14 +81,15 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
     try:
         for result in running.results(found, workload.parent, _over(said), once, watch.begin):
             results.append(result)  # noqa: PERF402 - each as it is done: Ctrl-C may end the next
+        watch.end()
+        _tell_refused(results)
+        if out is not None:
+            _write(out, found.name or workload.stem, results)
     except KeyboardInterrupt:
         watch.end()
         return _interrupted(watch, results, len(scenario.titles(found, once)), shown=not as_json)
     finally:
         watch.end()
-    _tell_refused(results)
-    if out is not None:
-        _write(out, found.name or workload.stem, results)
     if as_json:
         terminal.json_out([rows.report(result) for result in results])
     else:

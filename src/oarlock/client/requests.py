@@ -52,7 +52,9 @@ def _query(**values: Any) -> dict[str, str]:
 
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@-]+")
-"""What a path can hold of the names of users, the widest there are; the server judges the rest."""
+"""Jobs' and pools' names are of these; the server judges the rest."""
+_USER = re.compile(r"(?!\.+$)[^/\x00-\x1f\x7f]+")
+"""The first administrator is called as the system calls them: `CORP\\ada`, `josé`."""
 _SHOWN = 60
 
 
@@ -67,16 +69,16 @@ def _pool(name: str) -> str:
 
 
 def _user(name: str, rest: str) -> str:
-    hint = "Names have letters, digits and `.`, `_`, `@`, `-` between them; `oarlock users list` has them."
-    return f"{_V1}/users/{_typed(name, 'user', hint)}{rest}"
+    hint = "`oarlock users list` has the names of all."
+    return f"{_V1}/users/{_typed(name, 'user', hint, _USER)}{rest}"
 
 
-def _typed(name: str, of: str, hint: str) -> str:
+def _typed(name: str, of: str, hint: str, names: re.Pattern[str] = _NAME) -> str:
     """A name that somebody typed, as a part of a path. Raises InvalidInput for what can be none."""
-    if not _NAME.fullmatch(name):
+    if not names.fullmatch(name):
         shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
         raise errors.InvalidInput(f"{shown!r} is no name of a {of}", hint=hint)
-    return name
+    return quote(name, safe="@")
 
 
 def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:

@@ -165,7 +165,7 @@ def _told_last(gang: plans.Gang, waiting: int) -> plans.Forecast:
         message=refusal.message,
         expected=UNCOMPUTED,
         refusal=refusal,
-        position=refusal.ahead + 1,
+        position=min(refusal.ahead + 1, waiting),
         waiting=waiting,
     )
 

@@ -99,7 +99,7 @@ class Granting:
         self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
         self._deferred: dict[str, ordering.Deferred] = collections.defaultdict(ordering.Deferred)
-        self._not_lent: set[int] = set()  # kin, or `Profile.claim` where the sums alone forbid it
+        self._not_lent: set[object] = set()  # kin, or `Profile.claim` where the sums alone forbid it
         self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
         self._looks = LOOKS
         self._forbidden: ordering.Turn | None = None  # the last one whose bounds would not hold, whoever gave way
@@ -130,7 +130,12 @@ class Granting:
             self._grant(turn)
         not_lent = self._not_lent
         for turn in ordering.by_need(self._deferred, self.usage):
-            if (turn.profile.claim not in not_lent and turn.profile.kin not in not_lent) or turn.sizing:
+            profile = turn.profile
+            if turn.sizing or not (
+                profile.claim in not_lent
+                or profile.kin in not_lent
+                or (profile.claim, turn.candidate.gang.at_most_s) in not_lent
+            ):
                 self._lend(turn)
         if self.draft.snapshot.reallocate:
             moving.to_better_places(self.draft)
@@ -365,7 +370,7 @@ class Granting:
             return self.usage.over_borrowing(gang, profile.amount(size)) is None
 
         if not lendable(least):
-            self._not_lent.add(profile.claim)
+            self._not_lent.add((profile.claim, gang.at_most_s))  # what is over in time may pass those who came first
             return
         size = most if lendable(most) else self._largest(least, most, lendable)
         if (claims := draft.largest(gang, least, size)) is not None:

@@ -54,7 +54,7 @@ class Line:
         """Seconds: of what is written so, or since 1970 of a date and time, which is UTC where it does not say."""
         text = self.text(column)
         try:
-            at = dt.datetime.fromisoformat(text)
+            at = dt.datetime.fromisoformat(text if "-" in text[1:] else "")  # 20171009 is seconds, too
         except ValueError:
             return _number(text, f"`{column}`", "neither seconds nor a time as 2017-10-09 07:01:55")
         return (at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)).timestamp()

@@ -74,6 +74,8 @@ class World:
 _world: World | None = None
 _control: Any = None
 """The group of the small exchanges. Nobody else holds it: it ends when it is dropped here, and its threads with it."""
+_ours = False
+"""Whether the group of all was made here: else whoever made it ends it."""
 _failed = False
 
 
@@ -131,17 +133,19 @@ def fail() -> None:
     _failed = True
 
 
-def _leave() -> None:
+def _leave(joined: int) -> None:
     """Gloo's threads drop the tensors of an exchange some time after it is over. One that needs Python for that when
     Python has begun to end aborts the process (SIGABRT, "terminate called without an active exception", once in some
     hundred ends), so they are joined before. NCCL is left as it is: its end would wait for that of all others.
+    Only the process that has `joined` (its pid) has such threads: a fork of it has none to wait for.
     """
     global _control
     from torch import distributed
 
-    if _failed or getattr(sys, "last_value", None) is not None or not distributed.is_initialized():
+    failed = _failed or getattr(sys, "last_value", None) is not None
+    if failed or os.getpid() != joined or not distributed.is_initialized():
         return
-    if "nccl" not in distributed.get_backend():
+    if _ours and "nccl" not in distributed.get_backend():
         shutdown()
     elif _control is not None:
         distributed.destroy_process_group(_control)
@@ -219,13 +223,15 @@ def _share_cores(environ: os._Environ[str]) -> None:
 
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:
+    global _ours
     from torch import distributed
     from torch.distributed.nn import functional  # noqa: F401 - imported later, its defaults would hold the group for ever
 
     timeout = dt.timedelta(seconds=timeout_s)
     if not distributed.is_initialized():
+        _ours = True
         distributed.init_process_group(
             backend or ("nccl" if device.type == "cuda" else "gloo"), rank=rank, world_size=world_size, timeout=timeout
         )
-    atexit.register(_leave)
+    atexit.register(_leave, os.getpid())
     return distributed.new_group(backend="gloo", timeout=timeout)
