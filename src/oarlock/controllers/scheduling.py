@@ -78,11 +78,12 @@ class Scheduling:
         return self._due
 
     async def tick(self) -> None:
-        epoch, now = self._leading.epoch, self._clock()
+        epoch = self._leading.epoch
         if epoch is None:
             self._due = None
             return
         changed = await self._roster.refresh()
+        now = self._clock()  # after what it has seen, so that nobody starts before the one who made way has ended
         await self._history.learn(job_id for job_id in changed if job_id not in self._roster.jobs)
         if not self._notice(changed) and not self._rounds.is_due(now):
             self._due = self._rounds.due
