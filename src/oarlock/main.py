@@ -184,7 +184,7 @@ class Server:
             secrets=kept.secrets,
             checkpoints=kept.checkpoints,
             results=kept.results,
-            health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time),
+            health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time, kept.folders),
             about=services.About(
                 version=oarlock.__version__,
                 backend=engine.backend.name,
@@ -263,6 +263,7 @@ class Kept(msgspec.Struct, frozen=True):
     secrets: homes.SecretFiles
     checkpoints: checkpoints.CheckpointDirectories
     results: results.ResultDirectories
+    folders: Mapping[str, Path]  # those that must take files
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
@@ -280,6 +281,13 @@ class Kept(msgspec.Struct, frozen=True):
             secrets=homes.SecretFiles(root / "secrets"),
             checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
             results=results.ResultDirectories(root / "results"),
+            # Blobs begin as drafts, and a file beside them would be taken for a folder of blobs.
+            folders={
+                "home": root,
+                "blobs": root / "blobs" / "drafts",
+                "logs": root / "logs",
+                "metrics": root / "metrics",
+            },
         )
 
 

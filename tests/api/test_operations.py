@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,19 +31,32 @@ async def test_readiness_names_what_hangs_fails_or_lacks(rig: rigs.Rig, monkeypa
     async def hangs() -> None:
         await asyncio.sleep(60)
 
-    look = health.Health(rig.store, hangs, rig.clock)
+    look = health.Health(rig.store, hangs, rig.clock, {})
     assert await look() == {"leader": "there is no leader yet", "backend": "no answer within 0.05 s"}
     await rig.store.lead("me", now=rig.clock(), ttl_s=10)
     assert await look() == {"backend": "no answer within 0.05 s"}
     rig.clock.now += 60
 
-    async def full(_: object, **__: object) -> None:
+    async def full(**_: object) -> None:
         raise errors.Unavailable("the disk is full")
 
-    monkeypatch.setattr(rig.store, "write", full)
+    monkeypatch.setattr(rig.store, "probe", full)
     found = await look()
     assert found["store"] == "the disk is full"
     assert found["leader"] == "the leader has not renewed its term"
+
+
+async def test_readiness_names_the_folder_that_takes_no_file(
+    rig: rigs.Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "KEPT_S", 0.0)
+    await rig.store.lead("me", now=rig.clock(), ttl_s=10)
+    (tmp_path / "logs").write_text("a file in the folder's place: root, too, can put nothing below it")
+    folders = {"blobs": tmp_path / "blobs" / "drafts", "logs": tmp_path / "logs" / "deeper"}
+    look = health.Health(rig.store, lambda: rig.store.read(lambda view: view.nodes()), rig.clock, folders)
+    assert list(await look()) == ["logs"]
+    assert "could not be stored" in (await look())["logs"]
+    assert list(folders["blobs"].iterdir()) == [], "a probe leaves nothing behind"
 
 
 async def test_metrics_count_jobs_by_phase_and_requests_by_template(rig: rigs.Rig) -> None:

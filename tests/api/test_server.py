@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -145,6 +146,22 @@ def test_a_job_runs_and_its_log_arrives(start: Callable[..., Server]) -> None:
     told = server.lines("/api/v1/jobs/hi/logs?follow=true")
     assert [line.get("text") for line in told[:-1]] == ["hello from worker"]
     assert told[-1] == {"end": {"phase": "FAILED", "exit_code": 3}}
+
+
+def test_it_is_not_ready_while_nothing_can_be_written(start: Callable[..., Server]) -> None:
+    """No file may grow any more: as on a full disk, and for any user. Then it may again."""
+    server = start().ready()
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
+    pid, limits = server.process.pid, resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 503)
+    problems = wait_for(lambda: server.ask("GET", "/readyz")[1].get("problems"))
+    assert set(problems) >= {"store", "home", "blobs", "logs", "metrics"}
+    status, said = server.ask("POST", "/api/v1/jobs", {"spec": {"command": "true", "framework": "plain"}})
+    assert status == 503, said
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
+    assert server.ask("POST", "/api/v1/jobs", {"spec": {"command": "true", "framework": "plain"}})[0] == 201
 
 
 def test_one_server_for_a_home_and_two_homes_two_servers(

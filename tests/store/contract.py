@@ -323,6 +323,12 @@ class StoreContract:
         await store.write(lambda t: t.compact(2))
         assert await store.read(lambda v: v.records(0, job="j-2")) == []
 
+    async def test_a_probe_is_no_record(self, store: port.Store) -> None:
+        await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
+        before = await store.read(lambda v: (v.jobs(port.JobFilter()), v.last_seq(), v.active()))
+        await asyncio.gather(*(store.probe(at=float(at)) for at in range(3)))
+        assert await store.read(lambda v: (v.jobs(port.JobFilter()), v.last_seq(), v.active())) == before
+
     async def test_a_closed_store_says_so(self, store: port.Store) -> None:
         await store.close()
         await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -142,6 +143,8 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(sqlite_sto
     assert "is full; nothing was changed" in failure.message
     assert failure.hint.startswith("Free some space there")
     await stays_whole(sqlite_store, stored)
+    with pytest.raises(errors.Unavailable, match="is full"):
+        await sqlite_store.probe(at=1.0)
     together = [
         sqlite_store.write(lambda t, n=n: t.add_job(nouns.job(f"k-{n}", shell={"X": "x" * 90_000}), at=1.0))
         for n in range(9)
@@ -150,8 +153,42 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(sqlite_sto
     assert all(isinstance(answer, errors.Unavailable) for answer in answers)
     await stays_whole(sqlite_store, stored)
     await limit(100_000)
+    await sqlite_store.probe(at=2.0)
     await sqlite_store.write(lambda t: t.add_job(nouns.job(f"j-{stored}"), at=1.0))
     await stays_whole_after(sqlite_store, stored + 1)
+
+
+def zero(path: Path, offset: int, length: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(bytes(length))
+
+
+@pytest.mark.parametrize("table", ["jobs", "submissions", "records", "heartbeat"])
+async def test_a_probe_meets_the_damage_that_a_submission_would_meet(sqlite_url: str, table: str) -> None:
+    """The page where a table begins is zeroed, as a failing disk or a stray `dd` leaves it."""
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        page = found.fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    store = database.open_store(sqlite_url)
+    zero(path, (page - 1) * size, size)
+    with pytest.raises(errors.Unavailable, match="is damaged"):
+        await store.probe(at=1.0)
+    await store.close()
+
+
+async def test_a_probe_is_flushed_and_changes_nothing_that_anybody_sees(sqlite_url: str) -> None:
+    store = database.open_store(sqlite_url)
+    path = Path(sqlite_url.removeprefix("sqlite:///") + "-wal")
+    before = path.stat().st_size
+    await store.probe(at=1.0)
+    await store.probe(at=2.0)
+    assert path.stat().st_size - before > 2 * 16_000, "each probe writes its pages"
+    assert await store.read(lambda v: (v.count(), v.last_seq(), v.submitted("", ""))) == ({}, 0, None)
+    await store.close()
 
 
 async def stays_whole_after(store: database.SqlStore, stored: int) -> None:

@@ -72,7 +72,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/readyz",
         handler=ready,
         needs=routes.Open.ANYBODY,
-        summary="the store takes writes, a leader plans, the backend answers",
+        summary="store and folders take writes, a leader plans, the backend answers",
         answer=Readiness,
         others={503: "not ready: `problems` say why"},
     ),

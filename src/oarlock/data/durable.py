@@ -11,6 +11,8 @@ from oarlock.spec import errors
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+PROBED_BYTES = 64 * 1024
+
 sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 """Push a file's bytes and length to the disk. Takes a file descriptor."""
 
@@ -51,6 +53,22 @@ def write(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def probe(folder: Path) -> None:
+    """Write a file of `PROBED_BYTES` in `folder`, synced, and remove it. Raises Unavailable where that fails."""
+    try:
+        make_folder(folder)
+        draft = temporary(folder / "probe")
+        try:
+            with draft.open("xb") as file:
+                file.write(bytes(PROBED_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise unavailable(error, "a file to try", folder) from error
 
 
 def unavailable(error: OSError, what: str, where: Path) -> errors.Unavailable:

@@ -61,6 +61,9 @@ class MemoryStore:
             self._check_open()
             return look(self._state)
 
+    async def probe(self, *, at: float) -> None:
+        self._check_open()
+
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
         with self._lock:
             self._check_open()

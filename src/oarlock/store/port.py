@@ -218,6 +218,14 @@ class Store(Protocol):
 
     async def read(self, look: Callable[[View], T]) -> T: ...
 
+    async def probe(self, *, at: float) -> None:
+        """Write a row of the store's own, and return once it is durable: no record tells of it.
+
+        Before that the store tries what a submission would write, and takes it back. Raises Unavailable where a
+        submission would meet it: no room, no disk, damaged tables.
+        """
+        ...
+
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
         """Take or renew the leadership: the epoch, or None while another's has not expired.
 

@@ -41,6 +41,10 @@ _LOCK_LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.l
 _SET_LEADER = sa.update(schema.leader).values(
     holder=sa.bindparam("holder"), epoch=sa.bindparam("epoch"), expires_at=sa.bindparam("expires_at")
 )
+_SET_HEARTBEAT = sa.update(schema.heartbeat).values(beat_at=sa.bindparam("beat_at"), padding=sa.bindparam("text"))
+
+PROBED_REPEATS = 800
+"""Times the 20 digits of the clock are written by a probe: 16 kB, as a job of some size."""
 
 
 class SqlTransaction(reading.SqlView):
@@ -80,6 +84,34 @@ class SqlTransaction(reading.SqlView):
 
     def _floor(self) -> int:
         return self.floor
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    def probe(self, at: float) -> None:
+        """Try what a submission writes, take it back, and write the heartbeat.
+
+        The trial walks down the trees that a submission walks down, and asks for the pages that it would need. The
+        heartbeat's text is another one each time: SQLite writes no page that stays as it is.
+        """
+        text = f"{at:020.6f}" * PROBED_REPEATS
+        job: dict[str, Any] = dict.fromkeys(("id", "name", "owner", "pool", "phase"), "")
+        job |= {
+            "snapshot": None,
+            "body": text,
+            "created_at": at,
+            "first_seq": self.seq + 1,
+            "active": True,
+            "version": 0,
+        }
+        line = {"seq": self.seq + 1, "at": at, "job": "", "kind": "", "version": 0, "data": text}
+        made = {"owner": "", "key": "", "job": "", "request_sha256": ""}
+        self._connection.exec_driver_sql("SAVEPOINT probe")
+        self._connection.execute(_INSERT_JOB, job)
+        self._connection.execute(sa.insert(schema.submissions), made)
+        self._connection.execute(_INSERT_RECORDS, [line])
+        self._connection.exec_driver_sql("ROLLBACK TO SAVEPOINT probe")
+        self._connection.exec_driver_sql("RELEASE SAVEPOINT probe")
+        self._connection.execute(_SET_HEARTBEAT, {"beat_at": at, "text": text})
 
     # -- leadership -------------------------------------------------------------------------------------------------
 

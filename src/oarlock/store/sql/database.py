@@ -81,6 +81,9 @@ class SqlStore:
     async def read(self, look: Callable[[port.View], T]) -> T:
         return await asyncio.wrap_future(self._submit_read(look))
 
+    async def probe(self, *, at: float) -> None:
+        await asyncio.wrap_future(self._writer.submit(lambda one: one.probe(at)))
+
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
         return await asyncio.wrap_future(self._writer.submit(lambda one: one.lead(holder, now, ttl_s)))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -91,6 +91,16 @@ leader = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
     sa.CheckConstraint("id = 1", name="leader_one_row"),
+)
+
+# One row, which is written to see whether the database takes writes.
+heartbeat = sa.Table(
+    "heartbeat",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("beat_at", sa.Double, nullable=False),
+    sa.Column("padding", sa.Text, nullable=False),
+    sa.CheckConstraint("id = 1", name="heartbeat_one_row"),
 )
 
 nodes = sa.Table(
