@@ -131,6 +131,7 @@ class Server:
             engine = Engine(settings, self._home, store, kept, measured, url)
             engine.on_end = lambda: loop.call_soon_threadsafe(self.end)
             await stack.enter_async_context(engine.living())
+            stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
             http = _http(application.make(made), settings)
             self._home.announce(self._file(url), port)

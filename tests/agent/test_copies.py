@@ -102,8 +102,10 @@ def test_a_checkpoint_is_copied_before_the_server_hears_of_it(rig, bucket):
     (posted,) = rig.server.checkpoints
     assert (posted["path"], posted["step"], posted["manifest"]["step"]) == (f"s3://bucket/ckpt/j/{name}", 5, 5)
     assert (bucket.root / "bucket/ckpt/j" / name / "rank-0.pt").read_bytes() == b"weights of 5"
-    verbs = [(said[0], said[-1]) for said in bucket.said()]
-    assert verbs == [("store", f"s3://bucket/ckpt/j/{name}"), ("prune", "2")]
+    assert [said[0] for said in bucket.said()] == ["store", "prune"]
+    assert bucket.said()[0][-1] == f"s3://bucket/ckpt/j/{name}"
+    memory = str(bucket.local / ".copies-read.json")
+    assert bucket.said()[1][1:] == ["s3://bucket/ckpt/j", "--keep", "2", "--memory", memory]
     assert [path.name for path in bucket.local.iterdir()] == [name], "nothing of ours is left"
     assert rig.server.exits() == [record]
 
@@ -139,6 +141,22 @@ def test_what_cannot_be_copied_is_reported_where_it_lies(rig, bucket):
     assert record["code"] == 0, "training is not lost with the bucket"
     assert [each["path"] for each in rig.server.checkpoints] == [str(bucket.local / "attempt-1-round-1-step-5")]
     assert "the bucket is on fire" in (rig.directory / "agent.log").read_text()
+
+
+def test_a_flipped_shard_is_not_copied(rig, bucket):
+    """The server hears of it where it lies, reads it, and refuses it."""
+    script = """
+path = os.environ["OARLOCK_CHECKPOINTS"] + "/attempt-1-round-1-step-5"
+report = os.environ["OARLOCK_REPORT"]
+os.environ["OARLOCK_REPORT"] = os.environ["OUTSIDE"]
+save(5)
+open(path + "/rank-0.pt", "r+b").write(b"W")
+os.rename(os.environ["OUTSIDE"] + "/events-0.jsonl", report + "/events-0.jsonl")
+"""
+    rig.run(bucket.script(rig, script), **bucket.fields)
+    assert [said for said in bucket.said() if said[0] == "store"] == []
+    assert [each["path"] for each in rig.server.checkpoints] == [str(bucket.local / "attempt-1-round-1-step-5")]
+    assert "rank-0.pt does not have the digest" in (rig.directory / "agent.log").read_text()
 
 
 STOPS = """

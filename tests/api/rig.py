@@ -80,8 +80,9 @@ class Checkpoints:
         self.broken: set[str] = set()
         self.forgotten: list[str] = []
 
-    async def holds(self, path: str, manifest_sha256: str) -> bool | None:
-        return path not in self.broken
+    async def verify(self, path: str, manifest_sha256: str) -> None:
+        if path in self.broken:
+            raise errors.InvalidInput(f"the checkpoint {path} does not hold: rank-0.pt", hint="The one before is used.")
 
     async def forget(self, job: str) -> None:
         self.forgotten.append(job)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, Phase, Plant
+from tests.data.test_checkpoints import flip, save
 
+from oarlock.api import checkpoints as api_checkpoints
 from oarlock.controllers import leading, retention
 from oarlock.spec import errors, failpoints, jobs
 
@@ -32,15 +35,31 @@ class Blobs:
 
 
 class Files:
-    """Checkpoints' files: `bad` ones are torn."""
+    """Checkpoints' files: `bad` ones have a digest that does not hold, `removed` ones are not there."""
 
     def __init__(self) -> None:
         self.bad: set[str] = set()
+        self.removed: set[str] = set()
+        self.read: list[str] = []
+        self.remembered: set[str] = set()
         self.deleted: list[str] = []
         self.forgotten: list[str] = []
 
-    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
-        return checkpoint.path not in self.bad
+    async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
+        if not fresh and checkpoint.path in self.remembered:
+            return True
+        self.read.append(checkpoint.path)
+        self.remembered.discard(checkpoint.path)
+        if checkpoint.path in self.bad:
+            return False
+        self.remembered.add(checkpoint.path)
+        return True
+
+    async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        return {one.path for one in listed} & self.remembered
+
+    async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        return {one.path for one in listed} & self.removed
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
         self.deleted.append(checkpoint.path)
@@ -165,10 +184,10 @@ async def test_snapshots_that_a_job_names_stay(shelf: Shelf) -> None:
     assert shelf.blobs.swept == [(set(), shelf.plant.now - POLICY.snapshot_grace_s)]
 
 
-async def checkpoints(shelf: Shelf, job_id: str, steps: Sequence[int]) -> None:
+async def checkpoints(shelf: Shelf, job_id: str, steps: Sequence[int], place: str = "") -> None:
     for step in steps:
         one = jobs.Checkpoint(
-            job=job_id, step=step, attempt=1, round=1, path=f"step-{step}", manifest_sha256="", bytes=1, at=step
+            job=job_id, step=step, attempt=1, round=1, path=f"{place}step-{step}", manifest_sha256="", bytes=1, at=step
         )
         await shelf.plant.store.write(lambda tx, one=one: tx.add_checkpoint(one))
 
@@ -194,6 +213,52 @@ async def test_the_newest_checkpoints_stay_and_always_a_good_one(shelf: Shelf, b
     await shelf.later(601)
     assert await listed(shelf, "j-0001") == stay
     assert set(shelf.files.deleted) == {f"step-{step}" for step in range(1, 7) if step not in stay}
+
+
+async def test_the_only_one_that_holds_stays_on_the_disk(shelf: Shelf, tmp_path: Path) -> None:
+    """A byte of both newer ones is flipped, and their sizes are as they were."""
+    job = await shelf.plant.submit("{checkpoint: {keep: 2}}")
+    shelf.files = directories = api_checkpoints.CheckpointDirectories(tmp_path)  # type: ignore[assignment]
+    shelf.retention = shelf.another()
+    paths = {step: save(tmp_path / job, step) for step in (1, 2, 3, 4)}
+    flip(paths[3] / "rank-1.pt")
+    flip(paths[4] / "rank-0.pt")
+    await checkpoints(shelf, job, list(paths), place=f"{tmp_path}/{job}/attempt-1-round-1-")
+    await shelf.later(601)
+    directories.close()
+    assert {path.name[-1] for path in (tmp_path / job).iterdir()} == {"2", "3", "4"}
+    assert await listed(shelf, job) == [4, 3, 2]
+
+
+async def test_large_checkpoints_are_read_as_seldom_as_can_be(shelf: Shelf) -> None:
+    """Two good ones that were read before are enough; where one good one would be left alone it is read again."""
+    await checkpoints(shelf, "j-0001", range(1, 5))
+    await shelf.later(601)
+    assert shelf.files.read == ["step-4", "step-3"]
+    await checkpoints(shelf, "j-0001", [5])
+    await shelf.later(601)
+    assert shelf.files.read == ["step-4", "step-3"]
+    assert await listed(shelf, "j-0001") == [5, 4, 3]
+    shelf.files.remembered = {"step-5"}
+    shelf.files.bad = {"step-4", "step-6"}
+    await checkpoints(shelf, "j-0001", [6])
+    await shelf.later(601)
+    assert shelf.files.read[2:] == ["step-6", "step-4", "step-5"], "it is the last good one of those that stay"
+    assert await listed(shelf, "j-0001") == [6, 5, 4]
+
+
+async def test_one_that_was_removed_is_not_listed_any_more(shelf: Shelf) -> None:
+    await checkpoints(shelf, "j-0001", range(1, 4))
+    shelf.files.removed = {"step-2"}
+    await shelf.later(601)
+    assert (await listed(shelf, "j-0001"), shelf.files.deleted, shelf.files.read) == ([3, 1], [], [])
+
+
+async def test_those_in_an_object_store_are_their_agents_to_remove(shelf: Shelf) -> None:
+    """The server cannot read them: it neither believes nor forgets them."""
+    await checkpoints(shelf, "j-0001", range(1, 7), place="s3://bucket/")
+    await shelf.later(601)
+    assert (await listed(shelf, "j-0001"), shelf.files.read) == ([6, 5, 4, 3, 2, 1], [])
 
 
 async def test_only_the_leader_does_any_of_it(shelf: Shelf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from pathlib import Path
@@ -15,15 +16,19 @@ from oarlock.data import pruning
 
 
 class Place:
-    """Copies below `root` of a file system: `put(3)` is whole, `torn` lacks a byte, `open` has no manifest yet."""
+    """Copies below `root` of a file system: `put(3)` is whole, `torn` lacks a byte, `open` has no manifest yet.
+
+    Of a `flipped` one the size holds and the digest does not.
+    """
 
     def __init__(self, system: Any, root: str) -> None:
         self.system, self.root = system, root
 
     def put(self, step: int, state: str = "whole", attempt: int = 1) -> None:
         place = f"{self.root}/attempt-{attempt}-round-1-step-{step}"
-        self.system.pipe_file(f"{place}/rank-0.pt", b"1234" if state == "torn" else b"12345")
-        shard = {"file": "rank-0.pt", "bytes": 5, "sha256": "0" * 64}
+        content = {"torn": b"1234", "flipped": b"12344"}.get(state, b"12345")
+        self.system.pipe_file(f"{place}/rank-0.pt", content)
+        shard = {"file": "rank-0.pt", "bytes": 5, "sha256": hashlib.sha256(b"12345").hexdigest()}
         manifest = {"format": 1, "step": step, "attempt": attempt, "round": 1, "world_size": 1, "time": 0.0}
         if state != "open":
             text = "{}" if state == "garbage" else json.dumps({**manifest, "shards": [shard]})
@@ -32,9 +37,10 @@ class Place:
     def names(self) -> set[str]:
         return {path.removeprefix(self.root).lstrip("/").partition("/")[0] for path in self.system.find(self.root)}
 
-    def prune(self, keep: int) -> list[str]:
+    def prune(self, keep: int, memory: Path | None = None) -> list[str]:
         """Names that went, in order."""
-        doomed = pruning.spare(pruning.listed(self.system, self.root), keep)
+        reader = pruning.Reader(self.system, pruning.Memory(memory))
+        doomed = pruning.spare(pruning.listed(self.system, self.root), keep, reader)
         for copy in doomed:
             pruning.remove(self.system, copy)
         return [copy.name.replace("attempt-", "").replace("-round-1-step-", "/") for copy in doomed]
@@ -55,6 +61,9 @@ def place() -> Place:
         ([(1, "open"), (2, "torn"), (3, "garbage"), (4, "whole")], 3, ["1/1", "1/2", "1/3"]),
         ([(1, "torn"), (2, "open")], 1, []),
         ([(1, "whole"), (2, "whole")], 0, ["1/1"]),
+        ([(1, "whole"), (2, "flipped"), (3, "flipped")], 2, []),
+        ([(1, "whole"), (2, "whole"), (3, "flipped"), (4, "flipped")], 2, ["1/1"]),
+        ([(1, "flipped"), (2, "flipped"), (3, "flipped")], 1, []),
     ],
 )
 def test_what_goes(place: Place, copies: list[tuple[int, str]], keep: int, gone: list[str]) -> None:
@@ -71,6 +80,29 @@ def test_a_later_attempt_is_better_whatever_its_step(place: Place) -> None:
     assert place.prune(1) == ["1/100"]
 
 
+def test_a_copy_is_downloaded_once_and_again_when_it_has_changed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    digest = pruning.Reader._digest
+
+    def counted(self: pruning.Reader, path: str) -> str:
+        read.append(path.removeprefix(place.root).split("-")[5].partition("/")[0])
+        return digest(self, path)
+
+    monkeypatch.setattr(pruning.Reader, "_digest", counted)
+    monkeypatch.setattr(pruning, "state", lambda files: str(sorted((n, i["created"]) for n, i in files.items())))
+    memory = tmp_path / "memory.json"
+    for step in (1, 2, 3):
+        place.put(step)
+    assert (place.prune(2, memory), read) == (["1/1"], ["3", "2"])
+    place.put(4)
+    assert (place.prune(2, memory), read) == (["1/2"], ["3", "2", "4"])
+    place.put(4, "flipped")
+    place.put(5)
+    assert (place.prune(2, memory), read[3:]) == (["1/3"], ["5", "4"])
+
+
 def test_what_is_no_checkpoint_is_left_alone(place: Place) -> None:
     place.put(1)
     place.put(2)
@@ -84,7 +116,8 @@ def test_the_manifest_goes_first(place: Place) -> None:
     """Killed in between, nobody takes what is left for a checkpoint."""
     place.put(1)
     place.put(2)
-    (doomed,) = pruning.spare(pruning.listed(place.system, place.root), 1)
+    reader = pruning.Reader(place.system, pruning.Memory(None))
+    (doomed,) = pruning.spare(pruning.listed(place.system, place.root), 1, reader)
 
     class Killed(Exception):
         pass
@@ -97,7 +130,7 @@ def test_the_manifest_goes_first(place: Place) -> None:
 
     with pytest.raises(Killed):
         pruning.remove(Dying(), doomed)
-    assert [copy.good for copy in pruning.listed(place.system, place.root) if copy.name == doomed.name] == [False]
+    assert [copy.whole for copy in pruning.listed(place.system, place.root) if copy.name == doomed.name] == [False]
     assert place.prune(1) == ["1/1"]
 
 
@@ -115,7 +148,8 @@ def test_the_verb_in_an_object_store(monkeypatch: pytest.MonkeyPatch, capsys: py
         for step in (2, 20, 3):
             place.put(step)
         assert errands.main(["prune", "s3://pruned/ckpt/j", "--keep", "2"]) == 0
-        assert capsys.readouterr().out == "1\n"
+        said = json.loads(capsys.readouterr().out)
+        assert (said["removed"], set(said["kept"])) == (1, {f"attempt-1-round-1-step-{step}" for step in (3, 20)})
         system.invalidate_cache()
         assert place.names() == {"attempt-1-round-1-step-3", "attempt-1-round-1-step-20"}
         assert errands.main(["prune", "s3://pruned/nothing", "--keep", "2"]) == 0
@@ -130,4 +164,4 @@ def test_a_web_server_cannot_be_pruned(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_directory_is_pruned_like_the_servers_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert errands.main(["prune", (tmp_path / "nothing").as_uri(), "--keep", "1"]) == 0
-    assert capsys.readouterr().out == "0\n"
+    assert json.loads(capsys.readouterr().out) == {"removed": 0, "kept": []}

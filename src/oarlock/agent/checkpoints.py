@@ -58,6 +58,19 @@ class Checkpoints:
             self._journal.say(f"checkpoint {path} was refused with {answer.status}: {said}")
 
 
+def verified(directory: str, expected: object) -> object:
+    """The manifest, after every shard was read. ValueError or OSError where a digest does not hold."""
+    manifest = manifest_of(directory, expected)
+    shards = manifest.get("shards") if isinstance(manifest, dict) else None
+    if not isinstance(shards, list) or not shards:
+        raise ValueError("its manifest names no shards")
+    for shard in shards:
+        name, sha256 = (str(shard.get(field)) for field in ("file", "sha256")) if isinstance(shard, dict) else ("", "")
+        if digests.sha256_of(files.inside(directory, name)) != sha256:
+            raise ValueError(f"{name} does not have the digest that the manifest gives")
+    return manifest
+
+
 def manifest_of(directory: str, expected: object) -> object:
     """The manifest, as it is there. ValueError where it is not, or is another than was announced."""
     path = os.path.join(directory, "manifest.json")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from oarlock.agent.journal import Journal
 
 LOOK_EVERY_S = 0.2
+MEMORY = ".copies-read.json"
+"""Remembers which copies were read back, for whichever task removes old ones next."""
 
 
 class Copies:
@@ -94,7 +96,7 @@ class Copies:
     def _copy(self, held: Held) -> None:
         url = f"{self._to}/{held.name}"
         try:
-            manifest = checkpoints.manifest_of(held.place, held.event.get("manifest_sha256"))
+            manifest = checkpoints.verified(held.place, held.event.get("manifest_sha256"))
             self._errands.run(["store", held.place, url], f"copy of {held.name}", "store_failed", self._env, "copy")
         except (errand.Failed, client.Abandoned, OSError, ValueError, RecursionError) as error:
             self._journal.say(f"checkpoint {held.path} was not copied to {self._to}: {error}")
@@ -102,7 +104,8 @@ class Copies:
             return
         self._ready.append(dict(held.event, path=url, manifest=manifest))
         try:
-            arguments = ["prune", self._to, "--keep", str(self._keep)]
+            memory = os.path.join(self._task.checkpoints, MEMORY)
+            arguments = ["prune", self._to, "--keep", str(self._keep), "--memory", memory]
             self._errands.run(arguments, "removal of old copies", "store_failed", self._env, "prune")
         except (errand.Failed, client.Abandoned) as error:
             self._journal.say(f"old copies in {self._to} were not removed: {error}")

@@ -269,10 +269,11 @@ async def checkpoint(call: routes.Call) -> Visible:
             "The manifest is of another checkpoint.", path="manifest", hint="Report it as it was saved."
         )
     await present(call)
-    if await call.services.checkpoints.holds(told.path, told.manifest_sha256) is False:
-        raise errors.Conflict(
-            "The checkpoint is not whole.", path="path", hint="Its manifest or a shard is not in place."
-        )
+    if "://" not in told.path:
+        try:
+            await call.services.checkpoints.verify(told.path, told.manifest_sha256)
+        except (errors.NotFound, errors.InvalidInput) as error:
+            raise errors.Conflict(error.message, path="path", hint="It is not shown and not restored.") from error
     made = jobs.Checkpoint(
         job=key.job,
         step=told.step,

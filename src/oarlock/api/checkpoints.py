@@ -1,7 +1,8 @@
-"""Checkpoints as directories of this machine: the light look before one becomes visible, and their end.
+"""Checkpoints as directories of this machine: the reading before one becomes visible, what is there now, and their end.
 
-Paths come from tasks. They are looked at (a checkpoint may lie wherever the job file says), and deleted only where they
-are what they claim to be: a directory named as the protocol names them, with a manifest in it.
+Paths come from tasks. A checkpoint is deleted only where it is what it claims to be: a directory that is named as the
+protocol names it, with a manifest in it. What lies in an object store is out of the server's reach: the agents that
+copied it there look after it, and say what they removed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import contextlib
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from oarlock.data import checkpoints
+from oarlock.data import checkpoints, verification
 from oarlock.spec import errors, jobs
 
 _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
@@ -23,14 +25,39 @@ class CheckpointDirectories:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._verifier = verification.Verifier()
 
-    async def holds(self, path: str, manifest_sha256: str) -> bool | None:
+    async def verify(self, path: str, manifest_sha256: str) -> None:
         """See `services.Checkpoints`."""
-        return await asyncio.to_thread(_holds, path, manifest_sha256)
+        if not local(path):
+            raise errors.NotFound(f"{path} is not a directory of this machine", hint="Report an absolute path.")
+        await self._verifier.verify(Path(path), _digest(manifest_sha256))
 
-    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
-        """One that lies elsewhere cannot be looked at, and is believed."""
-        return await self.holds(checkpoint.path, checkpoint.manifest_sha256) is not False
+    async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
+        """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it."""
+        if not local(checkpoint.path):
+            return False
+        try:
+            await self._verifier.verify(Path(checkpoint.path), _digest(checkpoint.manifest_sha256), fresh=fresh)
+        except (errors.NotFound, errors.InvalidInput):
+            return False
+        return True
+
+    async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that were read before and are as they were then."""
+
+        def look() -> set[str]:
+            return {
+                one.path
+                for one in listed
+                if local(one.path) and self._verifier.knows(Path(one.path), _digest(one.manifest_sha256))
+            }
+
+        return await asyncio.to_thread(look)
+
+    async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that have been removed. A job's place that is missing may be mounted again: not those."""
+        return await asyncio.to_thread(lambda: {one.path for one in listed if _removed(one.path)})
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
         """Again: nothing. What lies elsewhere stays."""
@@ -40,26 +67,31 @@ class CheckpointDirectories:
         """`job_id` is an id that the server has made."""
         await asyncio.to_thread(shutil.rmtree, self._root / job_id, True)
 
+    def close(self) -> None:
+        self._verifier.close()
 
-def _holds(path: str, manifest_sha256: str) -> bool | None:
+
+def local(path: str) -> bool:
+    """Whether it can be a path of this machine, and nothing that would be read relative to where the server runs."""
+    return path.startswith("/") and "\0" not in path
+
+
+def _digest(sha256: str) -> str:
+    """Agents and libraries may write `sha256:` before it."""
+    return sha256.rpartition(":")[2]
+
+
+def _removed(path: str) -> bool:
     place = Path(path)
-    if "\0" in path or not place.is_absolute():
-        return None
     try:
-        if not place.parent.is_dir():
-            return None
+        return local(path) and place.parent.is_dir() and not (place / checkpoints.MANIFEST).exists()
     except OSError:  # a name that is too long, a directory that may not be entered
-        return None
-    try:
-        checkpoints.look(place, manifest_sha256=manifest_sha256.rpartition(":")[2] or None)
-    except errors.OarlockError:
         return False
-    return True
 
 
 def _delete(path: str) -> None:
     place = Path(path)
-    if "\0" in path or not place.is_absolute() or not _NAME.fullmatch(place.name):
+    if not local(path) or not _NAME.fullmatch(place.name):
         return
     with contextlib.suppress(OSError):
         if (place / checkpoints.MANIFEST).is_file():

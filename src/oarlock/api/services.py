@@ -37,10 +37,10 @@ class Secrets(Protocol):
 class Checkpoints(Protocol):
     """The server's own place for checkpoints, as far as the API touches it."""
 
-    async def holds(self, path: str, manifest_sha256: str) -> bool | None:
-        """Whether the manifest at `path` is in place and has this digest, and the shards their sizes: a light look.
+    async def verify(self, path: str, manifest_sha256: str) -> None:
+        """Read every byte of the checkpoint at `path`, whose manifest has this digest (empty: any).
 
-        None where the path is not on this machine.
+        Raises NotFound or InvalidInput, with the reason, where it does not hold.
         """
         ...
 

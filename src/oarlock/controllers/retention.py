@@ -7,7 +7,7 @@ forgotten piece by piece before its record goes, so that nothing of it is left b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from oarlock.controllers import batches
 from oarlock.controllers import leading as leads
 from oarlock.data import port as data
-from oarlock.spec import errors, failpoints, jobs, phases
+from oarlock.spec import errors, failpoints, jobs, keeping, phases
 from oarlock.store import port as stores
 
 _PAGE = 200
@@ -39,10 +39,18 @@ class Archive(Protocol):
 
 
 class Checkpoints(Protocol):
-    """The files of checkpoints, wherever they lie."""
+    """The files of checkpoints that lie on this machine."""
 
-    async def good(self, checkpoint: jobs.Checkpoint) -> bool:
-        """Whether its manifest is there and complete, by a light look."""
+    async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
+        """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it. A missing one is not."""
+        ...
+
+    async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that were read before and have not changed since: a light look."""
+        ...
+
+    async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that have been removed: a light look."""
         ...
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
@@ -146,35 +154,42 @@ class Retention:
                 lambda view, which=which: [(job, view.checkpoints(job.id)) for job in view.jobs(which)]  # type: ignore[misc]
             )
             for job, listed in page:
-                if len(listed) > job.spec.checkpoint.keep:
-                    await self._prune(job, listed, epoch)
+                # Those in an object store are removed by the agents that copied them there.
+                here = [one for one in listed if "://" not in one.path]
+                if here:
+                    await self._prune(job, here, epoch)
             if len(page) < _PAGE:
                 return
             which = msgspec.structs.replace(which, after=page[-1][0].id)
 
     async def _prune(self, job: jobs.Job, listed: list[jobs.Checkpoint], epoch: int) -> None:
-        keep = job.spec.checkpoint.keep
-        spare = listed[keep:]
-        if not await self._any_good(listed[:keep]):
-            for place, checkpoint in enumerate(spare):
-                if await self._checkpoints.good(checkpoint):
-                    spare = spare[place + 1 :]
-                    break
-            else:
-                return  # nothing is good: nothing is made worse
-        for checkpoint in reversed(spare):
-            await self._store.write(
-                lambda tx, path=checkpoint.path: tx.remove_checkpoint(job.id, path),  # type: ignore[misc]
-                epoch=epoch,
-            )
+        gone = await self._checkpoints.gone(listed)
+        for one in listed:
+            if one.path in gone:
+                await self._unlist(one, epoch)
+        left = [one for one in listed if one.path not in gone]
+        for checkpoint in await self._spare(left, job.spec.checkpoint.keep):
+            await self._unlist(checkpoint, epoch)
             failpoints.hit("retention.after_unlisting")
             await self._checkpoints.delete(checkpoint)
 
-    async def _any_good(self, listed: list[jobs.Checkpoint]) -> bool:
-        for checkpoint in listed:
-            if await self._checkpoints.good(checkpoint):
-                return True
-        return False
+    async def _spare(self, listed: list[jobs.Checkpoint], keep: int) -> list[jobs.Checkpoint]:
+        """Those that may be deleted, by `keeping.spare`."""
+        if len(listed) <= keep:
+            return []
+        known = await self._checkpoints.known(listed)
+        deciding = keeping.spare(listed, keep, lambda one: one.path in known)
+        try:
+            question = next(deciding)
+            while True:
+                good = await self._checkpoints.good(question.checkpoint, fresh=question.fresh)
+                question = deciding.send(good)
+        except StopIteration as decided:
+            spare: list[jobs.Checkpoint] = decided.value
+            return spare
+
+    async def _unlist(self, checkpoint: jobs.Checkpoint, epoch: int) -> None:
+        await self._store.write(lambda tx: tx.remove_checkpoint(checkpoint.job, checkpoint.path), epoch=epoch)
 
     async def _compact(self, epoch: int, now: float) -> None:
         last = await self._store.read(lambda view: view.last_seq())

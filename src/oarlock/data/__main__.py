@@ -2,7 +2,7 @@
 
     fetch SOURCE DEST
     store DIR URL
-    prune URL --keep N
+    prune URL --keep N [--memory FILE]
     environment --requirements FILE --cache DIR [--python PYTHON]
 
 The result is the last line on stdout; `reporting.py` says what is on stderr. The exit code is the error's: 2 where the
@@ -12,8 +12,12 @@ request can never work as written, else 1.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from oarlock.data import reporting
 from oarlock.spec import errors
@@ -42,7 +46,7 @@ def answer(asked: argparse.Namespace) -> str:
     if asked.command == "prune":
         from oarlock.data import pruning
 
-        return str(pruning.run(asked.url, asked.keep))
+        return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory)))
     from oarlock.data import environment
 
     return str(environment.run(asked.requirements, asked.cache, asked.python))
@@ -62,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     pruning = commands.add_parser("prune", help="remove all but the best checkpoints from where they were copied to")
     pruning.add_argument("url", metavar="URL")
     pruning.add_argument("--keep", metavar="N", type=int, required=True)
+    pruning.add_argument("--memory", metavar="FILE", type=Path, help="remembers which copies were read")
     making = commands.add_parser("environment", help="make a virtual environment, once per content")
     making.add_argument("--requirements", metavar="FILE", required=True)
     making.add_argument("--cache", metavar="DIR", required=True)

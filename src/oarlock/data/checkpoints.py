@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from oarlock.data import durable
-from oarlock.spec import errors
+from oarlock.spec import errors, keeping
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -140,21 +140,16 @@ def listed(directory: Path) -> list[Checkpoint]:
 
 
 def prune(directory: Path, keep: int) -> list[Path]:
-    """Delete all but the best `keep` checkpoints, and what earlier prunings left; returns what was deleted.
+    """Delete old checkpoints as `keeping.spare` decides, and what earlier prunings left; return what was deleted.
 
-    Where none of those that stay verifies, the best older one that does stays too. Saves that have not ended stay.
+    Saves that have not ended stay.
     """
     for path in directory.glob(f"{DELETED}*"):
         shutil.rmtree(path, ignore_errors=True)
-    found = listed(directory)
-    kept = found[: max(1, keep)]
-    rest = found[len(kept) :]
-    if rest and not any(verifies(one) for one in kept):
-        spared = next((one for one in rest if verifies(one)), None)
-        rest = [one for one in rest if one is not spared]
-    for one in rest:
+    doomed = keeping.settle(keeping.spare(listed(directory), keep), lambda question: verifies(question.checkpoint))
+    for one in doomed:
         delete(one.path)
-    return [one.path for one in rest]
+    return [one.path for one in doomed]
 
 
 def verifies(checkpoint: Checkpoint) -> bool:
