@@ -35,7 +35,7 @@ from oarlock.spec import errors, failpoints, quantities
 if TYPE_CHECKING:
     import uvicorn
 
-    from oarlock.api import checkpoints, meters, results, services
+    from oarlock.api import checkpoints, connections, meters, results, services
     from oarlock.api import home as homes
     from oarlock.backends.local import backend as local
     from oarlock.controllers import assigning, running
@@ -111,7 +111,7 @@ class Server:
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
-        from oarlock.api import application, meters, serverlog
+        from oarlock.api import application, connections, meters, serverlog
         from oarlock.controllers import succession
 
         settings = self._settings
@@ -133,12 +133,15 @@ class Server:
             await stack.enter_async_context(engine.living())
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
-            http = _http(application.make(made), settings)
+            counted = connections.OpenConnections.within_limits(serverlog.report)
+            listener = connections.Listener(sock, counted)
+            stack.callback(listener.close)
+            http = _http(application.make(made), settings, counted)
             self._home.announce(self._file(url), port)
             stack.callback(self._home.withdraw)
             serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
             with self._signals():
-                await self._until_ended(http, sock, made)
+                await self._until_ended(http, listener, made)
             if engine.failure is not None:
                 serverlog.report("control_loops_failed", {"error": engine.failure})
                 raise errors.Unavailable(
@@ -500,20 +503,16 @@ def _url(settings: Settings, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _http(app: Any, settings: Settings) -> uvicorn.Server:
+def _http(app: Any, settings: Settings, counted: connections.OpenConnections) -> uvicorn.Server:
     import uvicorn
 
-    class Quiet(uvicorn.Server):
-        """Signals are ours: ending takes more than closing sockets."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Any:
-            yield
+    from oarlock.api import connections
 
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=connections.protocol(counted),
+        backlog=connections.ACCEPTS,
         ws="websockets-sansio",
         ws_max_size=1 << 20,
         ws_per_message_deflate=False,
@@ -527,7 +526,7 @@ def _http(app: Any, settings: Settings) -> uvicorn.Server:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    return Quiet(config)
+    return connections.HttpServer(config, BACKLOG)
 
 
 def main(arguments: Sequence[str]) -> int:

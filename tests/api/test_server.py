@@ -29,10 +29,12 @@ START_S = 60.0
 class Server:
     """A server in a process of its own, spoken to over its socket."""
 
-    def __init__(self, home: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, home: Path, *flags: str, env: dict[str, str] | None = None, first: str = "") -> None:
+        """`first` is a program that runs in the server's process before it."""
         self.home = home
+        begin = ["-c", f"{first}\nimport sys\nfrom oarlock import main\nsys.exit(main.main(sys.argv[1:]))"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "oarlock.main", *flags],
+            [sys.executable, *(begin if first else ["-m", "oarlock.main"]), *flags],
             env={**os.environ, "OARLOCK_HOME": str(home), **(env or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
