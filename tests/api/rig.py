@@ -228,7 +228,7 @@ class Rig:
         await self.happen(job.id, events.Admitted(attempt=number, holdings=claims))
         return await self.happen(job.id, events.Launched(attempt=number))
 
-    async def end(self, job_id: str, code: int = 0) -> jobs.Job:
+    async def end(self, job_id: str, code: int = 0, last_lines: tuple[str, ...] = ()) -> jobs.Job:
         """Every task exits, and the attempt is released."""
         job = await self.store.read(lambda view: view.job(job_id))
         assert job is not None
@@ -244,7 +244,7 @@ class Rig:
         for where in places:
             await self.happen(job_id, events.TaskReported(**where, phase="PROCESSING"))
         for where in places:
-            ended = attempts.Exit(code=code, cause=cause, at=self.clock())
+            ended = attempts.Exit(code=code, cause=cause, at=self.clock(), last_lines=last_lines)
             await self.happen(job_id, events.TaskExited(**where, exit=ended), events.TaskGone(**where))
         self.clock.now += 5
         message, task = ("worker-0 failed", "worker-0") if code else ("", "")

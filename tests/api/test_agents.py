@@ -192,6 +192,28 @@ async def test_progress_is_gathered_and_a_phase_is_not(rig: rigs.Rig, monkeypatc
     assert job.version - version <= 3
 
 
+async def test_a_step_that_was_told_just_before_the_end_counts(rig: rigs.Rig) -> None:
+    """The restart that a failure deserves depends on it."""
+    job = await gang(rig, 1)
+    key = rigs.key_of(job)
+    await register(rig, key)
+    async with rig.as_task(key) as http:
+        await http.post("/agent/v1/report", json={"phase": "PROCESSING"})
+        await http.post("/agent/v1/report", json={"progress": {"step": 6, "time": 1.0}})
+        await http.post("/agent/v1/report", json={"exit": {"code": 1, "reason": "exited"}})
+    job = await rig.store.read(lambda view: view.job(key.job))
+    assert (job.reached_step, job.live.tasks[0].progress.step, job.live.tasks[0].phase) == (6, 6, "FAILED")
+
+    job = await gang(rig, 1)
+    key = rigs.key_of(job)
+    await register(rig, key)
+    async with rig.as_task(key) as http:
+        await http.post("/agent/v1/report", json={"phase": "PROCESSING"})
+        last = {"progress": {"step": 7, "time": 1.0}, "exit": {"code": 1, "reason": "exited"}}
+        await http.post("/agent/v1/report", json=last)
+    assert (await rig.store.read(lambda view: view.job(key.job))).reached_step == 7
+
+
 async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(rig: rigs.Rig) -> None:
     job = await gang(rig, 1)
     key = rigs.key_of(job)

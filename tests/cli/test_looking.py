@@ -153,6 +153,12 @@ def test_the_blame_is_told_with_its_last_lines() -> None:
         "    | line 2",
     ]
     assert endings.next_steps(failed)[1] == "  oarlock logs digits --tail 50 --role worker --index 1"
+    above = ["worker-1 | boom", "worker-1 | line 2"]
+    assert endings.blame(failed, above) == ["  blame        worker-1: exit code 1"], "it is not printed twice"
+    assert len(endings.blame(failed, above[:1])) == 3
+    final = msgspec.structs.replace(attempt, no_restart="it failed twice")
+    failed = msgspec.structs.replace(failed, attempts=(final,))
+    assert endings.blame(failed, above)[-1] == "  no restart   it failed twice"
 
 
 @pytest.mark.parametrize("phase", phases.Phase)
@@ -287,6 +293,19 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
     assert set(everything) == {"job", "cost", "speed", "decisions", "events", "checkpoints"}
     assert type_("why", "story").count("\n") == 3
     assert json.loads(type_("why", "story", "--json"))["phase"] == "FAILED"
+
+
+def test_show_tells_the_same_last_lines_once(type_: Typed, server: live.LiveServer) -> None:
+    made = server.submit(name="again")
+    for _ in range(2):
+        server.launch(made.id)
+        server.process(made.id)
+        server.progress(made.id, step=7)
+        server.end(made.id, 3, last_lines=("Traceback", "KeyError: 'lr'"))
+    said = type_("show", "again")
+    assert said.count("KeyError: 'lr'") == 1
+    assert "the same last lines as in the attempt before" in said
+    assert "no restart: it failed twice in the same way, without progress between" in said
 
 
 def test_several_jobs_at_once_and_one_that_fails(

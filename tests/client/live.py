@@ -118,8 +118,8 @@ class LiveServer:
         raw = text.encode() if isinstance(text, str) else text
         self.do(self._append(key, stream, raw))
 
-    def end(self, job_id: str, code: int = 0) -> jobs.Job:
-        job = self.do(self.rig.end(job_id, code))
+    def end(self, job_id: str, code: int = 0, last_lines: tuple[str, ...] = ()) -> jobs.Job:
+        job = self.do(self.rig.end(job_id, code, last_lines))
         self.loop.call_soon_threadsafe(self.rig.wakes.touched, job_id)
         return job
 

@@ -47,7 +47,7 @@ def kill_at(name: str, hit: int) -> list[int]:
 async def workload(plant: Plant) -> None:
     """One of each: succeeds, fails for good, restarts in place, cannot be made at first, is cancelled while deaf."""
     plant.behaviours |= {
-        "j-fails": fake.Behaviour(runs_s=2.0, code=3, at_barrier=True, lingers=True),
+        "j-fails": fake.Behaviour(runs_s=2.0, signal=9, at_barrier=True, lingers=True),
         "j-inplace/1/worker/0": fake.Behaviour(runs_s=3.0, code=4, at_barrier=True, lingers=True),
         "j-unmade/1/worker/1": fake.Behaviour(unlaunchable="no such image"),
         "j-dies/1/worker/0": fake.Behaviour(at_barrier=True, lingers=True, abandons_s=6.0),

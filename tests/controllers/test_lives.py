@@ -15,6 +15,7 @@ from oarlock.spec import attempts, events, holdings, phases, plans, refusals
 
 RUNS = fake.Behaviour(at_barrier=True, lingers=True)
 SUCCEEDS = fake.Behaviour(runs_s=5.0, at_barrier=True, lingers=True)
+KILLED = fake.Behaviour(runs_s=5.0, signal=9, at_barrier=True, lingers=True, last_lines=("ValueError: no", "exit"))
 FAILS = fake.Behaviour(runs_s=5.0, code=3, at_barrier=True, lingers=True, last_lines=("ValueError: no", "exit"))
 DEAF = fake.Behaviour(at_barrier=True, lingers=True, stops_s=math.inf)
 
@@ -48,15 +49,23 @@ async def test_a_job_from_the_queue_to_its_end(plant: Plant) -> None:
     assert told.count("admitted") == told.count("launched") == told.count("released") == 1
 
 
-async def test_a_failing_job_restarts_and_then_fails_and_says_who(plant: Plant) -> None:
-    plant.behaviours["j-0001/worker/1"] = FAILS
+async def test_a_job_that_is_killed_restarts_and_then_fails_and_says_who(plant: Plant) -> None:
+    plant.behaviours["j-0001/worker/1"] = KILLED
     plant.behaviours["j-0001"] = RUNS
     job_id = await plant.submit("{roles: {worker: {count: 2}}, max_restarts: 2, grace: 1s}")
     job = await plant.until_phase(job_id, Phase.FAILED)
     await plant.until_rest()
     assert [attempt.verdict.task for attempt in job.attempts] == ["worker-1"] * 3
     assert job.attempt.verdict.last_lines == ("ValueError: no", "exit")
-    assert (job.exit_code, job.restarts) == (3, 2)
+    assert (job.exit_code, job.restarts) == (137, 2)
+
+
+async def test_a_job_that_fails_by_itself_at_the_start_is_not_started_again(plant: Plant) -> None:
+    plant.behaviours["j-0001"] = FAILS
+    job_id = await plant.submit()
+    job = await plant.until_phase(job_id, Phase.FAILED)
+    assert (len(job.attempts), job.exit_code, job.restarts) == (1, 3, 0)
+    assert job.attempt.no_restart == "it failed before it had made any progress"
 
 
 async def test_halt_resume_and_cancel(plant: Plant) -> None:
@@ -336,7 +345,7 @@ async def test_nodes_are_written_once_and_again_when_they_change(plant: Plant) -
 
 
 async def test_phases_only_go_where_they_may(plant: Plant) -> None:
-    plant.behaviours["j-0001"] = FAILS
+    plant.behaviours["j-0001"] = KILLED
     job_id = await plant.submit("{max_restarts: 1}")
     await plant.until_rest()
     records = await plant.store.read(lambda view: view.records(0, job=job_id))

@@ -48,13 +48,14 @@ class Shell:
         assert code is None or done.returncode == code, said
         return done
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, together: bool = False) -> subprocess.Popen[str]:
+        """`together`: stderr goes where stdout goes, as on a terminal."""
         return subprocess.Popen(
             [OARLOCK, *arguments],
             env=self.env,
             cwd=self.work,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
         )

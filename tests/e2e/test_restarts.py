@@ -9,6 +9,44 @@ import time
 from tests.e2e import shell as shells
 
 
+def test_a_program_that_cannot_work_is_started_once(fresh: shells.Shell) -> None:
+    """Its traceback is shown once, and why there is no restart."""
+    fresh.write("requirements.txt", "--no-index\nno-such-package-anywhere\n")
+    python = ("--", "python", "-c")
+    for name, words, says in (
+        ("key", (*python, "{}['lr']"), "KeyError: 'lr'"),
+        ("module", (*python, "import nosuchmodule"), "No module named 'nosuchmodule'"),
+        ("stdin", (*python, "input()"), "EOFError"),
+        ("packages", ("--dependencies", "requirements.txt", "--", "true"), "No matching distribution found"),
+    ):
+        done = fresh.start("run", "--name", name, *words, together=True)
+        told, _ = done.communicate(timeout=100)
+        assert done.returncode == 1, told
+        assert told.count(says) == 1, told
+        assert "no restart   it failed before it had made any progress" in told
+        job = fresh.job(name)
+        assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("FAILED", 1, 0)
+
+
+def test_a_bug_behind_the_checkpoint_is_met_twice(fresh: shells.Shell) -> None:
+    fresh.write(
+        "bug.py",
+        """
+        import torch
+        from oarlock import train
+        train.init()
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=30, every_steps=10) as session:
+            for step in session.steps():
+                if step == 15:
+                    raise KeyError("val")
+        """,
+    )
+    fresh.do("run", "--name", "bug", "--", "python", "bug.py", code=1)
+    job = fresh.job("bug")
+    assert [one.get("restore_step") for one in job["attempts"]] == [None, 10]
+    assert job["attempts"][-1]["no_restart"] == "it failed twice in the same way, without progress between"
+
+
 def test_a_restarted_server_adopts_what_runs(fresh: shells.Shell) -> None:
     """Killed in the middle: every line, metric and exit code arrives, once and in order."""
     fresh.write(

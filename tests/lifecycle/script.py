@@ -11,6 +11,7 @@ now.
     launched, launch_failed REASON
     register TASK ...   agents at the barrier
     report TASK [PHASE] [idle=] [step=] [of=] [detail=] [rejoin]
+    fail [code=] [signal=] [reason=] [says=] [step=]    worker-0 starts, comes to that step, fails, is gone
     exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
@@ -172,6 +173,16 @@ class Play:
             self.shown[key] = msgspec.structs.replace(self.shown[key], exit=how)
         return self.tell(events.TaskExited(**self.of(words[0]), exit=how))
 
+    def on_fail(self, rest: str) -> Iterator[str]:
+        """A whole attempt of one worker; only its end is of interest."""
+        words, named = split(rest)
+        step, after = named.pop("step", None), named.pop("after", "0")
+        spoken = " ".join([*words, *(f"{name}='{value}'" for name, value in named.items())])
+        commands = ["admit", "do", "register worker-0", f"report worker-0 PROCESSING {f'step={step}' if step else ''}"]
+        for line in (*commands, f"after {after}", f"exit worker-0 {spoken}", "gone worker-0", "do"):
+            self.run(line)
+        yield self.line()
+
     def on_gone(self, rest: str) -> list[str]:
         said = []
         for word in rest.split():
@@ -287,7 +298,8 @@ class Play:
         said = attempt.verdict
         code = f"exit code {self.job.exit_code}" if self.job.exit_code is not None else f"code {said.exit_code}"
         blamed = f" {said.task}" if said.task else ""
-        return [f"{said.cause}{blamed}, {code}: {said.message}", *(f"  | {line}" for line in said.last_lines)]
+        final = [f"no restart: {attempt.no_restart}"] if attempt.no_restart else []
+        return [f"{said.cause}{blamed}, {code}: {said.message}", *(f"  | {line}" for line in said.last_lines), *final]
 
     def line(self) -> str:
         live = self.job.live

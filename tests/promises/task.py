@@ -66,6 +66,11 @@ def synced(path: str, content: bytes) -> None:
     os.replace(f"{path}.part", path)  # noqa: PTH105
 
 
+def tell(event: dict[str, object]) -> None:
+    with open(f"{os.environ['OARLOCK_REPORT']}/events-0.jsonl", "a") as file:  # noqa: PTH123
+        file.write(json.dumps(event) + "\n")
+
+
 def save(step: int) -> None:
     """A checkpoint of one rank as docs/agent-protocol.md section 4 describes it, and the word of it."""
     number = int(os.environ["OARLOCK_ROUND"])
@@ -95,8 +100,7 @@ def save(step: int) -> None:
         "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
         "bytes": len(shard),
     }
-    with open(f"{os.environ['OARLOCK_REPORT']}/events-0.jsonl", "a") as file:  # noqa: PTH123
-        file.write(json.dumps(told) + "\n")
+    tell(told)
 
 
 def main(kind: str, argument: str = "") -> int:
@@ -110,7 +114,8 @@ def main(kind: str, argument: str = "") -> int:
             time.sleep(float(argument) / LINES)
     sys.stdout.flush()
     match kind:
-        case "fails":  # with these codes, one for each attempt
+        case "fails":  # with these codes, one for each attempt, each a step farther
+            tell({"event": "progress", "time": time.time(), "step": ATTEMPT})
             codes = [int(code) for code in argument.split(",")]
             return codes[min(ATTEMPT, len(codes)) - 1]
         case "waits" | "stubborn":  # in its first so many attempts, until it is ended

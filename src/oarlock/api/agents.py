@@ -186,7 +186,7 @@ async def report(call: routes.Call) -> Ordered:
     now = call.services.clock()
     happened: list[events.AnyEvent] = []
     reported = _reported(key, told, now)
-    if reported is not None and _urgent(job, key, reported):
+    if reported is not None and (told.exit is not None or _urgent(job, key, reported)):
         happened.append(reported)
     elif reported is not None:
         call.services.inbox.tell_later(key, reported)

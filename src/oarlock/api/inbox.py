@@ -47,6 +47,8 @@ class Inbox:
     ) -> jobs.Job:
         """The job after it, once that is durable. Raises StaleTask, and what the store raises."""
         answer: asyncio.Future[jobs.Job] = asyncio.get_running_loop().create_future()
+        waiting = self._lingering.pop(key, None)  # it was told before: an exit would make it old
+        happened = happened if waiting is None else (waiting, *happened)
         self._post(Letter(key=key, happened=happened, answer=answer, checkpoint=checkpoint))
         return await answer
 

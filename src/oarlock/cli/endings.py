@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oarlock.cli import progress, terminal
 from oarlock.spec import jobs, phases, quantities
 
@@ -9,9 +11,14 @@ SHOWN_LINES = 12
 
 
 def summary(
-    job: jobs.Job, checkpoint: jobs.Checkpoint | None, results: str | None = None, *, colour: bool
+    job: jobs.Job,
+    checkpoint: jobs.Checkpoint | None,
+    results: str | None = None,
+    *,
+    colour: bool,
+    printed: Sequence[str] = (),
 ) -> list[str]:
-    """Lines for stderr. `results` is where they lie, where there are any."""
+    """Lines for stderr. `results` is where they lie, where there are any; `printed` what stands right above."""
     phase = terminal.coloured(str(job.phase), progress.PHASE_COLOURS[job.phase], "bold", on=colour)
     parts = [f"{terminal.clean(job.name)} {phase}"]
     if job.ended_at is not None:
@@ -27,18 +34,23 @@ def summary(
     if checkpoint is not None:
         lines.append(f"  checkpoint   step {checkpoint.step} in {terminal.clean(checkpoint.path)}")
     if job.phase is not phases.Phase.COMPLETED:
-        lines += blame(job)
+        lines += blame(job, printed)
     return lines
 
 
-def blame(job: jobs.Job) -> list[str]:
-    """Who is to blame, and the last that it said."""
+def blame(job: jobs.Job, printed: Sequence[str] = ()) -> list[str]:
+    """Which task is to blame, its last lines unless they stand right above, and why it was not started again."""
     verdict = job.attempt.verdict if job.attempt is not None else None
     if verdict is None or job.phase is not phases.Phase.FAILED:
         return [f"  reason       {terminal.clean(job.reason)}"] if job.reason else []
     who = f"{verdict.task}: " if verdict.task and verdict.task not in verdict.message else ""
     lines = [f"  blame        {terminal.clean(who + verdict.message)}"]
-    return lines + [f"    | {terminal.clean(line)}" for line in verdict.last_lines[-SHOWN_LINES:]]
+    said = [terminal.clean(line) for line in verdict.last_lines[-SHOWN_LINES:]]
+    if not all(any(above.endswith(line) for above in printed) for line in said):
+        lines += [f"    | {line}" for line in said]
+    if job.attempt is not None and job.attempt.no_restart:
+        lines.append(f"  no restart   {terminal.clean(job.attempt.no_restart)}")
+    return lines
 
 
 def next_steps(job: jobs.Job) -> list[str]:

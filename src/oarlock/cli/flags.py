@@ -277,7 +277,7 @@ FLAGS: tuple[Flag, ...] = (
         kind=int,
         metavar="N",
         section=LIFE,
-        help="Restarts of its own making.",
+        help="The most restarts after failures of the job's own.",
     ),
     Flag(
         names=("--tensorboard",), path="tensorboard", kind=bool, section=LIFE, help="Write TensorBoard's event files."

@@ -7,6 +7,7 @@ where they stopped.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import queue
 import signal
@@ -32,6 +33,7 @@ LIVE_LOOK_S = 0.3
 CALM_LOOK_S = 1.0
 _BLINK_S = 0.1
 _BATCH = 2000
+_RECENT = 60  # printed lines that are taken to stand on the screen still
 _QUEUE = 20_000
 LEFT = 130
 """The exit code of somebody who left a job running: how it ends is not known yet."""
@@ -78,6 +80,7 @@ class Follower:
                 clean=self._screen.out_is_terminal,
             )
         )
+        self._recent: collections.deque[str] = collections.deque(maxlen=_RECENT)
         self._news: queue.Queue[News] = queue.Queue(_QUEUE)
         self._over = threading.Event()
         self._interrupts = 0
@@ -161,6 +164,7 @@ class Follower:
 
     def _print(self, text: list[str]) -> None:
         if any(text):
+            self._recent.extend("".join(text[-_RECENT:]).splitlines())
             self._screen.print("".join(text), self._rows())
         text.clear()
 
@@ -304,7 +308,9 @@ class Follower:
         except errors.OarlockError:
             pass  # what was last known has to do
         where = results.place(self._client, self._job)
-        for line in endings.summary(self._job, checkpoint, where, colour=terminal.wants_colour(sys.stderr)):
+        printed = list(self._recent) if terminal.same_place(sys.stdout, sys.stderr) else []
+        colour = terminal.wants_colour(sys.stderr)
+        for line in endings.summary(self._job, checkpoint, where, colour=colour, printed=printed):
             terminal.say(line)
         for line in endings.next_steps(self._job):
             terminal.say(line)

@@ -48,8 +48,10 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
     if found.curve is not None:
         _speed(client.speed(found.id))
     _decisions(client.decisions(found.id))
+    before: tuple[str, ...] = ()
     for attempt in found.attempts:
-        _attempt(attempt, stacks)
+        _attempt(attempt, stacks, before)
+        before = attempt.verdict.last_lines if attempt.verdict is not None else ()
     _results(client, found)
     _checkpoints(client.checkpoints(found.id))
     _events(client.events(found.id), all_events)
@@ -188,7 +190,7 @@ def _loss(client: clients.Client, job: jobs.Job) -> None:
         terminal.out(f"  loss {line} {progress.number(values[0])} to {progress.number(values[-1])}")
 
 
-def _attempt(attempt: attempts.Attempt, all_stacks: bool) -> None:
+def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...]) -> None:
     from oarlock.cli import tables
 
     _title(f"Attempt {attempt.number}")
@@ -205,7 +207,7 @@ def _attempt(attempt: attempts.Attempt, all_stacks: bool) -> None:
     columns = [tables.Column(title) for title in ("  TASK", "PHASE", "NODE", "GPUS", "STEP", "EXIT")]
     columns.append(tables.Column("DETAIL", weight=9))
     tables.show(columns, [_task_row(task) for task in attempt.tasks])
-    _verdict(attempt)
+    _verdict(attempt, before)
     for taken in attempt.stacks:
         _stacks(taken, all_stacks)
 
@@ -224,7 +226,8 @@ def _task_row(task: attempts.Task) -> list[str]:
     ]
 
 
-def _verdict(attempt: attempts.Attempt) -> None:
+def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
+    """`before`: the last lines of the attempt before, which are not repeated."""
     verdict = attempt.verdict
     if verdict is None:
         if attempt.stop_message:
@@ -233,8 +236,13 @@ def _verdict(attempt: attempts.Attempt) -> None:
     who = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
     if verdict.message:
         terminal.out(f"  {verdict.cause}:{who} {terminal.clean(verdict.message)}")
-    for line in verdict.last_lines:
-        terminal.out(f"    | {terminal.clean(line)}")
+    if verdict.last_lines and verdict.last_lines == before:
+        terminal.out("    | (the same last lines as in the attempt before)")
+    else:
+        for line in verdict.last_lines:
+            terminal.out(f"    | {terminal.clean(line)}")
+    if attempt.no_restart:
+        terminal.out(f"  no restart: {terminal.clean(attempt.no_restart)}")
 
 
 def _stacks(taken: attempts.Stacks, in_full: bool) -> None:

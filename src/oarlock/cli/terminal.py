@@ -44,6 +44,14 @@ def is_terminal(stream: IO[Any]) -> bool:
         return False
 
 
+def same_place(one: IO[Any], other: IO[Any]) -> bool:
+    """Whether both streams go to the same terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError):  # no file of the system, or closed
+        return False
+
+
 def is_dumb() -> bool:
     return os.environ.get("TERM", "") in ("", "dumb")
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from oarlock.lifecycle import retries
 from oarlock.spec import attempts, jobfile, jobs, phases, roles
 
 ENDED_WELL = frozenset({phases.TaskPhase.SUCCEEDED})
@@ -22,9 +23,6 @@ otherwise.
 """
 
 COLLECTIVE_ROLES = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleName.LAUNCHER})
-
-HOPELESS_REASONS = frozenset({"command_not_found"})
-"""The next attempt would end in the same way: it is not made."""
 
 
 class Ends(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,16 +108,17 @@ def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) ->
 def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
     """Whether this failed task is to be started again alone, while the others live on.
 
-    Its role must say so, and `max_restarts` leave one. In a communicator the survivors must have said that they can
-    take a new peer. Where the platform failed, the place itself is in doubt: the gang looks for another.
+    Its role must say so, `max_restarts` leave one, and it must not fail in the same way again and again. In a
+    communicator the survivors must have said that they can take a new peer. Where the platform failed, the place itself
+    is in doubt: the gang looks for another.
     """
     return (
         task.phase is phases.TaskPhase.FAILED
         and of(job.spec, task.role).on_failure is roles.OnFailure.RESTART
         and task.exit is not None
         and task.exit.cause is not attempts.Cause.PLATFORM
-        and task.exit.reason not in HOPELESS_REASONS
         and job.restarts < job.spec.max_restarts
+        and not retries.hopeless_in_place(job, task)
         and (
             job.spec.framework not in COLLECTIVE
             or task.role not in COLLECTIVE_ROLES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends
+from oarlock.lifecycle import ends, retries
 from oarlock.spec import attempts, errors, intents, jobs, phases, quantities
 
 Intent = intents.Intent
@@ -66,7 +66,7 @@ def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tupl
     if live.stop is not None:
         return job, live
     for task in live.tasks:
-        if task.gone and ends.restarts_in_place(job, live, task):
+        if task.gone and task.exit is not None and ends.restarts_in_place(job, live, task):
             fresh = attempts.Task(
                 role=task.role,
                 index=task.index,
@@ -76,6 +76,7 @@ def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tupl
                 devices=task.devices,
                 phase_at=now,
                 moved_at=now,
+                last_end=retries.end_of(task.role, task.exit.cause, task.exit, job.reached_step),
             )
             live = replace(live, tasks=tuple(fresh if one is task else one for one in live.tasks))
             job = replace(job, restarts=job.restarts + 1)

@@ -181,6 +181,8 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
     detail = event.detail or (task.detail if phase is task.phase else "")
     moved = phase is not task.phase or (detail != task.detail and phase in _BEFORE_BARRIER)
     progress = task.progress if _is_old(event.progress, task.progress) else event.progress
+    if progress is not None:
+        job = replace(job, reached_step=_farther(job.reached_step, progress.step))
     return _with_task(
         job,
         live,
@@ -196,6 +198,11 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
             can_rejoin=task.can_rejoin if event.can_rejoin is None else event.can_rejoin,
         ),
     )
+
+
+def _farther(reached: int | None, step: int) -> int | None:
+    """The farthest step; None while no step was done."""
+    return max(reached or 0, step) or None
 
 
 def _is_old(told: attempts.Progress | None, known: attempts.Progress | None) -> bool:
@@ -254,7 +261,8 @@ def _stop_decided(job: jobs.Job, event: events.StopDecided, now: float) -> jobs.
     if live is None or live.stop is not None:
         return job
     live = _stopped(live, event.cause, event.message, event.task, now)
-    if job.spec.freeze is not None and verdicts.final(job, live, event.cause, event.task):
+    live = replace(live, no_restart=verdicts.no_restart(job, live, now))
+    if job.spec.freeze is not None and verdicts.final(job, live):
         live = replace(live, frozen_until=settling.frozen_until(job, now))
     return _with(job, live)
 
@@ -291,6 +299,7 @@ def _checkpoint_visible(job: jobs.Job, event: events.CheckpointVisible, now: flo
         return job
     if live.checkpoint_step is not None and event.checkpoint_step <= live.checkpoint_step:
         return job
+    job = replace(job, reached_step=_farther(job.reached_step, event.checkpoint_step))
     return _with(job, replace(live, checkpoint_step=event.checkpoint_step, checkpoint_at=now))
 
 

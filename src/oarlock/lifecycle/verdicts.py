@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, sizes
+from oarlock.lifecycle import ends, retries, sizes
 from oarlock.spec import attempts, intents, jobs, phases
 
 Cause = attempts.Cause
 
 NEUTRAL = frozenset({Cause.STOPPED, Cause.TIMEOUT, Cause.HANG, Cause.START_TIMEOUT})
 """Ends that we made ourselves: whoever came to a good end before our signal reached it, has."""
-
-SPENDS_RESTART = frozenset(
-    {Cause.OOM, Cause.SIGNAL, Cause.ERROR, Cause.PEER, Cause.LEFT_EARLY, Cause.HANG, Cause.START_TIMEOUT}
-)
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MOST_S = 30.0
@@ -35,21 +31,30 @@ def succeeded(job: jobs.Job, live: attempts.Attempt) -> bool:
     return live.stop in NEUTRAL and ends.decided(job.spec, live.tasks)
 
 
-def final(job: jobs.Job, live: attempts.Attempt, cause: Cause, task: str) -> bool:
-    """Whether an attempt that ends with this cause is the job's last: FAILED."""
-    if cause is Cause.TIMEOUT:
+def final(job: jobs.Job, live: attempts.Attempt) -> bool:
+    """Whether this attempt, whose end is decided, is the job's last: FAILED."""
+    if live.stop is Cause.TIMEOUT or live.no_restart:
         return True
-    guilty = next((one for one in live.tasks if one.name == task), None)
-    if guilty is not None and guilty.exit is not None and guilty.exit.reason in ends.HOPELESS_REASONS:
-        return True
-    return cause in SPENDS_RESTART and job.restarts >= job.spec.max_restarts
+    return live.stop is not None and retries.spends_restart(live.stop) and not _leaves_restart(job)
+
+
+def no_restart(job: jobs.Job, live: attempts.Attempt, now: float) -> str:
+    """Why no attempt follows this one, whose end was decided just now, although the count leaves one."""
+    if live.stop is None or not retries.spends_restart(live.stop) or not _leaves_restart(job):
+        return ""
+    return retries.why_not(job, live, live.stop, live.stop_task, _processed_s(live, now))
+
+
+def _leaves_restart(job: jobs.Job) -> bool:
+    return job.restarts < job.spec.max_restarts
 
 
 def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
     """The job once nothing of its attempt runs any more."""
     verdict = _verdict(job, live, now)
     phase = _next_phase(job, live, verdict)
-    spent = verdict.cause in SPENDS_RESTART and phase is not phases.Phase.FAILED
+    own = retries.spends_restart(verdict.cause)
+    spent = own and phase is not phases.Phase.FAILED
     failures = _platform_failures(job, live, verdict)
     ended = msgspec.structs.replace(live, verdict=verdict, ended_at=now)
     intent = job.intent if phase is not phases.Phase.QUEUED else intents.Intent.RUN
@@ -62,6 +67,7 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
         intent=intent,
         reason=_reason(job, phase, verdict, restart=job.restarts + spent),
         restarts=job.restarts + spent,
+        last_end=_end(job, live, verdict) if own else job.last_end,
         processed_s=job.processed_s + _processed_s(live, now),
         served_s=job.served_s + sizes.served_s(live, now),
         cost=job.cost + ended.cost_at(now),
@@ -78,7 +84,7 @@ def _next_phase(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict
     """What happened first wins: a good end before our signal, a last failure before somebody's wish."""
     if verdict.cause is Cause.SUCCEEDED:
         return phases.Phase.COMPLETED
-    if final(job, live, verdict.cause, verdict.task):
+    if final(job, live):
         return phases.Phase.FAILED
     if job.intent is intents.Intent.CANCEL:
         return phases.Phase.CANCELED
@@ -102,6 +108,12 @@ def _verdict(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Verd
     )
 
 
+def _end(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> attempts.End:
+    guilty = next((task for task in live.tasks if task.name == verdict.task), None)
+    role, how = ("", None) if guilty is None else (str(guilty.role), guilty.exit)
+    return retries.end_of(role, verdict.cause, how, job.reached_step)
+
+
 def _exit_code(phase: phases.Phase, verdict: attempts.Verdict) -> int | None:
     if phase is phases.Phase.FAILED:
         return verdict.exit_code
@@ -109,7 +121,7 @@ def _exit_code(phase: phases.Phase, verdict: attempts.Verdict) -> int | None:
 
 
 def _reason(job: jobs.Job, phase: phases.Phase, verdict: attempts.Verdict, *, restart: int) -> str:
-    if phase is phases.Phase.QUEUED and verdict.cause in SPENDS_RESTART:
+    if phase is phases.Phase.QUEUED and retries.spends_restart(verdict.cause):
         return f"{verdict.message}: restart {restart} of {job.spec.max_restarts}"
     return verdict.message
 

@@ -103,7 +103,7 @@ def _returns(job: jobs.Job) -> bool:
     if job.live.stop in {attempts.Cause.PLATFORM, attempts.Cause.STOPPED, None}:
         return True
     ends = job.live.stop in {attempts.Cause.SUCCEEDED, attempts.Cause.TIMEOUT}
-    return not ends and job.restarts < job.spec.max_restarts
+    return not ends and not job.live.no_restart and job.restarts < job.spec.max_restarts
 
 
 def at_most_s(job: jobs.Job) -> float | None:

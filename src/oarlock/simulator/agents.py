@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import heapq
 import math
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -152,7 +153,7 @@ class Agents:
                 self._pause_others(job_id)
             does.stop(now, gracefully=done)
             for key in crew.tasks if done else [crew.chief]:
-                world.end(key, code=0 if done else 1)
+                world.end(key, signal=None if done else signal.SIGKILL)  # a fault strikes from outside
 
     def lose(self, node: str) -> None:
         """The node cannot be reached: whoever has a part of itself there goes no further."""

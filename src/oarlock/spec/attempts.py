@@ -56,6 +56,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     noise: float | None = None  # gradient noise scale, in examples
 
 
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure as the next one is compared with it, to see whether a program fails again and again in the same way."""
+
+    role: str
+    cause: Cause
+    code: int
+    last_line: str = ""  # without what changes from one start to the next: numbers, addresses
+    reached_step: int | None = None  # the farthest step that the job had come to by then
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One process (local) or pod (Kubernetes)."""
 
@@ -77,6 +87,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     moved_at: float = 0.0  # last seen to come nearer to the barrier: a phase, or another `detail` on the way
     round: int = 0  # in which it was admitted at the barrier; 0: not yet, no user process may run
     gone: bool = False  # the backend has confirmed that nothing of it runs
+    last_end: End | None = None  # of the incarnation before this one
 
     @property
     def name(self) -> str:
@@ -159,6 +170,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     stacks_at: float | None = None
     stacks: tuple[Stacks, ...] = ()
     frozen_until: float | None = None
+    no_restart: str = ""  # why no attempt follows although `max_restarts` leaves one
     verdict: Verdict | None = None
     ended_at: float | None = None
     restore_step: int | None = None  # of the best checkpoint that was visible when it began

@@ -7,6 +7,7 @@ import msgspec
 from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, refusals
 
 Attempt = attempts.Attempt  # a job has a field of that module's name
+End = attempts.End
 
 KEPT_ATTEMPTS = 20
 """Attempts kept in the record itself; earlier ones are in the event log."""
@@ -29,6 +30,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     phase_at: float = 0.0
     attempts: tuple[attempts.Attempt, ...] = ()
     restarts: int = 0  # of its own making: counted against max_restarts
+    last_end: End | None = None  # the last one of its own making
+    reached_step: int | None = None  # the farthest step that any attempt has come to
     platform_failures: int = 0  # in a row: they back off and spend nothing
     not_before: float | None = None
     refusal: refusals.Refusal | None = None
