@@ -72,3 +72,24 @@ async def test_it_is_read_by_whoever_may_see_the_job(rig: rigs.Rig) -> None:
         await rig.happen(job.id, events.Measured(curve=curves.Curve(model=MODEL, samples=MEASURED)))
         found: dict[str, Any] = (await http.get("/api/v1/jobs/digits/speed")).json()
     assert [one["measured"] for one in found["items"]] == [3, 7]
+
+
+def test_each_type_of_gpu_is_told_apart() -> None:
+    samples = tuple(
+        msgspec.structs.replace(sample, gpu_type=name, step_s=sample.step_s * factor)
+        for name, factor in (("h100", 1.0), ("t4", 4.0))
+        for sample in MEASURED
+    )
+    slow = msgspec.structs.replace(MODEL, compute_s=4 * MODEL.compute_s, compute_per_example_s=0.004, near_s=0.4)
+    curve = curves.Curve(
+        model=MODEL,
+        samples=samples,
+        types=(curves.OnType(gpu_type="h100", model=MODEL), curves.OnType(gpu_type="t4", model=slow)),
+    )
+    found = told("{roles: {worker: {count: 2, min: 1, max: 3, gpus: 1}}}", curve)
+    assert [(one.gpu_type, one.devices, one.measured) for one in found.items] == [
+        *(("h100", devices, measured) for devices, measured in ((1, 3), (2, 7), (3, 0))),
+        *(("t4", devices, measured) for devices, measured in ((1, 3), (2, 7), (3, 0))),
+    ]
+    quick, slower = (one.per_s for one in found.items if one.devices == 3)
+    assert quick == pytest.approx(4 * slower, rel=0.25)

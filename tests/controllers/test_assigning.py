@@ -8,7 +8,7 @@ from tests.controllers.plant import machine
 from tests.lifecycle import script
 
 from oarlock.controllers import assigning
-from oarlock.spec import assignments, attempts, curves, holdings, jobs, roles, tasktokens
+from oarlock.spec import assignments, attempts, curves, holdings, jobs, nodes, roles, tasktokens
 
 SETTINGS = assigning.Settings(
     server="http://127.0.0.1:7317",
@@ -150,3 +150,15 @@ def test_mpi_workers_hold_slots_and_the_launcher_runs_what_they_hold() -> None:
     assert assigning.limit(said.spec, launcher, gang_of(said, 3)) == holdings.Resources(cpus_milli=6100), "as it is now"
     alone = job("{framework: mpi, command: x, roles: {worker: {nproc: 4}}}")
     assert (told(alone).command, told(alone).nproc) == ("x", 4)
+
+
+def test_the_type_of_the_gpus_that_it_holds() -> None:
+    """The library reports its speed with it."""
+    node = msgspec.structs.replace(
+        machine("n0", devices=2),
+        devices=(nodes.Device(index=0, type="t4"), nodes.Device(index=1, type="a100")),
+    )
+    spec = job("{roles: {worker: {gpus: 1}}}")
+    assert told(spec, devices=(1,), node=node).env["OARLOCK_GPU_TYPE"] == "a100"
+    assert told(spec, devices=(0, 1), node=node).env["OARLOCK_GPU_TYPE"] == "a100+t4"
+    assert "OARLOCK_GPU_TYPE" not in told(job("{}"), node=node).env

@@ -216,3 +216,38 @@ async def test_of_many_jobs_some_are_looked_at_in_turn(monkeypatch: pytest.Monke
         rig.plant.now += 5
         await rig.measuring.tick()
     assert all([await rig.curve(job_id) is not None for job_id in ids])
+
+
+async def test_each_type_of_gpu_has_a_curve_of_its_own() -> None:
+    """A job that goes from one type to another keeps what it has shown on the first, with its newest noise."""
+    rig = Rig()
+    job_id = await rig.started(TWO, 2)
+    for local in (32, 64):
+        await rig.reports(job_id, local=local, seconds=61.0, gpu_type="t4", noise=500.0)
+    step_s, sync_s = truth(2, 1, 32)
+    for _ in range(2):
+        await rig.reports(
+            job_id, seconds=61.0, gpu_type="a100", step_s=step_s / 4, sync_s=sync_s / 4, noise=900.0, local=32
+        )
+    found = await rig.curve(job_id)
+    assert found is not None
+    assert {(one.gpu_type, one.local) for one in found.samples} == {("t4", 32), ("t4", 64), ("a100", 32)}
+    assert [one.gpu_type for one in found.types] == ["a100", "t4"], "where it was measured last comes first"
+    assert {one.model.noise for one in found.types} == {900.0}
+    slow, quick = (evaluating.rate(found, None, evaluating.Shape(1, 2, gpu_type=name)) for name in ("t4", "a100"))
+    assert quick / slow == pytest.approx(4, rel=0.1)
+    assert evaluating.rate(found, None, evaluating.Shape(1, 2)) == pytest.approx(quick), "no type named: the last one"
+
+
+def test_a_gang_on_several_types_is_measured_as_such() -> None:
+    job = running("{roles: {worker: {count: 2, gpus: 1, mixed: true}}}", ranks=2, local=32)
+    live = job.live
+    assert live is not None
+    named = zip(live.tasks, ("v100", "t4"), strict=True)
+    tasks = tuple(
+        msgspec.structs.replace(task, progress=msgspec.structs.replace(task.progress, gpu_type=name))
+        for task, name in named
+    )
+    seen = samples.seen(msgspec.structs.replace(job, attempts=(msgspec.structs.replace(live, tasks=tasks),)))
+    assert seen is not None
+    assert seen.sample.gpu_type == "t4+v100"

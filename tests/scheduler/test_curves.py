@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 
 from oarlock.scheduler import curves as evaluating
@@ -173,3 +174,24 @@ def test_a_curve_from_the_numbers_of_another_simulator() -> None:
     curve = evaluating.of_params((0.02, 0.001, 0.08, 0.004, 0.03, 0.002, 2.0), (0.5, 4.0), 125, 4)
     assert curve.model == MODEL
     assert evaluating.noise(0.0, 1.0, 10) is None
+
+
+def test_a_type_of_gpu_has_its_own_speed_and_its_own_bounds() -> None:
+    """Where memory is small, the batch is cut into more parts; a type without a model goes by the last one."""
+    slow = curves.Allreduce(compute_s=0.1, compute_per_example_s=0.01, noise=1e5)
+    quick = msgspec.structs.replace(slow, compute_s=0.01, compute_per_example_s=0.001)
+    named = (curves.OnType(gpu_type="t4", model=slow), curves.OnType(gpu_type="a100", model=quick))
+    curve = curves.Curve(model=slow, types=named)
+    batch = jobfile.Batch(size=256, max=1024, local_max={"t4": 32, "a100": 512})
+
+    def chosen(gpu_type: str) -> tuple[float, curves.Batch | None]:
+        shape = evaluating.Shape(1, 2, gpu_type=gpu_type)
+        return evaluating.rate(curve, batch, shape), evaluating.best_batch(curve, batch, shape)
+
+    (few, small), (many, large) = chosen("t4"), chosen("a100")
+    assert small is not None
+    assert large is not None
+    assert small.local <= 32 < large.local <= 512
+    assert many > 9 * few
+    assert chosen("v100")[1] == small, "a type that is not named gets the smallest bound"
+    assert evaluating.seen(curve) == 1

@@ -154,3 +154,30 @@ def test_durations(written: str | float, amount_s: float) -> None:
 def test_no_duration(written: str) -> None:
     with pytest.raises(errors.InvalidInput):
         quantities.seconds(written)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("batch: {size: 0}", "batch.size"),
+        ("batch: {size: 64, max: 32}", "batch.max"),
+        ("batch: {size: 64, local_max: 0}", "batch.local_max"),
+        ("batch: {size: 64, local_min: 8, local_max: {t4: 16, a100: 4}}", "batch.local_max.a100"),
+        ("batch: {size: 64, local_max: {}}", "batch.local_max"),
+        ("batch: {size: 64, local_max: {t4: many}}", "batch.local_max...."),
+    ],
+)
+def test_bounds_of_a_batch_that_cannot_hold(text: str, path: str) -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        judging.load(f"command: a\n{text}\n")
+    assert caught.value.path == path
+    assert caught.value.hint
+
+
+def test_a_batch_is_bounded_by_one_number_or_by_type() -> None:
+    plain = judging.load("{command: a, batch: {size: 64, local_max: 32}}").batch
+    named = judging.load("{command: a, batch: {size: 64, max: 512, local_max: {t4: 16, a100: 128}}}").batch
+    assert plain is not None
+    assert named is not None
+    assert plain.on("t4") == plain.on("") == (64, 64, 1, 32)
+    assert [named.on(name).local_max for name in ("a100", "t4", "h100", "")] == [128, 16, 16, 16]

@@ -259,3 +259,9 @@ def test_a_batch_too_large_for_its_data_is_as_large_as_they_are() -> None:
     batches.resize(4000)
     assert batches.batch_size == 100
     assert len(next(batches)[0]) == 100
+
+
+def test_the_type_of_the_gpus_is_told_with_each_measure(tmp_path: Path) -> None:
+    env = {"OARLOCK_REPORT": str(tmp_path / "report"), "OARLOCK_GPU_TYPE": "a100"}
+    assert crew.run(scripts.drag, tmp_path, 30, 0, folder=tmp_path, world_size=1, env=env) == [0]
+    assert {event["gpu_type"] for event in reports(tmp_path / "report")} == {"a100"}

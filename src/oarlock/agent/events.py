@@ -18,7 +18,7 @@ LONGEST_LINE_BYTES = 1 << 20
 HELLO_FIELDS = ("library", "can_rejoin", "can_stack")
 PROGRESS_FIELDS = (
     *("time", "step", "total_steps", "examples_per_s", "loss", "epoch"),
-    *("step_s", "sync_s", "ranks", "local", "accumulate", "noise"),
+    *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type"),
 )
 LONGEST_TEXT = 200
 

@@ -30,6 +30,7 @@ MANIFEST_LIMIT_BYTES = 40 << 20
 MAX_STACK_CHARACTERS = 64 * 1024
 MAX_STACKS = 64
 MAX_DETAIL_CHARACTERS = 500
+MAX_TYPE_CHARACTERS = 100
 MAX_MEASURE = 1e12
 MAX_COUNT = 1 << 20
 _STREAM = re.compile(r"(stdout|stderr)\.\d{1,4}")
@@ -75,6 +76,7 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     local: int | None = None
     accumulate: int | None = None
     noise: float | None = None
+    gpu_type: str | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,6 +395,7 @@ def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | Non
         local=_count(told.local),
         accumulate=_count(told.accumulate),
         noise=_measure(told.noise),
+        gpu_type=(told.gpu_type or "")[:MAX_TYPE_CHARACTERS],
     )
 
 

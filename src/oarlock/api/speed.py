@@ -24,7 +24,7 @@ class Unit(StrEnum):
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """`per_s` examples or steps with so many devices. `measured` is from how many looks at it; 0: fitted. `beside`: the
-    job with which it shared its device then.
+    job with which it shared its device then. `gpu_type`: of what it was measured on, or fitted for.
     """
 
     devices: int
@@ -34,6 +34,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     local: int = 0  # examples that each process takes at once
     measured: int = 0
     beside: str = ""
+    gpu_type: str = ""  # where it was measured on GPUs of a known type
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +59,12 @@ def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Spee
     model = curve.model
     counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
     points = [_measured(sample, steps=counted) for sample in curve.samples]
-    seen = {(point.devices, point.servers) for point in points if not point.beside}
+    seen = {(point.gpu_type, point.devices, point.servers) for point in points if not point.beside}
     points += [
-        point for point in _fitted(job, curve, ground, steps=counted) if (point.devices, point.servers) not in seen
+        point
+        for gpu_type in [one.gpu_type for one in curve.types] or [""]
+        for point in _fitted(job, curve, ground, gpu_type, steps=counted)
+        if (gpu_type, point.devices, point.servers) not in seen
     ]
     running = gangs.running(job, ()).speed
     return Speed(
@@ -71,8 +75,8 @@ def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Spee
     )
 
 
-def _shape(one: Point) -> tuple[int, int, int, int, str]:
-    return one.servers, one.devices, one.nodes, one.local, one.beside
+def _shape(one: Point) -> tuple[str, int, int, int, int, str]:
+    return one.gpu_type, one.servers, one.devices, one.nodes, one.local, one.beside
 
 
 def _measured(sample: curves.Sample, *, steps: bool) -> Point:
@@ -85,23 +89,29 @@ def _measured(sample: curves.Sample, *, steps: bool) -> Point:
         per_s=taken / sample.step_s,
         measured=sample.count,
         beside=sample.beside,
+        gpu_type=sample.gpu_type,
     )
 
 
-def _fitted(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node], *, steps: bool) -> Iterator[Point]:
-    """At the sizes that the job may have, as compactly as they fit, up to twice what was measured."""
-    at_once = evaluating.local(curve)
-    most_each = max((len(node.devices) for node in ground), default=0)
-    known = max((sample.devices for sample in curve.samples), default=1)
+def _fitted(
+    job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node], gpu_type: str, *, steps: bool
+) -> Iterator[Point]:
+    """At the sizes that the job may have, as compactly as they fit, up to twice what was measured on that type."""
+    of_type = [sample for sample in curve.samples if sample.gpu_type == gpu_type] or curve.samples
+    at_once = next((sample.local for sample in reversed(of_type) if sample.local), 1)
+    suiting = [node for node in ground if any(device.type == gpu_type for device in node.devices)] or ground
+    most_each = max((len(node.devices) for node in suiting), default=0)
+    known = max((sample.devices for sample in of_type), default=1)
     servers = max((sample.servers for sample in curve.samples), default=0)
     for devices in _sizes(job):
         if devices > 2 * known:
             return
         across = -(-devices // most_each) if most_each else 1
-        rate = evaluating.rate(curve, None, evaluating.Shape(across, devices, servers))
+        rate = evaluating.rate(curve, None, evaluating.Shape(across, devices, servers, gpu_type))
         by_parts = isinstance(curve.model, curves.Allreduce)
         per_s = rate / devices if steps and by_parts else rate
-        yield Point(devices=devices, nodes=across, servers=servers, local=0 if steps else at_once, per_s=per_s)
+        local = 0 if steps else at_once
+        yield Point(devices=devices, nodes=across, servers=servers, local=local, per_s=per_s, gpu_type=gpu_type)
 
 
 def _sizes(job: jobs.Job) -> list[int]:

@@ -111,7 +111,8 @@ def _speed(found: answers.Speed) -> None:
     _title(f"Speed ({found.unit} per second{noise})")
     wide = max(len(_rate(one.per_s)) for one in found.items)
     for one in found.items:
-        devices = f"{one.devices} device{'' if one.devices == 1 else 's'}"
+        kind = one.gpu_type or f"device{'' if one.devices == 1 else 's'}"
+        devices = f"{one.devices} {kind}"
         where = f" on {one.nodes} nodes" if one.nodes > 1 else ""
         servers = f", {one.servers} server{'' if one.servers == 1 else 's'}" if one.servers else ""
         taken = f", {one.local} at once" if one.local else ""

@@ -117,7 +117,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """`per_s` with so many devices; `measured` is from how many looks at it, 0: fitted. `beside`: the job with which it
-    shared its device then.
+    shared its device then. `gpu_type` is empty where no type was told.
     """
 
     devices: int
@@ -127,6 +127,7 @@ class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
     local: int = 0  # examples that each process takes at once; 0: it does not say
     measured: int = 0
     beside: str = ""
+    gpu_type: str = ""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ def assignment(
         helper=settings.helper,
         command=_HOLD if _holds_slots(spec, task.role) else spec.command,
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
-        env=_environment(job, attempt, task, settings, share_milli),
+        env=_environment(job, attempt, task, settings, share_milli) | _gpu_type(task, node),
         path_env=job.shell,
         grace_s=quantities.seconds(spec.grace),
         orphan_timeout_s=settings.orphan_timeout_s,
@@ -137,6 +137,12 @@ def _environment(
     if asked.keep != jobfile.Checkpoint().keep:
         env["OARLOCK_CHECKPOINT_KEEP"] = str(asked.keep)
     return env
+
+
+def _gpu_type(task: attempts.Task, node: nodes.Node | None) -> dict[str, str]:
+    """Return the type of the task's GPUs as a variable, so that its speed is reported with it; nothing without any."""
+    held = {device.type for device in node.devices if device.index in task.devices} if node is not None else set()
+    return {"OARLOCK_GPU_TYPE": "+".join(sorted(held))} if held else {}
 
 
 def _copies(job: jobs.Job) -> assignments.Copies | None:

@@ -35,11 +35,14 @@ _HALVINGS = 10
 
 
 class Shape(NamedTuple):
-    """What a gang is given: `devices` on `nodes`, as evenly as may be, and `servers` parameter servers."""
+    """What a gang is given: `devices` of one type on `nodes`, as evenly as may be, and `servers` parameter servers.
+    `gpu_type` empty: whatever type the curve's own model is of.
+    """
 
     nodes: int
     devices: int
     servers: int = 0
+    gpu_type: str = ""
 
 
 ONE = Shape(1, 1)
@@ -94,14 +97,22 @@ def rate(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) 
         return 0.0
     if curve is None:
         return float(shape.devices)
-    model = curve.model
+    model = on(curve, shape.gpu_type)
     if isinstance(model, curves.Table):
         return model.rates[min(shape.devices, len(model.rates)) - 1] if model.rates else 0.0
     if isinstance(model, curves.Servers):
         return steps_per_s(model, shape.devices, shape.servers)
     if batch is None:
         return _as_it_is(model, shape.nodes, shape.devices, local(curve))
-    return _best(_rounded(model), batch, shape.nodes, shape.devices)[0]
+    return _best(_rounded(model), batch.on(shape.gpu_type), shape.nodes, shape.devices)[0]
+
+
+def on(curve: curves.Curve, gpu_type: str) -> curves.Model:
+    """Return the model of the job on that type of GPU; where the curve has none for it, the curve's own model."""
+    for one in curve.types if gpu_type else ():
+        if one.gpu_type == gpu_type:
+            return one.model
+    return curve.model
 
 
 def speedup(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape, *, than: Shape = ONE) -> float:
@@ -117,24 +128,27 @@ def best_batch(
 
     The `present` one is kept while no other is better by more than `WORTH_A_CHANGE`.
     """
-    if curve is None or batch is None or not isinstance(curve.model, curves.Allreduce) or shape.devices < 1:
+    found = on(curve, shape.gpu_type) if curve is not None else None
+    if batch is None or not isinstance(found, curves.Allreduce) or shape.devices < 1:
         return None
-    model = _rounded(curve.model)
-    most, best = _best(model, batch, shape.nodes, shape.devices)
+    model, bounds = _rounded(found), batch.on(shape.gpu_type)
+    most, best = _best(model, bounds, shape.nodes, shape.devices)
     if present is not None and best is not None:
         total = present.local * present.accumulate * shape.devices
-        if batch.size <= total <= (batch.max or batch.size) and batch.local_min <= present.local:
-            now = _goodput(model, batch.size, shape.nodes, shape.devices, present.local, present.accumulate)
-            if most <= now * WORTH_A_CHANGE and present.local <= (batch.local_max or total):
+        if bounds.size <= total <= bounds.max and bounds.local_min <= present.local:
+            now = _goodput(model, bounds.size, shape.nodes, shape.devices, present.local, present.accumulate)
+            if most <= now * WORTH_A_CHANGE and present.local <= (bounds.local_max or total):
                 return present
     return best
 
 
 def seen(curve: curves.Curve | None) -> int | None:
-    """The most devices with which its speed was measured; None: not measured, or told and known for all sizes."""
+    """The most devices with which its speed was measured, of whatever type; None: not measured, or told and known for
+    all sizes.
+    """
     if curve is None or not isinstance(curve.model, curves.Allreduce):
         return None
-    return curve.model.seen
+    return max((one.model.seen for one in curve.types), default=curve.model.seen)
 
 
 def node_size(devices: Sequence[int]) -> int:
@@ -210,11 +224,13 @@ def _as_it_is(model: curves.Allreduce, nodes: int, devices: int, at_once: int) -
 
 
 @functools.lru_cache(maxsize=KEPT)
-def _best(model: curves.Allreduce, batch: jobfile.Batch, nodes: int, devices: int) -> tuple[float, curves.Batch | None]:
+def _best(
+    model: curves.Allreduce, batch: jobfile.Bounds, nodes: int, devices: int
+) -> tuple[float, curves.Batch | None]:
     """The best rate and its batch. For each number of accumulated parts the rate has one maximum over the size of a
     part; over the number itself it rises and falls as well, so the search ends where it no longer rises.
     """
-    most = max(batch.size, batch.max or batch.size)
+    most = max(batch.size, batch.max)
     local_max = batch.local_max or most
     if batch.local_min * devices > most:
         return 0.0, None

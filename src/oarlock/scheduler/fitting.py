@@ -116,8 +116,8 @@ def merged(known: Sequence[curves.Sample], new: curves.Sample) -> tuple[curves.S
     return (*others, new)
 
 
-def _shape(one: curves.Sample) -> tuple[int, int, int, int, str]:
-    return one.nodes, one.devices, one.servers, one.local, one.beside
+def _shape(one: curves.Sample) -> tuple[int, int, int, int, str, str]:
+    return one.nodes, one.devices, one.servers, one.local, one.beside, one.gpu_type
 
 
 def _computing(used: Sequence[curves.Sample]) -> tuple[float, float]:

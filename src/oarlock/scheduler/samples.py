@@ -55,6 +55,7 @@ def seen(job: jobs.Job, beside: str = "") -> Seen | None:
         sync_s=sum(waited) / len(waited) if waited else 0.0,
         servers=sum(task.role is roles.RoleName.PS for task in live.tasks),
         beside=beside,
+        gpu_type=_gpu_type(told),
     )
     return Seen(
         at=max(one.at for one in told),
@@ -92,25 +93,71 @@ def curve(
         samples = fitting.merged(samples, sample)
     model = _model(job, last, samples)
     falls = convergence.fitted(losses) or (known.convergence if known is not None else None)
-    return curves.Curve(model=model, left=_left(job, last, model, falls), convergence=falls, samples=samples)
+    return curves.Curve(
+        model=model,
+        left=_left(job, last, model, falls),
+        convergence=falls,
+        samples=samples,
+        types=_types(known, last, model, samples),
+    )
+
+
+def _types(
+    known: curves.Curve | None, last: Seen, model: curves.Model, samples: Sequence[curves.Sample]
+) -> tuple[curves.OnType, ...]:
+    """Return a model for each type of GPU that a sample names, the type of the last sample first.
+
+    The gradient noise is the job's own, whatever it runs on: all models have the one that was measured last.
+    """
+    if not last.sample.gpu_type or not isinstance(model, curves.Allreduce):
+        return () if known is None else known.types
+    found = [curves.OnType(gpu_type=last.sample.gpu_type, model=model)]
+    for name in sorted({one.gpu_type for one in samples} - {"", last.sample.gpu_type}):
+        old = next((one.model for one in known.types if one.gpu_type == name), None) if known is not None else None
+        fitted = old or fitting.allreduce(_on_type(samples, name))
+        if fitted is not None:
+            found.append(curves.OnType(gpu_type=name, model=msgspec.structs.replace(fitted, noise=model.noise)))
+    return tuple(found)
 
 
 def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curves.Model:
     """Fitted to what it does alone, as far as that was seen."""
-    samples = _alone(samples) or samples
-    known = job.curve.model if job.curve is not None else None
-    if job.curve is not None and isinstance(known, curves.Allreduce) and _alike(samples, _alone(job.curve.samples)):
+    gpu_type = last.sample.gpu_type
+    samples = _on_type(_alone(samples) or samples, gpu_type)
+    known = _known_on(job.curve, gpu_type)
+    if (
+        job.curve is not None
+        and isinstance(known, curves.Allreduce)
+        and _alike(samples, _on_type(_alone(job.curve.samples), gpu_type))
+    ):
         return known if last.noise is None else msgspec.structs.replace(known, noise=last.noise)
     if last.sample.servers:
         served = fitting.servers(samples, batch=float(last.total))
         if served is not None:
             return served
     noise = last.noise
-    if noise is None and isinstance(known, curves.Allreduce):
-        noise = known.noise
+    if noise is None and job.curve is not None and isinstance(job.curve.model, curves.Allreduce):
+        noise = job.curve.model.noise
     fitted = fitting.allreduce(samples, noise)
     assert fitted is not None, "there is a sample at least: the last one"
     return fitted
+
+
+def _known_on(curve: curves.Curve | None, gpu_type: str) -> curves.Model | None:
+    """Return the model that was fitted before to what was measured on that type."""
+    if curve is None:
+        return None
+    return next((one.model for one in curve.types if one.gpu_type == gpu_type), curve.model)
+
+
+def _on_type(samples: Sequence[curves.Sample], gpu_type: str) -> list[curves.Sample]:
+    """Return the samples of that type; all of them where no type was told."""
+    return [one for one in samples if not gpu_type or one.gpu_type == gpu_type]
+
+
+def _gpu_type(told: Sequence[attempts.Progress]) -> str:
+    """Return the type of GPU that the processes name; the types of a gang on several, with `+` between them."""
+    return "+".join(sorted({part for one in told for part in one.gpu_type.split("+") if part}))
 
 
 def _alone(samples: Sequence[curves.Sample]) -> list[curves.Sample]:

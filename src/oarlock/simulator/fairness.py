@@ -96,7 +96,7 @@ def _best(does: physics.Physics, shape: physics.Shape, batch: jobfile.Batch) -> 
 
 
 def _divided(size: int, devices: int, batch: jobfile.Batch) -> curves.Batch | None:
-    found = physics.divided(max(size, devices * batch.local_min), devices, batch.local_max)
+    found = physics.divided(max(size, devices * batch.local_min), devices, batch.on("").local_max)
     whole = found.local * found.accumulate * devices
     return found if batch.size <= whole <= (batch.max or batch.size) else None
 

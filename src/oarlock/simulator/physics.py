@@ -148,9 +148,10 @@ class Modelled:
 
 def lasting(model: curves.Allreduce, duration_s: float, shape: Shape, batch: jobfile.Batch) -> Modelled:
     """A job of that model that lasts `duration_s` at this shape with its own batch size."""
-    probe = Modelled(model, 1.0, asked=batch.size, local_most=batch.local_max)
+    most = batch.on("").local_max
+    probe = Modelled(model, 1.0, asked=batch.size, local_most=most)
     examples = duration_s * probe.pace(shape, None, 0.0).rate
-    return Modelled(model, examples, asked=batch.size, local_most=batch.local_max)
+    return Modelled(model, examples, asked=batch.size, local_most=most)
 
 
 def divided(examples: int, devices: int, local_most: int | None) -> curves.Batch:

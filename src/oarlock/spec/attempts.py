@@ -54,6 +54,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     local: int | None = None  # examples that each process takes at once
     accumulate: int | None = None
     noise: float | None = None  # gradient noise scale, in examples
+    gpu_type: str = ""  # of the devices that its processes train on
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float  # of the last micro-step with its exchange of gradients
     sync_s: float  # of that, waiting for the exchange
     servers: int = 0  # parameter servers
+    gpu_type: str = ""  # of its devices; empty: none, or not told
     beside: str = ""  # the job that ran on the same device, of which each asks for the whole
     count: int = 1
 
@@ -75,6 +76,18 @@ class Convergence(msgspec.Struct, frozen=True, kw_only=True):
     b2: float
 
 
+class OnType(msgspec.Struct, frozen=True, kw_only=True):
+    """The model of a job on one type of GPU.
+
+    `guessed` is 0 where the job was measured on the type. Elsewhere the model is estimated, and `guessed` is the
+    standard deviation of the logarithm of its speed: 0.3 says that the true speed is within 30 % two times of three.
+    """
+
+    gpu_type: str
+    model: Allreduce
+    guessed: float = 0.0
+
+
 class Batch(msgspec.Struct, frozen=True):
     """Examples that each process takes at once, and how many such it adds up before the gang exchanges gradients."""
 
@@ -83,11 +96,16 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one job. `left` is the progress that it still has to make, in the model's unit: examples at the
-    initial batch size's efficiency (`Allreduce`), steps (`Servers`), whatever `Table` counts. None: not known.
+    """What is known of one job.
+
+    `model` is of the type of GPU on which the job was measured last. `types` has a model for each type on which it was
+    measured; it is empty where no type was told. `left` is the progress that it still has to make, in the model's unit:
+    examples at the initial batch size's efficiency (`Allreduce`), steps (`Servers`), whatever `Table` counts. None: not
+    known.
     """
 
     model: Model
     left: float | None = None
     convergence: Convergence | None = None
     samples: tuple[Sample, ...] = ()
+    types: tuple[OnType, ...] = ()

@@ -8,6 +8,7 @@ in `/openapi.json` is made from them. A quantity stays the text that was written
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -88,17 +89,34 @@ class Strategy(Part, frozen=True):
     compression: Compression = Compression.NONE
 
 
+class Bounds(NamedTuple):
+    """The bounds of a batch size on one type of GPU, as `Batch` has them."""
+
+    size: int
+    max: int
+    local_min: int = 1
+    local_max: int | None = None
+
+
 class Batch(Part, frozen=True):
     """The batch size of the whole gang, in examples, where the job allows it to be chosen.
 
     `size` is what the learning rate was set for, and the least; `max` the most with which it still learns;
-    `local_min` to `local_max` what one process may take at once (its memory), more is accumulated.
+    `local_min` to `local_max` what one process may take at once (its memory), more is accumulated. `local_max` is a
+    number, or one for each type of GPU: `{t4: 32, a100: 128}`; a type that is not named gets the smallest of them.
     """
 
     size: int
     max: int | None = None  # else `size`: fixed
     local_min: int = 1
-    local_max: int | None = None
+    local_max: int | dict[str, int] | None = None
+
+    def on(self, gpu_type: str) -> Bounds:
+        """Return the bounds that hold on `gpu_type` (empty: on any)."""
+        most = self.local_max
+        if isinstance(most, dict):
+            most = most.get(gpu_type, min(most.values()))
+        return Bounds(self.size, self.max or self.size, self.local_min, most)
 
 
 class Beside(StrEnum):

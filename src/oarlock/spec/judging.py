@@ -144,6 +144,7 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         yield field, lambda field=field: _optional_text(getattr(spec, field))  # type: ignore[misc]
     yield "size", lambda: sizes.find(spec.size) if spec.size is not None else None
     yield "dependencies", lambda: inside(spec.dependencies) if spec.dependencies is not None else None
+    yield "batch", lambda: _batch(spec.batch) if spec.batch is not None else None
     yield "results", lambda: _store(spec.results)
     yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
     yield "checkpoint.keep", lambda: _between(spec.checkpoint.keep, 1, 10_000)
@@ -154,6 +155,23 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         yield field, lambda field=field: _positive_seconds(getattr(spec, field))  # type: ignore[misc]
     yield "grace", lambda: quantities.seconds(spec.grace)
     yield "freeze", lambda: spec.freeze is None or quantities.seconds(spec.freeze)
+
+
+def _batch(batch: jobfile.Batch) -> None:
+    bounds = batch.local_max if isinstance(batch.local_max, dict) else {"": batch.local_max}
+    if not bounds:
+        raise errors.InvalidInput(
+            "no type of GPU is named",
+            path="batch.local_max",
+            hint="Write local_max: 64, or local_max: {t4: 32, a100: 128}.",
+        )
+    least = {"size": (batch.size, 1), "local_min": (batch.local_min, 1), "max": (batch.max, batch.size)}
+    least |= {f"local_max.{name}".rstrip("."): (most, batch.local_min) for name, most in bounds.items()}
+    for path, (said, at_least) in least.items():
+        if said is not None and said < at_least:
+            raise errors.InvalidInput(
+                f"{said} is too small", path=f"batch.{path}", hint=f"It must be {at_least} or more."
+            )
 
 
 def _command(command: str | tuple[str, ...]) -> None:

@@ -20,7 +20,8 @@ class Progress:
     """`step` steps are done of `total_steps`; `examples` of all ranks together; None where not known.
 
     `pace` tells the seconds of a step since it was last asked; `local` and `accumulate` the batch size that it is of,
-    `ranks` how many processes train together; `measure_noise` is asked for the gradients' noise whenever it is told.
+    `ranks` how many processes train together, `gpu_type` the type of their GPUs. `measure_noise` is asked for the
+    gradients' noise whenever it is told.
     """
 
     step: int = 0
@@ -33,6 +34,7 @@ class Progress:
     local: int | None = None
     accumulate: int | None = None
     noise: float | None = None
+    gpu_type: str | None = None
     pace: Mean | None = None
     measure_noise: Callable[[], float | None] | None = None
 
@@ -53,7 +55,11 @@ class Progress:
             "epoch": self.epoch,
             **self._speed(),
         }
-        finite = {name: value for name, value in known.items() if value is not None and value - value == 0}
+        finite: dict[str, object] = {
+            name: value for name, value in known.items() if value is not None and value - value == 0
+        }
+        if "step_s" in finite and self.gpu_type:
+            finite["gpu_type"] = self.gpu_type
         return {"step": self.step, "total_steps": self.total_steps, **finite}
 
     def _speed(self) -> dict[str, float | None]:

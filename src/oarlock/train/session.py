@@ -354,6 +354,7 @@ class Session:
         stacks = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
         reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
         reports.progress.measure_noise = self._measure_noise
+        reports.progress.gpu_type = environ.get("OARLOCK_GPU_TYPE")
         reports.event("hello", library=VERSION, can_rejoin=False, can_stack=stacks)
         return reports
 
