@@ -27,7 +27,8 @@ class GangTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a gang asks for one role: `min` tasks of one shape or none at all, `max` at most.
 
-    `count` is what its owner would have, where nobody knows better.
+    `count` is what its owner would have, where nobody knows better. `cap` bounds it for now and may rise: a
+    gang that is capped to its least is elastic all the same.
     """
 
     role: str
@@ -38,6 +39,12 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ports: int = 0  # size of a task's port block, where the node has a port range
     gpu_types: tuple[str, ...] = ()  # acceptable, in order; empty: any
     gpu_memory_bytes: int = 0  # of each device
+    cap: int | None = None  # the most for now; None: `max`
+
+    @property
+    def most(self) -> int:
+        """The most that it may have now."""
+        return self.max if self.cap is None else max(self.min, min(self.cap, self.max))
 
     def task(self, index: int) -> GangTask:
         return GangTask(
@@ -88,11 +95,13 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def wanted(self) -> Size:
+        if any(ask.cap is not None for ask in self.asks):
+            return tuple(min(ask.count, ask.most) for ask in self.asks)
         return _single(self.asks[0].count) if len(self.asks) == 1 else tuple(ask.count for ask in self.asks)
 
     @property
     def largest(self) -> Size:
-        return tuple(ask.max for ask in self.asks)
+        return tuple(ask.most for ask in self.asks)
 
     @property
     def elastic(self) -> bool:

@@ -223,7 +223,7 @@ class _Part:
         """`share`: thousandths of devices that would be an equal share."""
         one, ask, had, unit = self._one, self._ask, self._had, self._unit
         per_node = max(1, self._node // self._devices) if self._spans else ask.max
-        rungs = _rungs(ask.min, self._limit(), ask.max, per_node)
+        rungs = _rungs(ask.min, self._limit(), ask.most, per_node)
         if had and had not in rungs:
             rungs = tuple(sorted({*rungs, had}))
         equal = max((rung for rung in rungs if rung * unit <= share), default=rungs[0])
@@ -262,7 +262,7 @@ class _Part:
         curve = self._one.gang.curve
         measured = speeds.seen(curve)
         if curve is not None and measured is None:
-            return self._ask.max
+            return self._ask.most
         devices = self._known["growth"] * max(measured or 0, self._had * self._devices)
         return int(max(self._known["first"], devices) // self._devices)
 

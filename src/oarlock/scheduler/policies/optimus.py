@@ -107,7 +107,7 @@ class _Job:
         """What one task more of each kind would save, for its dominant share; negative, so that most comes first."""
         here_s = self.seconds(self.size)
         for place, ask in enumerate(self.one.gang.asks):
-            if self.size[place] < ask.max:
+            if self.size[place] < ask.most:
                 saved_s = here_s - self.seconds(_more(self.size, place))
                 share = fair.dominant(ask.amount, whole)
                 if saved_s > 0 and share > 0:
