@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     standby: bool = False  # may lead a database after a server of another home, nothing of which runs any more
     virtual_nodes: int = 0
     virtual_gpus: int = 0
+    cgroups: bool = True  # false: the local backend makes and uses no control groups
     tls_cert: str | None = None  # PEM; with `tls_key` the server speaks TLS
     tls_key: str | None = None
     tls_ca: str | None = None  # PEM that agents are to trust, where the system's authorities will not do

@@ -347,7 +347,7 @@ class Engine:
     async def _live(self) -> None:
         from oarlock.agent import zipapp
         from oarlock.api import libraries
-        from oarlock.backends.local import backend
+        from oarlock.backends.local import backend, cgroups
 
         root, settings = self._settings.home, self._settings
         self.loop = asyncio.get_running_loop()
@@ -356,6 +356,7 @@ class Engine:
             agent=zipapp.build(root / "agent" / f"agent-{libraries.digest(zipapp.ROOM)}.pyz"),
             virtual_nodes=settings.virtual_nodes,
             virtual_gpus=settings.virtual_gpus,
+            groups=None if settings.cgroups else cgroups.Cgroups(),
         )
         try:
             runner = self._runner(zipapp.hook_directory())

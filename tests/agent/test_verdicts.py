@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.agent import rig as rigs
 
-from oarlock.agent import cgroups, killing, process, record
+from oarlock.agent import cgroups, killing, process, procfs, record
 
 
 def ended(code=None, signum=None, at=1.0, by_us=False):
@@ -77,10 +77,10 @@ def test_a_kill_for_want_of_memory_is_named(rig):
 class Unkillable(killing.Reach):
     """A process in the kernel's hands: every signal is accepted, and nothing happens."""
 
-    def alive(self):
-        return [424242]
+    def _found(self):
+        return [procfs.Stat(424242, "D", 1, 424242, 424242, 0)]
 
-    def _signal(self, pid, signum):
+    def _signal(self, seen, signum):
         self.signals = [*getattr(self, "signals", []), signum]
 
 

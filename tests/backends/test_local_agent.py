@@ -23,9 +23,9 @@ State = contract.State
 
 
 class AgentRig(local_rig.LocalRig):
-    def __init__(self, home: Path, server: fakeserver.FakeServer) -> None:
+    def __init__(self, home: Path, server: fakeserver.FakeServer, **more: object) -> None:
         self._server = server
-        super().__init__(home)
+        super().__init__(home, **more)
         zipapp.build(self.agent.with_name("agent.pyz"))
 
     def open(self) -> local.LocalBackend:

@@ -126,6 +126,30 @@ def test_cancel_ends_children_that_left_the_session(shell: shells.Shell) -> None
     assert not shells.runs(pid), "CANCELED is said only once nothing of the job runs"
 
 
+def test_cancel_ends_a_child_that_left_everything_without_control_groups(fresh: shells.Shell) -> None:
+    """Its parent ignores SIGTERM; the child has a session of its own and an empty environment."""
+    fresh.env["OARLOCK_CGROUPS"] = "false"
+    pid_file = fresh.home.parent / "child"
+    fresh.write(
+        "leaves.py",
+        f"""
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.fork() == 0:
+            os.setsid()
+            open({str(pid_file)!r}, "w").write(str(os.getpid()))
+            os.execve("/bin/sleep", ["sleep", "1000"], {{}})
+        time.sleep(1000)
+        """,
+    )
+    fresh.do("run", "--detach", "--name", "leaves", "--grace", "1s", "--", "python", "leaves.py")
+    pid = int(fresh.wait_file(pid_file))
+    fresh.do("cancel", "leaves")
+    job = fresh.wait_phase("leaves", "CANCELED")
+    assert not shells.runs(pid), "CANCELED is said only once nothing of the job runs"
+    assert job["attempts"][0]["tasks"][0]["exit"]["killed_by"] == "session"
+
+
 def test_timeout_ends_the_job(shell: shells.Shell) -> None:
     done = shell.do("run", "--timeout", "2s", "--grace", "1s", "--name", "slow", "--", "sleep", "1000", code=None)
     assert done.returncode != 0

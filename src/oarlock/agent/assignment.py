@@ -52,6 +52,7 @@ class Assignment:
         self.train_path: str | None = get("train_path")
         self.hook_path: str | None = get("hook_path")
         self.cgroup: str | None = get("cgroup")
+        self.limit_mark: int | None = get("limit_mark")
         self.oom_counter: str | None = get("oom_counter")
         self.gpus: list[int] | None = get("gpus")
         self.freeze_s = _seconds(get("freeze_s"), 0.0)

@@ -1,9 +1,9 @@
 """Ends everything that belongs to this task, whoever its parent is by now.
 
 Two ways, and the exit record says which: `cgroup` (one write kills all that is in it, nothing can escape), else
-`session`: the sessions of the user's processes and every process that carries the task's mark. Parents are never
-walked: an orphan's parent is a stranger. Every loop has an end; what does not die in time is named and left to the
-backend.
+`session`: the sessions of the user's processes, every descendant of this agent, and every process that carries the
+task's mark or limit mark (`following`). The parents of a process are never walked upwards: an orphan's parent is a
+stranger. Every loop has an end; what does not die in time is named and left to the backend.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import signal
 import threading
 import time
 
-from oarlock.agent import environment, procfs
+from oarlock.agent import environment, following, process, procfs
 from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Iterable
+
     from oarlock.agent.cgroups import Cgroup
 
 GONE_WITHIN_S = 5.0  # how long a killed process may take to go: longer, and it hangs in the kernel
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.2
+LOOKS_WITHOUT_FINDING = 2  # a process may fork and end while /proc is read, so that neither it nor its child is seen
+GLIMPSES = 30  # at the processes started last, in each of these looks
 
 
 class Reach:
@@ -33,9 +37,10 @@ class Reach:
     bring or take away is wanted then too.
     """
 
-    def __init__(self, key: str, cgroup: Cgroup) -> None:
+    def __init__(self, key: str, cgroup: Cgroup, hold: following.Hold | None = None) -> None:
         self._mark = (f"{environment.MARK}={key}").encode()
         self._cgroup = cgroup
+        self._hold = hold or following.Hold()
         self.leaders: list[int] = []
         self._unasked: set[int] = set()
         self._changing = threading.Lock()
@@ -56,22 +61,25 @@ class Reach:
         """Every live process of the task. Without /proc (macOS): the leaders' groups that still have somebody."""
         if not os.path.isdir("/proc/self"):
             return [leader for leader in self.leaders if _signal_group(leader, 0)]
-        found = {seen.pid for seen in procfs.find(self._mark, frozenset(self.leaders))}
+        return sorted(seen.pid for seen in self._found())
+
+    def _found(self) -> list[procfs.Stat]:
+        known = procfs.find(self._mark, frozenset(self.leaders), self._hold.limit_mark, self._hold.adopts)
+        found = {seen.pid: seen for seen in known}
         for pid in self._cgroup.pids():
             seen = procfs.stat(pid)
             if seen is not None and seen.alive and pid != os.getpid():
-                found.add(pid)
-        return sorted(found)
+                found[pid] = seen
+        return list(found.values())
 
     def ask(self) -> None:
         """SIGTERM, once, to every process of the task."""
         groups = set(self.leaders)
         for leader in groups - self._unasked:
             _signal_group(leader, signal.SIGTERM)
-        for pid in self.alive():
-            seen = procfs.stat(pid)
-            if seen is not None and seen.group not in groups and seen.session not in self._unasked:
-                self._signal(pid, signal.SIGTERM)
+        for seen in self._found():
+            if seen.group not in groups and seen.session not in self._unasked:
+                self._signal(seen, signal.SIGTERM)
         failpoint("stop.after_term")
 
     def kill(self) -> list[int]:
@@ -79,35 +87,58 @@ class Reach:
         failpoint("kill.before")
         until, pause_s = time.monotonic() + GONE_WITHIN_S, FIRST_PAUSE_S
         left: list[int] = []
-        while True:
-            if self._cgroup.usable and not self._cgroup.kill():
-                self.way = "session"
-            for leader in self.leaders:
-                _signal_group(leader, signal.SIGKILL)
-            left = self.alive()
-            for pid in left:
-                self._signal(pid, signal.SIGKILL)
-            if not left or time.monotonic() > until:
+        looks = 0
+        while looks < LOOKS_WITHOUT_FINDING:
+            before, left = left, self._kill_once()
+            if time.monotonic() > until:
                 break
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            looks = 0 if left else looks + 1
+            if left:
+                time.sleep(pause_s)
+                # Others than before: something forks faster than it is killed, and must not be given time.
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if set(left) & set(before) else FIRST_PAUSE_S
         failpoint("kill.after")
         return left
 
-    def _signal(self, pid: int, signum: int) -> None:
+    def _kill_once(self) -> list[int]:
+        """SIGKILL to all that is seen now; return what was seen."""
+        if self._cgroup.usable and not self._cgroup.kill():
+            self.way = "session"
+        for leader in self.leaders:
+            _signal_group(leader, signal.SIGKILL)
+        left = {pid for _ in range(GLIMPSES) for pid in self._kill_children(procfs.recent_pids())}
+        left.update(self._kill_children(procfs.newest_pids()))
+        for seen in self._found():
+            self._signal(seen, signal.SIGKILL)
+            left.add(seen.pid)
+        return sorted(left)
+
+    def _kill_children(self, pids: Iterable[int]) -> list[int]:
+        """SIGKILL to each child at the moment when it is seen: with its death its own children become ours.
+
+        A child's pid is not given to another process before it is reaped, which only this process does. Those that were
+        adopted are reaped here; `leaders` are reaped by what started them. Return the children that lived.
+        """
+        found = []
+        for child in procfs.children(pids if self._hold.adopts else ()):
+            if child.alive:
+                _quietly_kill(child.pid, signal.SIGKILL)
+                found.append(child.pid)
+            elif child.pid not in self.leaders:
+                process.reap(child.pid)
+        return found
+
+    def _signal(self, seen: procfs.Stat, signum: int) -> None:
         """Through a pidfd where there is one, looked at again once it is open: the number may have changed hands."""
         if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-            _quietly_kill(pid, signum)
+            _quietly_kill(seen.pid, signum)
             return
         try:
-            fd = os.pidfd_open(pid)
+            fd = os.pidfd_open(seen.pid)
         except OSError:
             return
         try:
-            seen = procfs.stat(pid)
-            if seen is not None and (
-                seen.session in self.leaders or procfs.marked(pid, self._mark) or pid in self._cgroup.pids()
-            ):
+            if procfs.start_time(seen.pid) == seen.start:
                 signal.pidfd_send_signal(fd, signum)
         except OSError:
             pass

@@ -52,8 +52,7 @@ class Process:
             self._popen.returncode = -signum if signum else (code or 0)
 
     def reap(self) -> None:
-        with contextlib.suppress(OSError):
-            os.waitpid(self.pid, os.WNOHANG)
+        reap(self.pid)
 
 
 def start(
@@ -115,9 +114,14 @@ def _peek(pid: int) -> tuple[int | None, int | None] | None:
     return (os.WEXITSTATUS(status), None) if os.WIFEXITED(status) else (None, os.WTERMSIG(status))
 
 
+def reap(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)
+
+
 def reap_strangers(own: set[int]) -> None:
-    """As process 1 of a container the agent inherits orphans: reap those that are none of its own processes."""
-    if os.getpid() != 1 or not hasattr(os, "waitid"):
+    """Reap the children that this process has adopted (as process 1 of a container, or as a subreaper), not its own."""
+    if not hasattr(os, "waitid"):
         return
     for _ in range(1000):
         try:
@@ -126,7 +130,4 @@ def reap_strangers(own: set[int]) -> None:
             return
         if seen is None or seen.si_pid in own:
             return  # the owner's poll takes it first
-        try:
-            os.waitpid(seen.si_pid, os.WNOHANG)
-        except OSError:
-            return
+        reap(seen.si_pid)

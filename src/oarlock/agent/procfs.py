@@ -1,8 +1,8 @@
-"""The processes of this task, found again through /proc: by session, and by the mark in their environment.
+"""The processes of this task, found again through /proc: by parent, session, mark and limit mark.
 
-The mark is `OARLOCK_TASK_KEY`, which every child inherits. It finds what left the session (setsid, a daemon's double
-fork). It does not find a process that overwrote its own environment or runs as another user. Where there is no /proc
-(macOS) only the sessions are known.
+The mark is `OARLOCK_TASK_KEY` in the environment, which every child inherits. It finds what left the session (setsid, a
+daemon's double fork), but not a process that was started with an environment of its own; `following` says what does.
+Where there is no /proc (macOS) only the sessions are known.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import os
 
 from oarlock.agent import files
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator
+
 LIMIT_PROCESSES = 200_000
+RECENT_PIDS = 32
+OWN = "self"
+_LIMIT_LINE = b"Max realtime timeout"
 
 
 class Stat:
     """The fields of /proc/PID/stat that the agent uses."""
 
-    def __init__(self, pid: int, state: str, group: int, session: int, start: int) -> None:
-        self.pid, self.state, self.group, self.session, self.start = pid, state, group, session, start
+    def __init__(self, pid: int, state: str, parent: int, group: int, session: int, start: int) -> None:
+        self.pid, self.state, self.parent = pid, state, parent
+        self.group, self.session, self.start = group, session, start
 
     @property
     def alive(self) -> bool:
@@ -30,7 +38,7 @@ def stat(pid: int) -> Stat | None:
     fields = text[text.rfind(")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+    return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def marked(pid: int, mark: bytes) -> bool:
@@ -38,23 +46,56 @@ def marked(pid: int, mark: bytes) -> bool:
     return mark in (b"\0" + files.read_bytes(f"/proc/{pid}/environ", 4 << 20)).split(b"\0")
 
 
-def find(mark: bytes, sessions: frozenset[int]) -> list[Stat]:
-    """All live processes of the sessions or with the mark, but never this one. Zombies are dead.
+def limit_mark(pid: int | str) -> int | None:
+    """Return the soft limit of the process's real-time CPU time in us; None where it is unlimited or cannot be read."""
+    raw = files.read_bytes(f"/proc/{pid}/limits", 16 << 10)
+    place = raw.find(_LIMIT_LINE)
+    words = raw[place + len(_LIMIT_LINE) :].split(None, 1) if place >= 0 else []
+    return int(words[0]) if words and words[0].isdigit() else None
 
-    What is older than this process is none of the task's: on a busy machine that spares reading most environments.
+
+def find(mark: bytes, sessions: frozenset[int], limit: int | None = None, adopts: bool = False) -> list[Stat]:
+    """All live processes of the sessions, with the mark or the limit mark, but never this one. Zombies are dead.
+
+    `adopts`: this process is a subreaper, so its descendants are the task's too. A process older than this one is none
+    of the task's: on a busy machine that spares reading most environments.
     """
     own = os.getpid()
     since = start_time(own) or 0
-    found = []
-    for pid in _pids():
-        if pid == own:
-            continue
-        seen = stat(pid)
-        if seen is None or not seen.alive or seen.start < since:
-            continue
-        if seen.session in sessions or marked(pid, mark):
-            found.append(seen)
+    seen = [one for one in map(stat, newest_pids()) if one is not None and one.pid != own and one.start >= since]
+    descended = _descendants(own, seen) if adopts else set()
+    return [
+        one
+        for one in seen
+        if one.alive and (one.pid in descended or one.session in sessions or _belongs(one.pid, mark, limit))
+    ]
+
+
+def _belongs(pid: int, mark: bytes, limit: int | None) -> bool:
+    return (limit is not None and limit_mark(pid) == limit) or marked(pid, mark)
+
+
+def _descendants(own: int, seen: list[Stat]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for one in seen:
+        children.setdefault(one.parent, []).append(one.pid)
+    found: set[int] = set()
+    waiting = [own]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
     return found
+
+
+def children(pids: Iterable[int]) -> Iterator[Stat]:
+    """Those of the pids that are this process's children, zombies included, each as soon as it is seen."""
+    own = os.getpid()
+    for pid in pids:
+        seen = stat(pid)
+        if seen is not None and seen.parent == own:
+            yield seen
 
 
 def start_time(pid: int) -> int | None:
@@ -71,9 +112,20 @@ def catches(pid: int, signum: int) -> bool:
     return False
 
 
-def _pids() -> list[int]:
+def recent_pids() -> range:
+    """The pids given out last, the newest first, whether they still live or not.
+
+    A process that forks and ends again and again is met here: all of /proc takes longer to read than it lives.
+    """
+    words = files.read_text("/proc/loadavg").split()
+    last = int(words[4]) if len(words) > 4 and words[4].isdigit() else 0
+    return range(last, max(0, last - RECENT_PIDS), -1)
+
+
+def newest_pids() -> list[int]:
+    """All pids, the newest first."""
     try:
         names = os.listdir("/proc")
     except OSError:
         return []
-    return [int(name) for name in names if name.isdigit()][:LIMIT_PROCESSES]
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)[:LIMIT_PROCESSES]

@@ -19,6 +19,7 @@ from oarlock.agent import (
     environment,
     errand,
     files,
+    following,
     jobsecrets,
     journal,
     killing,
@@ -63,7 +64,8 @@ class Supervisor:
         self._journal = journal.Journal(task.path("agent.log"))
         self._cgroup = cgroups.Cgroup(task.cgroup)
         self._oom = cgroups.OutOfMemory(self._cgroup, task.oom_counter)
-        self._reach = killing.Reach(task.key.text, self._cgroup)
+        self._hold = following.take(task.limit_mark)
+        self._reach = killing.Reach(task.key.text, self._cgroup, self._hold)
         self._errands = errand.Errands(task, self._board, self._reach)
         self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)
         self._copies = self._make_copies()
@@ -106,6 +108,10 @@ class Supervisor:
         self._write_self()
         if self._task.cgroup and not self._cgroup.usable:
             self._journal.say(f"cgroup {self._task.cgroup} cannot be entered: kill goes by session and mark")
+        if self._task.limit_mark is not None and self._hold.limit_mark is None:
+            self._journal.say("the limit mark cannot be set: a lower limit of real-time CPU time is in force here")
+        if not self._hold.adopts:
+            self._journal.say("orphans cannot be adopted here: kill goes by session and mark")
 
     # To the barrier
 
@@ -211,7 +217,8 @@ class Supervisor:
         """Until the processes have ended by themselves, or have been asked to and the grace is over."""
         end: End | None = None
         while True:
-            process.reap_strangers({each.pid for each in self._processes})
+            with self._board.starting:  # what has just been started is among the leaders
+                process.reap_strangers(set(self._reach.leaders))
             running = [each for each in self._processes if not each.poll()]
             wanted = self._why_end()
             if wanted is None and running and any(each.failed for each in self._processes):

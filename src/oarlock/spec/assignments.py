@@ -52,6 +52,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     hook_path: str | None = None
     cgroup: str | None = None
     oom_counter: str | None = None
+    limit_mark: int | None = None
     gpus: tuple[int, ...] | None = None
     freeze_s: float | None = None
 

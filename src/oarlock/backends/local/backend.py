@@ -132,12 +132,13 @@ class LocalBackend:
     async def exec(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
     ) -> port.ExecProcess:
-        cwd, env, group = await asyncio.to_thread(self._inside, key)
+        cwd, env, task = await asyncio.to_thread(self._inside, key)
         if tty:
             env.setdefault("TERM", "xterm-256color")
         started = commands.start(
-            command, cwd=cwd, env=env, groups=group.directories, tty=tty, rows=rows, columns=columns
+            command, cwd=cwd, env=env, groups=task.launch.group.directories, tty=tty, rows=rows, columns=columns
         )
+        processes.set_limit_mark(started.pid, task.mark.limit)
         self._commands = {one for one in self._commands if one.running} | {started}
         return started
 
@@ -206,7 +207,7 @@ class LocalBackend:
         record = tasks.Launch(boot=processes.boot(), node=one.holding.node, group=group, gpus=uuids, shared=shared)
         try:
             files = {
-                "assignment.json": msgspec.json.encode(self._complete(one, group)),
+                "assignment.json": msgspec.json.encode(self._complete(one, group, path)),
                 tasks.LAUNCH: msgspec.json.encode(record),
             }
             return self._tree.make(one.key, files)
@@ -224,7 +225,7 @@ class LocalBackend:
             )
         return () if count else self._devices.uuids(one.holding.devices)
 
-    def _complete(self, one: port.TaskLaunch, group: cgroups.Group) -> assignments.Assignment:
+    def _complete(self, one: port.TaskLaunch, group: cgroups.Group, path: Path) -> assignments.Assignment:
         """The assignment with what only this machine knows. Devices that a task does not hold are hidden from it."""
         hidden = bool(self._virtual[0]) or self._devices.exist()
         env = one.assignment.env
@@ -237,6 +238,7 @@ class LocalBackend:
             ports=one.holding.ports or one.assignment.ports,
             cgroup=group.unified,
             oom_counter=group.oom_counter,
+            limit_mark=processes.Mark(str(one.key), str(path)).limit,
             gpus=None if not hidden else () if self._virtual[0] else one.holding.devices,
             env=env,
         )
@@ -274,7 +276,7 @@ class LocalBackend:
             self._tasks.forget(task.key)
         self._tree.discard(job, attempt)
 
-    def _inside(self, key: attempts.TaskKey) -> tuple[Path, dict[str, str], cgroups.Group]:
+    def _inside(self, key: attempts.TaskKey) -> tuple[Path, dict[str, str], tasks.Task]:
         """Where and as what a command runs inside the task. Raises Conflict when it neither runs nor is frozen."""
         task = self._tasks.find(key)
         if task is None or not task.agent_lives():
@@ -289,7 +291,7 @@ class LocalBackend:
         # The mark last: whatever runs inside a task ends with it.
         env |= {processes.KEY_MARK: task.mark.key, processes.DIRECTORY_MARK: task.mark.directory}
         wanted = (Path(assignment.workdir) if assignment.workdir else task.path / "code", task.path)
-        return next(path for path in wanted if path.is_dir()), env, task.launch.group
+        return next(path for path in wanted if path.is_dir()), env, task
 
 
 def _check_virtual(count: int, pretended: int) -> None:

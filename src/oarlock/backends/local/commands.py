@@ -49,6 +49,10 @@ class Command:
         self._over = asyncio.create_task(self._watch())
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return not self._over.done()
 

@@ -1,9 +1,10 @@
 """Processes as Linux shows them in /proc: who lives, whose they are, and how to end exactly those.
 
 A pid alone means nothing, since numbers are used again: a process is its pid together with its start time, within one
-boot. A process belongs to a task when its environment carries the task's mark, when it was started by one that does,
-or when it sits in a session whose leader does. Parents are never walked: an orphan's parent is a stranger. Zombies
-are dead.
+boot. A process belongs to a task when its environment carries the task's mark, when it has the task's limit mark (a
+soft limit that is inherited whatever becomes of the environment), when it was started by a process of the task, or
+when it sits in a session that such a process leads. Parents are never walked upwards: an orphan's parent is a stranger.
+Zombies are dead.
 
 Everything that needs Linux to find and signal processes is in this file.
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -30,6 +33,12 @@ DIRECTORY_MARK = "OARLOCK_TASK_DIR"
 
 MAX_PROCESSES = 200_000
 MAX_ENVIRON_BYTES = 4 << 20
+RECENT_PIDS = 32
+GLIMPSES = 30
+MAX_LIMITS_BYTES = 16 << 10
+_LIMIT_LINE = b"Max realtime timeout"
+_LEAST_LIMIT_US = 1 << 61  # 73,000 years: no process meets it
+_LIMIT_BITS = 56
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -40,6 +49,7 @@ class Stat(msgspec.Struct, frozen=True):
     parent: int
     session: int
     start: int
+    limit: int = 0  # its limit mark, where `table` has looked for one
 
     @property
     def alive(self) -> bool:
@@ -55,6 +65,12 @@ class Mark(msgspec.Struct, frozen=True):
 
     key: str
     directory: str
+
+    @property
+    def limit(self) -> int:
+        """The task's limit mark: microseconds of RLIMIT_RTTIME, which the agent sets for itself and its children."""
+        digest = hashlib.sha256(os.fsencode(f"{self.key}\0{self.directory}")).digest()
+        return _LEAST_LIMIT_US + int.from_bytes(digest[: _LIMIT_BITS // 8])
 
 
 def require() -> None:
@@ -95,14 +111,31 @@ def lives(pid: int, start: int) -> bool:
 
 
 def table() -> Table:
-    """All living processes, one pass over /proc."""
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  (half as dear as Path.iterdir)
+    """All living processes with their limit marks, one pass over /proc."""
     found: Table = {}
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  (half as dear as Path.iterdir)
     for pid, _ in zip(pids, range(MAX_PROCESSES), strict=False):
         seen = look(pid)
         if seen is not None and seen.alive:
-            found[pid] = seen
+            found[pid] = msgspec.structs.replace(seen, limit=limit_mark(pid))
     return found
+
+
+def limit_mark(pid: int) -> int:
+    """Return the limit mark that the process carries; 0 where it carries none."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:  # noqa: PTH123  (as above)
+            raw = file.read(MAX_LIMITS_BYTES)
+    except OSError:
+        return 0
+    soft = raw.partition(_LIMIT_LINE)[2].split(None, 1)[:1]
+    return int(soft[0]) if soft and soft[0].isdigit() and int(soft[0]) >= _LEAST_LIMIT_US else 0
+
+
+def set_limit_mark(pid: int, limit: int) -> None:
+    """Let the process, a child that was started at this moment, and all that it starts carry the limit mark."""
+    with contextlib.suppress(OSError, ValueError):  # it has ended, or a lower hard limit is in force
+        resource.prlimit(pid, resource.RLIMIT_RTTIME, (limit, resource.prlimit(pid, resource.RLIMIT_RTTIME)[1]))
 
 
 def mark(pid: int) -> Mark | None:
@@ -136,8 +169,9 @@ def members(
     for nobody in (os.getpid(), 1):
         seen.pop(nobody, None)
     owner: dict[int, Mark] = {}
-    for pid in seen:
-        found = mark(pid)
+    by_limit = {one.limit: one for one in marks}
+    for pid, one in seen.items():
+        found = by_limit.get(one.limit) or mark(pid)
         if found is not None and found in marks:
             owner[pid] = found
     for known, pids in (roots or {}).items():
@@ -208,6 +242,38 @@ def end(pid: int, start: int) -> None:
         pass
     finally:
         if fd is not None:
+            os.close(fd)
+
+
+def glimpses(marks: Collection[Mark]) -> Iterator[tuple[Mark, Stat]]:
+    """Processes with one of these tasks' limit marks, each at the moment when it is seen.
+
+    A process that forks and ends again and again lives too short for `members`, which reads all of /proc. It is among
+    those that were started last.
+    """
+    by_limit = {one.limit: one for one in marks}
+    for _ in range(GLIMPSES if marks else 0):
+        for pid in _recent_pids():
+            whose = by_limit.get(limit_mark(pid))
+            if whose is not None and pid not in (os.getpid(), 1):
+                yield whose, look(pid) or Stat(pid, "R", 0, 0, 0, whose.limit)
+
+
+def _recent_pids() -> range:
+    """The pids given out last, the newest first, whether they still live or not."""
+    words = Path("/proc/loadavg").read_text().split()
+    last = int(words[4]) if len(words) > 4 and words[4].isdigit() else 0
+    return range(last, max(0, last - RECENT_PIDS), -1)
+
+
+def strike(marks: Collection[Mark]) -> None:
+    """SIGKILL to what lives too short to be found first and ended afterwards."""
+    for whose, seen in glimpses(marks):
+        fd = open_pidfd(seen.pid)
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                if limit_mark(seen.pid) == whose.limit:  # looked at again: the pid may have changed hands
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
             os.close(fd)
 
 

@@ -213,6 +213,8 @@ class Tasks:
                 roots = {mark: cgroups.pids(task.launch.group) for mark, task in marks.items()}
                 for mark, stats in processes.members(marks, roots=roots).items():
                     found[marks[mark].key] = stats
+                for mark, stat in processes.glimpses({mark for mark in marks if not found[marks[mark].key]}):
+                    found[marks[mark].key] = [stat]
         return found
 
     def kill(self, keys: Iterable[attempts.TaskKey]) -> None:
@@ -226,6 +228,7 @@ class Tasks:
         for _ in range(KILL_ROUNDS):
             for task in tasks:
                 cgroups.kill(task.launch.group)
+            processes.strike({task.mark for task in tasks})
             left = self.remains(tasks)
             tasks = [task for task in tasks if left[task.key]]
             if not tasks:
