@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.documentation import blocks
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "oarlock"
@@ -48,3 +49,9 @@ def test_a_package_exports_nothing_of_its_own(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_a_module_says_what_flows_through_it(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{name(path)} has no docstring"
+
+
+@pytest.mark.parametrize("page", blocks.PAGES, ids=name)
+def test_every_block_of_a_page_says_how_it_is_run(page: Path) -> None:
+    """`tests/documentation` runs them."""
+    assert not list(blocks.complaints(page.read_text(encoding="utf-8")))

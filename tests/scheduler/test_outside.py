@@ -37,8 +37,8 @@ def _code() -> str:
 
 
 def test_it_prints_what_the_page_says(printed: list[str]) -> None:
-    (shown,) = re.findall(r"It prints\n\n((?:    .*\n)+)", PAGE.read_text(encoding="utf-8"))
-    assert printed == [line[4:] for line in shown.splitlines()]
+    (shown,) = re.findall(r"It prints\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert printed == shown.splitlines()
 
 
 def test_no_gpu_is_given_twice(printed: list[str]) -> None:

@@ -41,7 +41,7 @@ def _command(command: click.Command, name: str, parent: click.Context) -> Iterat
             yield from _command(child, f"{name} {inner}", context)
         return
     pieces = " ".join(command.collect_usage_pieces(context))
-    yield from (f"    {name} {pieces}", "", inspect.cleandoc(command.help or ""))
+    yield from ("```text", f"{name} {pieces}", "```", "", inspect.cleandoc(command.help or ""))
     if command.epilog:
         yield from ("", command.epilog)
     options = [record for param in command.params for record in [_option(param, context)] if record is not None]
