@@ -8,7 +8,7 @@ SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak clean
+.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak mutants clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,5 +59,9 @@ bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in l
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
+mutants: setup-dev  ## plant small bugs, and name those that no test notices (ARGS=lifecycle: in one room)
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(PIP) -e '.[mutants]'
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 clean:  ## forget the virtual environment and the tools' caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants build dist

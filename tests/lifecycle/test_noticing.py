@@ -1,0 +1,80 @@
+"""Observations of the backend that become events."""
+
+from __future__ import annotations
+
+import pytest
+from tests.lifecycle import script
+
+from oarlock.lifecycle import noticing
+from oarlock.spec import attempts, events
+
+OF = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
+FAILED = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=script.START)
+
+
+def deploying() -> script.Play:
+    """Two tasks, both made and shown by the backend; none has registered."""
+    play = script.Play()
+    for line in ("job {roles: {worker: {count: 2}}}", "admit", "launched"):
+        play.run(line)
+    return play
+
+
+def noticed(play: script.Play) -> list[events.AnyEvent]:
+    return noticing.notices(play.job, list(play.shown.values()))
+
+
+def test_what_is_known_is_not_told_again() -> None:
+    assert noticed(deploying()) == []
+
+
+def test_an_end_that_only_the_backend_has_seen() -> None:
+    play = deploying()
+    play.run("see worker-1 ENDED code=3")
+    assert noticed(play) == [events.TaskExited(**OF, exit=FAILED)]
+    play.run("exit worker-1 code=3")
+    assert noticed(play) == []
+
+
+def test_a_task_that_is_gone_with_its_end() -> None:
+    play = deploying()
+    play.run("see worker-1 GONE code=3")
+    assert noticed(play) == [events.TaskExited(**OF, exit=FAILED), events.TaskGone(**OF)]
+    play.run("notice")
+    assert noticed(play) == []
+
+
+def test_a_task_that_was_made_and_is_not_listed_is_gone() -> None:
+    play = deploying()
+    play.run("lose worker-1")
+    assert noticed(play) == [events.TaskGone(**OF)]
+
+
+def test_a_task_that_was_not_made_is_not_missed() -> None:
+    play = script.Play()
+    for line in ("job {roles: {worker: {count: 2}}}", "admit"):
+        play.run(line)
+    assert noticed(play) == []
+
+
+@pytest.mark.parametrize("detail", ["pulling the image", "0 of 3 layers"])
+def test_what_a_task_waits_for_while_it_is_deployed(detail: str) -> None:
+    play = deploying()
+    play.run(f"see worker-1 RUNNING detail='{detail}'")
+    assert noticed(play) == [events.TaskReported(**OF, detail=detail)]
+    play.run("notice")
+    assert noticed(play) == [], "the same words are told once"
+
+
+def test_what_a_registered_task_waits_for_is_its_agents_to_tell() -> None:
+    play = deploying()
+    play.run("register worker-1")
+    play.run("see worker-1 RUNNING detail='pulling the image'")
+    assert noticed(play) == []
+
+
+def test_a_job_without_an_attempt_has_nothing_to_notice() -> None:
+    play = deploying()
+    play.run("lose worker-0 worker-1")
+    play.run("job {}")
+    assert noticed(play) == []

@@ -1,0 +1,145 @@
+"""Mutation testing: small bugs are planted one by one, and a test of the room must fail for each.
+
+`make mutants` runs all rooms, `make mutants ARGS="lifecycle"` one. mutmut plants the bugs in a copy of the tree below
+`.mutants/ROOM`, so an interrupted run goes on where it stopped. A bug that no test notices is a survivor: it gets a
+test, or an entry in `tests/mutants.toml` that says why it changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+TREE = HERE.parent
+WORK = TREE / ".mutants"
+
+KILLED = frozenset({1, 3, 36, 24, -24, 152, 255, -9, -11, 37})
+"""Exit codes of a run in which the planted bug was noticed: a failed test, a crash, a loop that had to be ended."""
+
+COPIED = ("tests", "docs", "bench", "examples", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+class Room(NamedTuple):
+    """`files` get the bugs, `tests` must notice them; both are patterns or paths from the root of the tree."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+ROOMS = {
+    "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_scenarios.py",)),
+    "store": Room(
+        ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
+        ("tests/store/test_memory.py", "tests/store/test_sqlite.py"),
+    ),
+}
+
+
+class Mutant(NamedTuple):
+    """One planted bug: the function it is in, the lines it takes away and brings, and what became of it."""
+
+    where: str
+    change: tuple[str, ...]
+    exit_code: int | None
+
+    @property
+    def killed(self) -> bool:
+        return self.exit_code in KILLED
+
+
+def prepare(name: str, room: Room) -> Path:
+    """Return the folder in which mutmut works for `room`: links to the tree, and settings of its own."""
+    folder = WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in ("src", *COPIED):
+        link = folder / entry
+        if not link.is_symlink():
+            link.symlink_to(TREE / entry)
+    settings = {
+        "source_paths": ["src"],
+        "only_mutate": list(room.files),
+        "also_copy": list(COPIED),
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-x", "-q"],
+        "pytest_add_cli_args_test_selection": list(room.tests),
+        "use_git_change_detection": False,
+    }
+    table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    (folder / "pyproject.toml").write_text(f"{(TREE / 'pyproject.toml').read_text()}\n[tool.mutmut]\n{table}")
+    return folder
+
+
+def plant(folder: Path, workers: int, only: list[str]) -> None:
+    """Run mutmut in `folder`, for all functions or `only` those whose mutants match a pattern."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers), *only], cwd=folder, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"mutmut ended with code {done.returncode} in {folder}: its last lines say why")
+
+
+def mutants(folder: Path) -> Iterator[Mutant]:
+    """Yield what became of every bug that mutmut planted in `folder`."""
+    from mutmut.mutation import diff_apply  # only the runs need it
+
+    with contextlib.chdir(folder):
+        for found in sorted(Path("mutants/src").rglob("*.py.meta")):
+            source = found.relative_to("mutants").with_suffix("")
+            for name, code in json.loads(found.read_text())["exit_code_by_key"].items():
+                change: tuple[str, ...] = ()
+                if code not in KILLED:
+                    diff = diff_apply.get_diff_for_mutant(name, path=source).split("\n")[3:]
+                    change = tuple(f"{line[0]} {line[1:].strip()}" for line in diff if line[:1] in {"-", "+"})
+                yield Mutant(name.rpartition("__mutmut_")[0].removeprefix("oarlock."), change, code)
+
+
+def explained() -> dict[tuple[str, tuple[str, ...]], str]:
+    """Return why survivors change nothing, by function and change."""
+    known = tomllib.loads((HERE / "mutants.toml").read_text()).get("survivor", [])
+    return {(entry["where"], tuple(entry["change"])): entry["why"] for entry in known}
+
+
+def tell(name: str, found: list[Mutant]) -> int:
+    """Print the score of a room and its unexplained survivors; return how many there are."""
+    reasons = explained()
+    left = [one for one in found if not one.killed and (one.where, one.change) not in reasons]
+    counts = Counter("killed" if one.killed else "explained" for one in found)
+    counts["explained"] -= len(left)
+    for one in left:
+        fate = {0: "survived", 33: "no test calls it", None: "not run"}.get(one.exit_code, f"code {one.exit_code}")
+        print(f"\n{one.where}: {fate}", *one.change, sep="\n    ")
+    share = counts["killed"] / max(1, len(found))
+    noticed = f"{counts['killed']} noticed ({share:.1%}), {counts['explained']} explained"
+    print(f"\n{name}: {len(found)} bugs planted, {noticed}")
+    return len(left)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM", help=f"one of {', '.join(ROOMS)}")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="bugs tried at the same time")
+    parser.add_argument("--only", action="append", default=[], help="pattern of names, to try these bugs again")
+    parser.add_argument("--tell", action="store_true", help="only tell the results of the last run")
+    asked = parser.parse_args()
+    left = 0
+    for name in asked.rooms:
+        if name not in ROOMS:
+            parser.error(f"there is no room {name}; the rooms are {', '.join(ROOMS)}")
+        folder = prepare(name, ROOMS[name])
+        if not asked.tell:
+            plant(folder, asked.workers, asked.only)
+        left += tell(name, list(mutants(folder)))
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
