@@ -32,6 +32,21 @@ def test_a_command_runs_and_everything_it_says_arrives(make_rig, python):
 
 
 @EVERY_PYTHON
+def test_the_exit_record_has_the_last_step(make_rig, python):
+    """Odd values, half a line and other processes' steps aside."""
+    rig = make_rig(python)
+    events = [
+        '{"event": "progress", "step": 6}',
+        '{"event": "progress", "step": true}',
+        '{"event": "x", "step": 1e9}',
+        '{"st',
+    ]
+    record = rig.run(f"printf '%s\\n' '{chr(10).join(events)}' > $OARLOCK_REPORT/events-0.jsonl; exit 1")
+    assert record["step"] == 6
+    assert make_rig(python).run("exit 1")["step"] is None
+
+
+@EVERY_PYTHON
 def test_code_is_fetched_verified_and_run(make_rig, python):
     rig = make_rig(python)
     blob = packed({"train.py": b"import pkg\nprint(pkg.WORD)\n", "pkg/__init__.py": b"WORD = 'unpacked'\n"})

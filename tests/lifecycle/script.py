@@ -12,7 +12,7 @@ now.
     register TASK ...   agents at the barrier
     report TASK [PHASE] [idle=] [step=] [of=] [detail=] [rejoin]
     fail [code=] [signal=] [reason=] [says=] [step=]    worker-0 starts, comes to that step, fails, is gone
-    exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=]
+    exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
     see TASK STATE      what the backend shows from now on      lose TASK           it shows nothing of it any more
@@ -356,6 +356,7 @@ def understood(words: list[str], named: dict[str, str], now: float) -> attempts.
         reason=named.get("reason", ""),
         last_lines=says,
         process=int(named.get("process", 0)),
+        step=int(named["at_step"]) if "at_step" in named else None,
     )
 
 

@@ -21,6 +21,8 @@ PROGRESS_FIELDS = (
     *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type"),
 )
 LONGEST_TEXT = 200
+MOST_STEPS = 1 << 53
+TAIL_BYTES = 64 << 10  # in which the last step is looked for
 
 
 class EventFile:
@@ -70,6 +72,22 @@ class Events:
                 elif kind == "checkpoint":
                     checkpoints.append(event)
         return checkpoints
+
+
+def last_step(report: str, nproc: int) -> int | None:
+    """The farthest step among the last events of all processes; None where no library has told of one."""
+    steps = []
+    for number in range(nproc):
+        path = os.path.join(report, f"events-{number}.jsonl")
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+                lines = file.read(TAIL_BYTES).split(b"\n")
+        except OSError:
+            continue
+        told = [event.get("step") for event in map(_parse, lines) if event is not None]
+        steps += [step for step in told if type(step) is int and 0 <= step <= MOST_STEPS]
+    return max(steps, default=None)
 
 
 def _only(event: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

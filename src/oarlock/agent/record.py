@@ -79,6 +79,7 @@ def compose(
     started_at: float | None,
     way: str,
     left: list[int],
+    step: int | None = None,
 ) -> dict[str, Any]:
     return {
         "key": key,
@@ -93,4 +94,5 @@ def compose(
         "ended_at": time.time(),
         "kill": way,
         "left": left,
+        "step": step,
     }

@@ -18,6 +18,7 @@ from oarlock.agent import (
     client,
     environment,
     errand,
+    events,
     files,
     following,
     jobsecrets,
@@ -378,7 +379,8 @@ class Supervisor:
             }
             for number, each in enumerate(self._processes)
         ]
-        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left)
+        step = events.last_step(self._task.report, self._task.nproc)
+        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left, step)
         try:
             files.write_json(self._task.path("exit.json"), value, lambda: failpoint("exit.before_rename"))
         except OSError as error:

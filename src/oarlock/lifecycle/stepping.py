@@ -213,6 +213,8 @@ def _exited(job: jobs.Job, event: events.TaskExited, now: float) -> jobs.Job:
     live, task = _task(job, event)
     if live is None or task is None or task.exit is not None:
         return job
+    if event.exit.step is not None:  # its report may come later, or never
+        job = replace(job, reached_step=_farther(job.reached_step, event.exit.step))
     return _with_task(job, live, _ended(job, live, task, event.exit, now))
 
 

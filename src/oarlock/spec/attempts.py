@@ -39,6 +39,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: tuple[str, ...] = ()
     killed_by: str = ""  # `cgroup` or `session`: which way was used
     process: int = 0
+    step: int | None = None  # the farthest that its processes have told of
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

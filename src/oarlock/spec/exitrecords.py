@@ -39,6 +39,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessRecord, ...] = ()
     ended_at: float | None = None
     kill: str = ""
+    step: int | None = None  # the farthest that its processes have told of
     detail: str = ""  # what an errand (a download, an installation, an upload) said last
 
 
@@ -60,6 +61,7 @@ def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
         last_lines=tuple(line[:KEPT_LINE_CHARACTERS] for line in lines[-KEPT_LINES:]),
         killed_by=record.kill,
         process=first,
+        step=record.step,
     )
 
 
