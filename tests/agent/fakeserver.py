@@ -26,6 +26,7 @@ class FakeServer:
         self.metrics: dict[str, bytearray] = defaultdict(bytearray)
         self.reports: list[dict[str, Any]] = []
         self.checkpoints: list[dict[str, Any]] = []
+        self.kept: list[list[str]] = []
         self.stacks: list[dict[str, Any]] = []
         self.registered: list[dict[str, Any]] = []
         self.blobs: dict[str, bytes] = {}
@@ -210,6 +211,9 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
             return 200, {"length": len(stored)}
 
         def post_checkpoints(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+            if path.endswith("/kept"):
+                fake.kept.append(json.loads(body)["names"])
+                return 200, {"heard": True}
             fake.checkpoints.append(json.loads(body))
             return 200, {"visible": True}
 

@@ -32,6 +32,8 @@ elif verb == "fetch":
     if not os.path.isdir(place(args[0])):
         sys.exit("there is nothing at " + args[0])
     shutil.copytree(place(args[0]), args[1])
+elif verb == "prune":
+    print(json.dumps({"removed": 0, "kept": sorted(os.listdir(place(args[0])))}))
 """
 
 SAVE = """
@@ -105,6 +107,7 @@ def test_a_checkpoint_is_copied_before_the_server_hears_of_it(rig, bucket):
     assert [said[0] for said in bucket.said()] == ["store", "prune"]
     assert bucket.said()[0][-1] == f"s3://bucket/ckpt/j/{name}"
     memory = str(bucket.local / ".copies-read.json")
+    assert rig.server.kept == [[name]], "and which copies are there"
     assert bucket.said()[1][1:] == ["s3://bucket/ckpt/j", "--keep", "2", "--memory", memory]
     assert [path.name for path in bucket.local.iterdir()] == [name], "nothing of ours is left"
     assert rig.server.exits() == [record]

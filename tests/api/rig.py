@@ -16,7 +16,17 @@ from typing import Any
 import httpx
 import msgspec
 
-from oarlock.api import application, authentication, capabilities, inbox, meters, results, services, wakes
+from oarlock.api import (
+    application,
+    authentication,
+    capabilities,
+    checkpoints,
+    inbox,
+    meters,
+    results,
+    services,
+    wakes,
+)
 from oarlock.data import blobs, logs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
@@ -75,19 +85,6 @@ class Secrets:
         return self.values[name]
 
 
-class Checkpoints:
-    def __init__(self) -> None:
-        self.broken: set[str] = set()
-        self.forgotten: list[str] = []
-
-    async def verify(self, path: str, manifest_sha256: str) -> None:
-        if path in self.broken:
-            raise errors.InvalidInput(f"the checkpoint {path} does not hold: rank-0.pt", hint="The one before is used.")
-
-    async def forget(self, job: str) -> None:
-        self.forgotten.append(job)
-
-
 class Echo:
     """An exec process that says back what it hears, and exits with 7 at the end of its input."""
 
@@ -130,7 +127,7 @@ class Rig:
         self.blobs = blobs.DirectoryBlobs(home / "blobs")
         self.metrics = NoMetrics()
         self.secrets = Secrets()
-        self.checkpoints = Checkpoints()
+        self.checkpoints = checkpoints.CheckpointDirectories(home / "checkpoints")
         self.results = results.ResultDirectories(home / "results")
         self.problems: dict[str, str] = {}
         self.reports: list[tuple[str, dict[str, object]]] = []
@@ -265,6 +262,7 @@ class Rig:
             await asyncio.gather(following, return_exceptions=True)
             await self.services.inbox.drain()
             self.logs.close()
+            self.checkpoints.close()
             await self.store.close()
 
     async def _exec(

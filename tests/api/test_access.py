@@ -33,6 +33,7 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "register": {"address": "127.0.0.1"},
         "report": {},
         "stacks": {"request": 1, "stacks": {}},
+        "kept": {"names": []},
         "checkpoint": {"step": 1, "path": "/c", "manifest": {"step": 1, "attempt": 1}},
     }
     if route.body is None:

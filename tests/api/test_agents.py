@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 from tests.api import rig as rigs
+from tests.data.test_checkpoints import save
 
 from oarlock.api import inbox as inboxes
 from oarlock.spec import attempts, curves, events, jobs
@@ -89,7 +91,8 @@ async def test_the_fence_is_in_the_transaction_not_in_what_was_read_before(
         return old
 
     monkeypatch.setattr(rig.wakes, "job", remembered)
-    checkpoint = {"step": 1, "path": "/c", "manifest": {"step": 1, "attempt": 1}}
+    path = save(Path(rig.checkpoints.own) / old.id, 1)
+    checkpoint = {"step": 1, "path": str(path), "manifest": {"step": 1, "attempt": 1, "round": 1}}
     async with rig.as_task(key) as http:
         for path, body in (
             ("/register", REGISTER),
@@ -327,26 +330,6 @@ async def test_logs_and_metrics_go_on_where_they_stopped(rig: rigs.Rig) -> None:
             assert answer.status_code == 404, query
             assert re.search(why, answer.text), answer.text
     assert [line.partition('"text":"')[2].partition('"')[0] for line in lines] == ["one", "two"]
-
-
-async def test_a_checkpoint_becomes_visible_once_and_is_offered(rig: rigs.Rig) -> None:
-    job = await gang(rig, 1)
-    key = rigs.key_of(job)
-    manifest = {"format": 1, "step": 10, "attempt": 1, "round": 1}
-    report = {"event": "checkpoint", "step": 10, "path": "/c/10", "bytes": 5, "manifest_sha256": "0" * 64}
-    rig.checkpoints.broken.add("/c/11")
-    async with rig.as_task(key) as http:
-        for _ in range(2):
-            answer = await http.post("/agent/v1/checkpoints", json={**report, "manifest": manifest})
-            assert (answer.status_code, answer.json()) == (200, {"visible": True})
-        other = {**report, "manifest": {"step": 10, "attempt": 2}}
-        assert (await http.post("/agent/v1/checkpoints", json=other)).status_code == 409
-        torn = {**report, "step": 11, "path": "/c/11", "manifest": {"step": 11, "attempt": 1}}
-        assert (await http.post("/agent/v1/checkpoints", json=torn)).status_code == 409
-    async with rig.as_user("ann") as http:
-        items = (await http.get(f"/api/v1/jobs/{job.id}/checkpoints")).json()["items"]
-    assert [(item["step"], item["path"]) for item in items] == [(10, "/c/10")]
-    assert (await register(rig, key))["rendezvous"]["restore"] == ["/c/10"]
 
 
 async def test_secrets_are_told_at_registration_and_waited_for(rig: rigs.Rig) -> None:

@@ -120,7 +120,7 @@ async def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_la
 
     await plant.until_phase("j-high", Phase.COMPLETED)
     low = await plant.until_phase("j-low", Phase.PROCESSING)
-    assert (low.live.number, low.live.restore_step, low.restarts) == (2, 7, 0)
+    assert (low.live.number, low.live.offered_step, low.restarts) == (2, 7, 0)
     assert [data["intent"] for data in await kinds(plant, "j-low", "intended")] == ["preempt"]
 
 

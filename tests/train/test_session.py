@@ -100,7 +100,12 @@ def test_a_platform_s_offer_comes_before_what_is_newest(tmp_path: Path, monkeypa
     scripts.count(tmp_path, every_steps=2)
     offered = tmp_path / "checkpoints" / "attempt-1-round-1-step-2"
     monkeypatch.setenv("OARLOCK_RESTORE", os.pathsep.join([str(tmp_path / "gone"), str(offered)]))
+    monkeypatch.setenv("OARLOCK_REPORT", str(tmp_path / "report"))
     scripts.count(tmp_path)
+    told = [each for each in events(tmp_path / "report" / "events-0.jsonl") if each["event"] == "restored"]
+    assert [(each["step"], each["path"]) for each in told] == [(2, str(offered))], (
+        "what was restored, not what was first"
+    )
     assert diary(tmp_path)[-6:-1] == [
         "before 3",
         "after 3",

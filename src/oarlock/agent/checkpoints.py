@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from oarlock.agent.journal import Journal
 
 MANIFEST_LIMIT_BYTES = 32 << 20
+KEPT = "kept"
+"""An event of ours: the copies that are there, after old ones were removed."""
 
 
 class Checkpoints:
@@ -50,6 +52,9 @@ class Checkpoints:
             self._board.mark_stale()
 
     def _send(self, server: client.Client, event: dict[str, Any]) -> None:
+        if event.get("event") == KEPT:
+            server.ask("POST", "/checkpoints/kept", {"names": event["names"]})
+            return
         path = str(event.get("path") or "")
         manifest = event.get("manifest") or manifest_of(path, event.get("manifest_sha256"))
         answer = server.ask("POST", "/checkpoints", dict(event, path=path, manifest=manifest))

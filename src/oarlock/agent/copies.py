@@ -9,6 +9,7 @@ nowhere; so is the last one where a stop, or a failure, leaves it no time.
 from __future__ import annotations
 
 import collections
+import json
 import os
 import shutil
 import threading
@@ -106,9 +107,12 @@ class Copies:
         try:
             memory = os.path.join(self._task.checkpoints, MEMORY)
             arguments = ["prune", self._to, "--keep", str(self._keep), "--memory", memory]
-            self._errands.run(arguments, "removal of old copies", "store_failed", self._env, "prune")
+            said = self._errands.run(arguments, "removal of old copies", "store_failed", self._env, "prune")
+            self._ready.append({"event": checkpoints.KEPT, "names": json.loads(said)["kept"]})
         except (errand.Failed, client.Abandoned) as error:
             self._journal.say(f"old copies in {self._to} were not removed: {error}")
+        except (ValueError, KeyError, TypeError) as error:
+            self._journal.say(f"the removal of old copies did not say which ones are there: {error!r}")
 
     def _holding_place(self) -> str:
         key = self._task.key

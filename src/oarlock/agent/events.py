@@ -20,9 +20,11 @@ PROGRESS_FIELDS = (
     *("time", "step", "total_steps", "examples_per_s", "loss", "epoch"),
     *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type"),
 )
+RESTORED_FIELDS = ("step", "path")
 LONGEST_TEXT = 200
 MOST_STEPS = 1 << 53
 TAIL_BYTES = 64 << 10  # in which the last step is looked for
+LONGEST_PATH = 4096
 
 
 class EventFile:
@@ -49,11 +51,12 @@ class EventFile:
 
 
 class Events:
-    """All processes' events, sorted by what becomes of them: `hello` and `progress` to report, checkpoints to post."""
+    """All processes' events, sorted by what becomes of them: checkpoints are posted, the other ones are reported."""
 
     def __init__(self, report: str, nproc: int) -> None:
         self._files = [EventFile(os.path.join(report, f"events-{number}.jsonl")) for number in range(nproc)]
         self.hello: dict[str, Any] | None = None
+        self.restored: dict[str, Any] | None = None
         self.progress: dict[str, Any] | None = None
         self.progressed_at: float | None = None  # monotonic; None while no library has spoken
 
@@ -63,10 +66,12 @@ class Events:
         for file in self._files:
             for event in file.poll():
                 kind = event.get("event")
-                if kind in ("hello", "progress", "checkpoint", "done"):
+                if kind in ("hello", "restored", "progress", "checkpoint", "done"):
                     self.progressed_at = time.monotonic()
                 if kind == "hello":
                     self.hello = _only(event, HELLO_FIELDS)
+                elif kind == "restored":
+                    self.restored = _only(event, RESTORED_FIELDS, LONGEST_PATH)
                 elif kind == "progress":
                     self.progress = _only(event, PROGRESS_FIELDS)
                 elif kind == "checkpoint":
@@ -90,11 +95,11 @@ def last_step(report: str, nproc: int) -> int | None:
     return max(steps, default=None)
 
 
-def _only(event: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _only(event: dict[str, Any], names: tuple[str, ...], longest: int = LONGEST_TEXT) -> dict[str, Any]:
     """Short values of known names: one odd field must not cost the whole report."""
     short = (int, float, str, type(None))
     found = {name: event[name] for name in names if name in event and isinstance(event[name], short)}
-    return {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+    return {name: value[:longest] if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

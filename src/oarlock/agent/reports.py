@@ -25,7 +25,7 @@ class Reports:
         """The body of the next report, or None while it can wait. Facts that are None are not known yet."""
         changed = {name: value for name, value in facts.items() if value is not None and value != self._told.get(name)}
         age_s = now - self._told_at
-        urgent = bool(changed.keys() & {"phase", "exit", "hello"})
+        urgent = bool(changed.keys() & {"phase", "exit", "hello", "restored"})
         if not urgent and age_s < (CHANGE_S if changed else SIGN_OF_LIFE_S):
             return None
         if idle_s is not None:

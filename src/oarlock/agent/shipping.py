@@ -189,6 +189,7 @@ class Shipper:
             phase=self._board.phase,
             detail=self._board.detail,
             hello=self._events.hello,
+            restored=self._events.restored,
             progress=self._events.progress,
             exit=exit_record,
         )

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette import responses
 
-from oarlock.api import blobs, inbox, routes
+from oarlock.api import blobs, inbox, reportedcheckpoints, routes
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
@@ -79,6 +79,11 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str | None = None
 
 
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    path: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     can_rejoin: bool = False
 
@@ -89,6 +94,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     detail: str | None = None
     hello: Hello | None = None
+    restored: Restored | None = None
     exit: exitrecords.ExitRecord | None = None
 
 
@@ -105,22 +111,6 @@ class Length(msgspec.Struct, frozen=True):
 class StacksReport(msgspec.Struct, frozen=True):
     request: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     stacks: dict[str, str]
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """As much of `manifest.json` as the server compares."""
-
-    step: int
-    attempt: int
-    round: int = 0
-
-
-class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
-    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
-    manifest: Manifest
-    manifest_sha256: Annotated[str, msgspec.Meta(max_length=71)] = ""
-    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
 
 
 class Visible(msgspec.Struct, frozen=True):
@@ -192,6 +182,8 @@ async def report(call: routes.Call) -> Ordered:
         happened.append(reported)
     elif reported is not None:
         call.services.inbox.tell_later(key, reported)
+    if told.restored is not None:
+        happened.append(reportedcheckpoints.restored(key, told.restored.step, told.restored.path))
     if told.exit is not None:
         happened.append(
             events.TaskExited(
@@ -263,32 +255,16 @@ async def stacks(call: routes.Call) -> Heard:
 
 
 async def checkpoint(call: routes.Call) -> Visible:
-    """Visible from now on: it was reported by the attempt that is current, and its manifest is in place."""
-    told = call.body(CheckpointReport)
-    key = call.task
-    if (told.manifest.step, told.manifest.attempt) != (told.step, key.attempt):
-        raise errors.Conflict(
-            "The manifest is of another checkpoint.", path="manifest", hint="Report it as it was saved."
-        )
-    await present(call)
-    if "://" not in told.path:
-        try:
-            await call.services.checkpoints.verify(told.path, told.manifest_sha256)
-        except (errors.NotFound, errors.InvalidInput) as error:
-            raise errors.Conflict(error.message, path="path", hint="It is not shown and not restored.") from error
-    made = jobs.Checkpoint(
-        job=key.job,
-        step=told.step,
-        attempt=key.attempt,
-        round=told.manifest.round,
-        path=told.path,
-        manifest_sha256=told.manifest_sha256,
-        bytes=told.bytes,
-        at=call.services.clock(),
-    )
-    event = events.CheckpointVisible(checkpoint_step=told.step, attempt=key.attempt, path=told.path)
-    await call.services.inbox.tell(key, event, checkpoint=made)
+    """Make a checkpoint visible: it lies in its job's place, and every digest holds."""
+    told = call.body(reportedcheckpoints.Report)
+    await reportedcheckpoints.show(call.services, call.task, await present(call), told)
     return Visible()
+
+
+async def kept(call: routes.Call) -> Heard:
+    told = call.body(reportedcheckpoints.Kept)
+    await reportedcheckpoints.keep(call.services, call.task, await present(call), told)
+    return Heard()
 
 
 async def blob(call: routes.Call) -> responses.FileResponse:
@@ -344,8 +320,7 @@ async def _rendezvous(call: routes.Call, job: jobs.Job, number: int) -> assignme
     live = job.live
     if live is None or live.round < max(1, number) or not lifecycle_orders.admitted(job, call.task):
         return None
-    visible = await call.services.store.read(lambda view: view.checkpoints(job.id))
-    return environments.rendezvous(job, call.task, [checkpoint.path for checkpoint in visible])
+    return environments.rendezvous(job, call.task, await reportedcheckpoints.offered(call.services, job.id))
 
 
 def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, SecretValue]:
@@ -486,8 +461,17 @@ ROUTES: tuple[routes.Route, ...] = (
         "/checkpoints",
         checkpoint,
         "a checkpoint whose manifest is in place",
-        body=CheckpointReport,
+        body=reportedcheckpoints.Report,
         answer=Visible,
+        limit_bytes=MANIFEST_LIMIT_BYTES,
+    ),
+    _route(
+        "POST",
+        "/checkpoints/kept",
+        kept,
+        "which copies are in the object store, after old ones were removed",
+        body=reportedcheckpoints.Kept,
+        answer=Heard,
         limit_bytes=MANIFEST_LIMIT_BYTES,
     ),
     _route("GET", "/blobs/{digest}", blob, "the job's snapshot", answer=bytes, media="application/octet-stream"),

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,11 +28,15 @@ class CheckpointDirectories:
         self._root = root
         self._verifier = verification.Verifier()
 
-    async def verify(self, path: str, manifest_sha256: str) -> None:
+    @property
+    def own(self) -> str:
+        return str(self._root)
+
+    async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
         """See `services.Checkpoints`."""
         if not local(path):
             raise errors.NotFound(f"{path} is not a directory of this machine", hint="Report an absolute path.")
-        await self._verifier.verify(Path(path), _digest(manifest_sha256))
+        return await self._verifier.verify(Path(path), _digest(manifest_sha256))
 
     async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
         """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it."""
@@ -59,6 +64,16 @@ class CheckpointDirectories:
         """The paths of those that have been removed. A job's place that is missing may be mounted again: not those."""
         return await asyncio.to_thread(lambda: {one.path for one in listed if _removed(one.path)})
 
+    async def absent(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """See `services.Checkpoints`."""
+        return await asyncio.to_thread(
+            lambda: {one.path for one in listed if "://" not in one.path and not _there(one.path)}
+        )
+
+    async def unwritable(self, place: str) -> str:
+        """See `services.Checkpoints`. Tasks of this machine run as the server's user."""
+        return await asyncio.to_thread(_unwritable, Path(place))
+
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
         """Again: nothing. What lies elsewhere stays."""
         await asyncio.to_thread(_delete, checkpoint.path)
@@ -81,12 +96,29 @@ def _digest(sha256: str) -> str:
     return sha256.rpartition(":")[2]
 
 
+def _there(path: str) -> bool:
+    try:
+        return local(path) and (Path(path) / checkpoints.MANIFEST).is_file()
+    except OSError:  # a name that is too long, a directory that may not be entered
+        return False
+
+
 def _removed(path: str) -> bool:
     place = Path(path)
     try:
         return local(path) and place.parent.is_dir() and not (place / checkpoints.MANIFEST).exists()
     except OSError:  # a name that is too long, a directory that may not be entered
         return False
+
+
+def _unwritable(place: Path) -> str:
+    """A directory is made in the nearest one that there is, and removed again: permissions alone say too little."""
+    try:
+        there = next(path for path in (place, *place.parents) if path.exists())
+        Path(tempfile.mkdtemp(prefix=".oarlock-", dir=there)).rmdir()
+    except OSError as error:
+        return f"a directory cannot be made below {place}: {error.strerror}"
+    return ""
 
 
 def _delete(path: str) -> None:

@@ -8,7 +8,7 @@ News that cannot wait are answered once they are durable. Progress can: it is ga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,12 +22,13 @@ MAX_LINGERING = 100_000
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """Events under one task key, and the checkpoint that is to become visible with them."""
+    """Events under one task key, the checkpoint that is to become visible with them, and those that were removed."""
 
     key: attempts.TaskKey
     happened: tuple[events.AnyEvent, ...]
     answer: asyncio.Future[jobs.Job]
     checkpoint: jobs.Checkpoint | None = None
+    unlisted: Sequence[str] = ()
 
 
 class Inbox:
@@ -43,13 +44,20 @@ class Inbox:
         self._timer: asyncio.TimerHandle | None = None
 
     async def tell(
-        self, key: attempts.TaskKey, *happened: events.AnyEvent, checkpoint: jobs.Checkpoint | None = None
+        self,
+        key: attempts.TaskKey,
+        *happened: events.AnyEvent,
+        checkpoint: jobs.Checkpoint | None = None,
+        unlisted: Sequence[str] = (),
     ) -> jobs.Job:
-        """The job after it, once that is durable. Raises StaleTask, and what the store raises."""
+        """The job after it, once that is durable. Raises StaleTask, and what the store raises.
+
+        `checkpoint` becomes visible, and those at the paths `unlisted` are forgotten.
+        """
         answer: asyncio.Future[jobs.Job] = asyncio.get_running_loop().create_future()
         waiting = self._lingering.pop(key, None)  # it was told before: an exit would make it old
         happened = happened if waiting is None else (waiting, *happened)
-        self._post(Letter(key=key, happened=happened, answer=answer, checkpoint=checkpoint))
+        self._post(Letter(key=key, happened=happened, answer=answer, checkpoint=checkpoint, unlisted=unlisted))
         return await answer
 
     def tell_later(self, key: attempts.TaskKey, report: events.TaskReported) -> None:
@@ -120,6 +128,8 @@ class Inbox:
                 if after is not job or letter.checkpoint is not None:
                     logged.append(event)
                 job = after
+            for path in letter.unlisted:
+                tx.remove_checkpoint(job_id, path)
             if letter.checkpoint is not None:
                 tx.add_checkpoint(letter.checkpoint)
             outcomes.append(job)

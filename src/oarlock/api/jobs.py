@@ -19,6 +19,7 @@ from oarlock.api import services as services_module
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
 from oarlock.spec import (
+    checkpointplaces,
     errors,
     events,
     intents,
@@ -161,7 +162,9 @@ async def want(call: routes.Call) -> jobs.Job:
 
 
 async def checkpoints(call: routes.Call) -> CheckpointList:
-    return CheckpointList(await call.access.checkpoints(call.path["job"]))
+    listed = await call.access.checkpoints(call.path["job"])
+    absent = await call.services.checkpoints.absent(listed)
+    return CheckpointList([one for one in listed if one.path not in absent])
 
 
 def _settled(job: jobs.Job, intent: intents.Intent) -> bool:
@@ -188,6 +191,7 @@ async def judge(
             services.secrets.read(secret.name)
         except errors.NotFound as error:
             raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
+    await _judge_places(services, spec)
     if submission.snapshot is not None:
         if not _DIGEST.fullmatch(submission.snapshot):
             raise errors.InvalidInput(
@@ -212,6 +216,20 @@ async def judge(
                 refusal.message,
                 hint=refusal.change or "See `oarlock nodes` for what there is.",
                 detail=msgspec.to_builtins(refusal),
+            )
+
+
+async def _judge_places(services: services_module.Services, spec: jobfile.JobSpec) -> None:
+    """Refuse directories of this machine that cannot be written. What object stores allow is known to tasks alone."""
+    for path, place in (("checkpoint.to", spec.checkpoint.to), ("results", spec.results)):
+        if place is None or checkpointplaces.elsewhere(place):
+            continue
+        why = await services.checkpoints.unwritable(checkpointplaces.path(place))
+        if why:
+            raise errors.InvalidInput(
+                f"Nothing can be stored at {place}: {why}.",
+                path=path,
+                hint="Choose a directory that the server's user can write, or leave it out: the server has a place.",
             )
 
 

@@ -13,8 +13,9 @@ from oarlock.api import inbox as inbox_module
 from oarlock.api import meters as meters_module
 from oarlock.api import wakes as wakes_module
 from oarlock.backends import port as backends
+from oarlock.data import checkpoints
 from oarlock.data import port as data
-from oarlock.spec import attempts, plans
+from oarlock.spec import attempts, jobs, plans
 from oarlock.store import port as stores
 
 
@@ -35,13 +36,28 @@ class Secrets(Protocol):
 
 
 class Checkpoints(Protocol):
-    """The server's own place for checkpoints, as far as the API touches it."""
+    """Checkpoints that lie on this machine. `own` is the server's own place, in which each job has a directory."""
 
-    async def verify(self, path: str, manifest_sha256: str) -> None:
+    @property
+    def own(self) -> str | None: ...
+
+    async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
         """Read every byte of the checkpoint at `path`, whose manifest has this digest (empty: any).
 
         Raises NotFound or InvalidInput, with the reason, where it does not hold.
         """
+        ...
+
+    async def gone(self, listed: Sequence[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that have been removed. One whose whole place is missing may come back: not those."""
+        ...
+
+    async def absent(self, listed: Sequence[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that cannot be had now, for whatever reason. One in an object store is not looked at."""
+        ...
+
+    async def unwritable(self, place: str) -> str:
+        """Why a task could not make a directory below `place`, a path of this machine; empty where it could."""
         ...
 
     async def forget(self, job: str) -> None:

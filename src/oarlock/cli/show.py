@@ -290,7 +290,12 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:
     """The short facts of an event; long ones are in --json."""
-    said = [f"{name}={value}" for name, value in facts if isinstance(value, (str, int, float)) and value != ""]
+    from oarlock.spec import checkpointplaces
+
+    said = []
+    for name, value in facts:
+        if isinstance(value, (str, int, float)) and value != "":
+            said.append(f"{name}={checkpointplaces.short(str(value)) if name == 'path' else value}")
     return terminal.cut(" ".join(said), 110)
 
 

@@ -4,12 +4,22 @@ job.
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.spec import assignments, attempts, holdings, jobfile, jobs, nodes, quantities, roles, tasktokens
+from oarlock.spec import (
+    assignments,
+    attempts,
+    checkpointplaces,
+    holdings,
+    jobfile,
+    jobs,
+    nodes,
+    quantities,
+    roles,
+    tasktokens,
+)
 
 _WORKER = roles.RoleName.WORKER
 _HOLD = ("sleep", "2147483647")
@@ -129,9 +139,9 @@ def _environment(
     if live is not None and live.number == attempt and live.batch is not None:
         env["OARLOCK_LOCAL_BATCH"] = str(live.batch.local)
         env["OARLOCK_ACCUMULATE"] = str(live.batch.accumulate)
-    place = settings.checkpoints if asked.to is None or _elsewhere(asked.to) else _path(asked.to)
+    place = checkpointplaces.directory(job.spec, job.id, settings.checkpoints)
     if place is not None:
-        env["OARLOCK_CHECKPOINTS"] = f"{place.rstrip('/')}/{job.id}"
+        env["OARLOCK_CHECKPOINTS"] = place
     if asked.every is not None:
         env["OARLOCK_CHECKPOINT_EVERY_S"] = f"{quantities.seconds(asked.every):g}"
     if asked.keep != jobfile.Checkpoint().keep:
@@ -147,18 +157,8 @@ def _gpu_type(task: attempts.Task, node: nodes.Node | None) -> dict[str, str]:
 
 def _copies(job: jobs.Job) -> assignments.Copies | None:
     """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them."""
-    to = job.spec.checkpoint.to
-    if to is None or not _elsewhere(to):
-        return None
-    return assignments.Copies(f"{to.rstrip('/')}/{job.id}", job.spec.checkpoint.keep)
-
-
-def _elsewhere(place: str) -> bool:
-    return not place.startswith(("/", "file://"))
-
-
-def _path(place: str) -> str:
-    return place if place.startswith("/") else urllib.parse.unquote(urllib.parse.urlsplit(place).path)
+    to = checkpointplaces.copies(job.spec, job.id)
+    return assignments.Copies(to, job.spec.checkpoint.keep) if to is not None else None
 
 
 def _devices(task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:

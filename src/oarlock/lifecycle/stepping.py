@@ -91,7 +91,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         batch=event.batch,
         held=sum((claim.amount for claim in event.holdings), holdings.Resources()),
         price_per_h=event.price_per_h,
-        restore_step=None if last is None else _best(last.checkpoint_step, last.restore_step),
+        offered_step=None if last is None else _best(last.checkpoint_step, last.offered_step),
         tasks=tuple(
             attempts.Task(
                 role=roles.RoleName(held.role),
@@ -115,8 +115,8 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     )
 
 
-def _best(made: int | None, restored: int | None) -> int | None:
-    return restored if made is None else made
+def _best(made: int | None, offered: int | None) -> int | None:
+    return offered if made is None else made
 
 
 def _batch_decided(job: jobs.Job, event: events.BatchDecided, now: float) -> jobs.Job:
@@ -305,6 +305,11 @@ def _checkpoint_visible(job: jobs.Job, event: events.CheckpointVisible, now: flo
     return _with(job, replace(live, checkpoint_step=event.checkpoint_step, checkpoint_at=now))
 
 
+def _checkpoint_restored(job: jobs.Job, event: events.CheckpointRestored, now: float) -> jobs.Job:
+    live, _ = _task(job, event)
+    return job if live is None else _with(job, replace(live, restore_step=event.step))
+
+
 def _stopped(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str, now: float) -> attempts.Attempt:
     return replace(live, stop=cause, stop_at=now, stop_message=message, stop_task=task)
 
@@ -347,4 +352,5 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.StacksAsked: _stacks_asked,
     events.Released: _released,
     events.CheckpointVisible: _checkpoint_visible,
+    events.CheckpointRestored: _checkpoint_restored,
 }

@@ -149,7 +149,8 @@ def _lasts_s(job: jobs.Job, live: attempts.Attempt) -> float | None:
     """
     if not sizes.as_asked(job, live):
         return job.lasts_s
-    kept = live.checkpoint_step if live.checkpoint_step is not None else live.restore_step or 0
+    known = (live.checkpoint_step, live.restore_step, live.offered_step)
+    kept = next((step for step in known if step is not None), 0)
     needed = [
         max(0, task.progress.total_steps - kept) * pace_s
         for task in live.tasks

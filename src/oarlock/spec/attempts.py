@@ -175,7 +175,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     no_restart: str = ""  # why no attempt follows although `max_restarts` leaves one
     verdict: Verdict | None = None
     ended_at: float | None = None
-    restore_step: int | None = None  # of the best checkpoint that was visible when it began
+    offered_step: int | None = None  # of the best checkpoint that was visible when it began
+    restore_step: int | None = None  # from which its processes really went on, as they said; None: they have not
     checkpoint_step: int | None = None  # of the newest checkpoint that it made
     checkpoint_at: float | None = None  # when that became visible
     batch: curves.Batch | None = None  # its batch size, where that was decided with its place

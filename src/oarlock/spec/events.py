@@ -107,6 +107,13 @@ class TaskGone(TaskEvent, frozen=True, kw_only=True, tag="task_gone"):
     """The backend confirms that nothing of this task runs. Without an exit before it: the failure "exit unknown"."""
 
 
+class CheckpointRestored(TaskEvent, frozen=True, kw_only=True, tag="checkpoint_restored"):
+    """The processes go on from this checkpoint: it was the best of those offered that held."""
+
+    step: int
+    path: str = ""
+
+
 class StacksTaken(TaskEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     request: int
     stacks: dict[str, str]
@@ -160,6 +167,7 @@ AnyEvent = (
     | StacksAsked
     | Released
     | CheckpointVisible
+    | CheckpointRestored
 )
 
 

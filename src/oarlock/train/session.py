@@ -437,6 +437,8 @@ class Session:
                     kept.load_state_dict(restored.own["per_rank"][name])
             rng.reinstate(restored.own["rng"])
         self._say(f"resumed from {restored.path.name}")
+        if self._reports and self.world.is_chief:
+            self._reports.event("restored", step=restored.step, path=str(restored.path))
 
     def _say(self, text: str) -> None:
         if self.world.is_chief:

@@ -1,0 +1,64 @@
+"""The places where a job's checkpoints may lie, and the names that they have there (docs/agent-protocol.md section 4).
+
+Processes write to a directory: below the server's own place, or below `checkpoint.to` where that is one. Where
+`checkpoint.to` is an object store, agents copy what was written to a prefix of it. Both are named by the job's id, so
+that no job reports a checkpoint that lies with another one.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import PurePosixPath
+
+from oarlock.spec import errors, jobfile
+
+
+def directory(spec: jobfile.JobSpec, job_id: str, own: str | None) -> str | None:
+    """The directory that processes write to. `own` is the server's own place; None: the job decides itself."""
+    to = spec.checkpoint.to
+    place = own if to is None or elsewhere(to) else path(to)
+    return f"{place.rstrip('/')}/{job_id}" if place is not None else None
+
+
+def copies(spec: jobfile.JobSpec, job_id: str) -> str | None:
+    """The URL below which agents copy checkpoints; None where the job wants none."""
+    to = spec.checkpoint.to
+    return f"{to.rstrip('/')}/{job_id}" if to is not None and elsewhere(to) else None
+
+
+def elsewhere(place: str) -> bool:
+    """Whether a place is no directory of a machine."""
+    return not place.startswith(("/", "file://"))
+
+
+def path(place: str) -> str:
+    """The path of a directory that is given as one or as a `file` URL."""
+    return place if place.startswith("/") else urllib.parse.unquote(urllib.parse.urlsplit(place).path)
+
+
+def name(attempt: int, round_number: int, step: int) -> str:
+    """The name of a checkpoint in its place."""
+    return f"attempt-{attempt}-round-{round_number}-step-{step}"
+
+
+def short(found: str) -> str:
+    """The last part of a checkpoint's path, which tells it apart within its job."""
+    return found.rstrip("/").rpartition("/")[2] or found
+
+
+def check(found: str, called: str, spec: jobfile.JobSpec, job_id: str, own: str | None) -> None:
+    """Refuse a checkpoint that a task reports at `found` unless it lies in a place of its job under the name `called`.
+
+    Raises InvalidInput, which says where it has to lie.
+    """
+    allowed = [place for place in (copies(spec, job_id), directory(spec, job_id, own)) if place is not None]
+    if found in {f"{place}/{called}" for place in allowed if elsewhere(place)}:
+        return
+    plain = {PurePosixPath(place) / called for place in allowed if not elsewhere(place)}
+    if found.startswith("/") and PurePosixPath(found) in plain:
+        return
+    raise errors.InvalidInput(
+        f"{found[:200]!r} is not a place of this job's checkpoints.",
+        path="path",
+        hint=f"This checkpoint has to be {' or '.join(f'{place}/{called}' for place in allowed)}.",
+    )
