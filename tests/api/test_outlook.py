@@ -58,10 +58,11 @@ async def test_why_a_job_waits_in_three_lines(rig: rigs.Rig) -> None:
     found = await ask(rig, "digits/why")
     assert found["lines"] == [
         "digits has waited 2 min. It needs 2 GPUs and 2 CPUs for 2 tasks; 0 of 2 GPUs are free.",
-        "big holds 2 GPUs. It fits once big ends.",
+        "big holds 2 GPUs.",
         "When is unknown: nothing tells when big will end. It is 2nd of 2 that wait.",
     ]
     first = await ask(rig, "other/why")
+    assert first["lines"][1] == "big holds 2 GPUs. It would start once big ends."
     assert first["lines"][2] == "It should start within 59 min. It is 1st of 2 that wait."
     assert first["forecast"]["start"] is None, "it may end at any moment"
     assert first["forecast"]["latest"] == pytest.approx(rig.clock.now + 3520, abs=1), "its grace, and its end"

@@ -117,14 +117,12 @@ WORDS = [
     ),
     (
         explaining.behind(gang(), gang("first", tasks=2, gpus=4)),
-        "behind | first came first and waits for 8 GPUs and 2 CPUs for 2 tasks. | "
-        "A higher priority would take it past.",
+        "behind | first came first and waits for 8 GPUs and 2 CPUs for 2 tasks.",
     ),
     (
         explaining.reserved(gang(gpus=1), gang("head", gpus=4), until=600.0),
         "reserved | There is room for its 1 GPU and 1 CPU for 1 task, kept for head, which came first and needs 4 GPUs "
-        "and 1 CPU for 1 task. | head should start in about 10 min. | "
-        "With a `timeout` that ends before that it would start now.",
+        "and 1 CPU for 1 task. | head should start in about 10 min.",
     ),
     (
         explaining.outranked(gang(gpus=1), "it has had 3.2 device-hours", 4, [gang("a"), gang("b")]),
@@ -137,8 +135,7 @@ WORDS = [
     ),
     (
         explaining.pool_limit(gang(gpus=4), OVER),
-        "pool_limit | It needs 4 GPUs; the pool research uses 6 of its limit of 8 GPUs. | "
-        "Another pool, or a higher limit, would let it in.",
+        "pool_limit | It needs 4 GPUs; the pool research uses 6 of its limit of 8 GPUs.",
     ),
     (
         explaining.pool_limit(gang(tasks=3, gpus=4), OVER),
@@ -153,12 +150,11 @@ WORDS = [
     (
         explaining.not_reserved(gang(gpus=4, preemptible=False), OVER, scene()),
         "not_reserved | It must not be preempted, and needs 4 GPUs within the 8 GPUs reserved for the pool research, "
-        "of which jobs like it hold 6. | With `preemptible: true` it need not be within the reservation.",
+        "of which jobs like it hold 6.",
     ),
     (
         explaining.not_reserved(gang(tasks=3, gpus=4, preemptible=False), OVER, scene()),
-        "not_reserved | It must not be preempted, and needs 12 GPUs; the pool research has a reservation of 8 GPUs. "
-        "| With `preemptible: true` it need not be within the reservation.",
+        "not_reserved | It must not be preempted, and needs 12 GPUs; the pool research has a reservation of 8 GPUs.",
     ),
     (
         explaining.never(gang(gpus=5), FULL),

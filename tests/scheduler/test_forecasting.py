@@ -289,12 +289,62 @@ TIGHT = msgspec.structs.replace(running("r", "a", 2), gang=gang("r", gpus=2, poo
             gang(tasks=2, gpus=2, topology=jobfile.Topology(same=jobfile.Domain.RACK, required=True)),
             "if it need not be within one rack, or with 1 worker instead of 2",
         ),
-        (snapshot(node("a"), run=(TIGHT,), tree=TREE), gang(gpus=2, pool="tight"), "in the pool default"),
-        (snapshot(node("a"), run=(running("r", "a", 4),)), gang(gpus=2), ""),
+        (
+            snapshot(node("a"), run=(TIGHT,), tree=TREE),
+            gang(gpus=2, pool="tight"),
+            "in the pool default, or with a limit of 4 GPUs for the pool tight",
+        ),
     ],
 )
 def test_what_is_offered_would_start_it(of: plans.Snapshot, one: plans.Gang, words: str) -> None:
-    assert offered(of, one) == (f"It would start now {words}." if words else "")
+    assert offered(of, one) == f"It would start now {words}."
+
+
+def test_the_end_of_one_job_is_offered_where_that_would_be_enough() -> None:
+    held = (running("r", "a", 3), running("s", "a", 1))
+    assert offered(snapshot(node("a"), run=held), gang(gpus=2)) == "It would start once r ends."
+    assert offered(snapshot(node("a"), run=held), gang(gpus=4)) == ""
+    first = gang("first", gpus=3)
+    late = gang("late", gpus=2, submitted_at=1.0)
+    assert offered(snapshot(node("a"), run=held, wait=(first,)), late) == "", "what r leaves goes to the first"
+
+
+def test_a_limit_that_is_not_the_only_reason_is_told_with_the_next_one() -> None:
+    """8 of 32 GPUs are free, and the pool has its 24; without the limit a gang of 16 would wait for GPUs."""
+    tree = (pools.Pool(name="team", limit={"gpus": 24.0}), pools.Pool(name="default", limit={"gpus": 0.0}))
+    held = tuple(
+        msgspec.structs.replace(running(f"r{name}", name, 8), gang=gang(f"r{name}", gpus=8, pool="team"))
+        for name in ("a", "b", "c")
+    )
+    of = snapshot(*(node(name, gpus=8) for name in "abcd"), run=held, tree=tree)
+    assert offered(of, gang(tasks=2, gpus=8, pool="team", least=2)) == (
+        "With a limit of 40 GPUs for the pool team it would wait still: "
+        "It needs 16 GPUs; the pool team has 24 of the 32 GPUs that it is entitled to."
+    )
+
+
+PRIORITY = plans.Rules(policy="priority", min_runtime_s=120.0, round_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "when"), [(600.0, "in the next round, within 60 s"), (20.0, "in about 2 min")], ids=["old", "young"]
+)
+def test_a_gang_that_others_make_way_for_is_told_who_and_when(ran_s: float, when: str) -> None:
+    held = msgspec.structs.replace(running("big", "a", 4), started_at=NOW - ran_s)
+    of = snapshot(node("a"), run=(held,), rules=PRIORITY)
+    found = asked(of, gang("urgent", gpus=4, priority=900))
+    assert found.makes_way == f"big would be preempted for it {when}."
+    assert [(one.job, one.shrinks) for one in found.stops] == [("big", False)]
+    assert "being stopped" not in found.message, "nothing is stopped yet"
+    assert found.start is not None
+    assert asked(of, gang("modest", gpus=4)).makes_way == ""
+
+
+def test_a_gang_that_is_being_stopped_is_said_to_be() -> None:
+    held = msgspec.structs.replace(running("big", "a", 4), stopping=True, returns=True)
+    found = asked(snapshot(node("a"), run=(held,), rules=PRIORITY), gang("urgent", gpus=4, priority=900))
+    assert found.message == "Its place is being cleared: big is being stopped."
+    assert found.makes_way == ""
 
 
 def test_what_must_not_be_preempted_may_be_told_to_let_itself() -> None:

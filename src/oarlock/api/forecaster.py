@@ -37,6 +37,10 @@ HISTORY_NAMES = 100
 """Names whose history one forecast looks up; the others it knows already, or does without."""
 
 
+ADVICE = refusals.NEVER | {refusals.Code.NO_NODES}
+"""The refusals whose `change` is advice, and no promise that the job would start."""
+
+
 class Look(msgspec.Struct, frozen=True):
     """The cluster as the scheduler sees it, and up to which line of the event log. `bounded` are the jobs of which
     nothing but their time-out tells when they end.
@@ -76,7 +80,9 @@ class Forecaster:
             if gang is not None:
                 forecast = told.forecasts[job.id]
                 slow = told.took_s > SLOW_S
-                return forecast if slow else await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+                return (
+                    _untried(forecast) if slow else await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+                )
             if told.took_s > SLOW_S:
                 return _untold(job)
             self._told = None
@@ -119,11 +125,9 @@ class Forecaster:
         self, forecast: plans.Forecast, snapshot: plans.Snapshot, gang: plans.Gang, now: float
     ) -> plans.Forecast:
         refusal = forecast.refusal
-        if refusal is None or refusal.code in refusals.NEVER:
+        if refusal is None or refusal.code in ADVICE:
             return forecast
         words = await asyncio.to_thread(remedies.smallest, snapshot, gang, refusal, now, self._spent())
-        if not words:
-            return forecast
         return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=words))
 
     def _spent(self) -> Callable[[], float]:
@@ -197,7 +201,17 @@ def _median(took: Sequence[float]) -> float | None:
 def _untold(job: jobs.Job) -> plans.Forecast:
     """What the scheduler wrote down last, without a time."""
     message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
-    return plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasting.UNCOMPUTED)
+    return _untried(
+        plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasting.UNCOMPUTED)
+    )
+
+
+def _untried(forecast: plans.Forecast) -> plans.Forecast:
+    """Without a change that nobody has tried out."""
+    refusal = forecast.refusal
+    if refusal is None or refusal.code in ADVICE:
+        return forecast
+    return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=""))
 
 
 def waits(job: jobs.Job) -> bool:

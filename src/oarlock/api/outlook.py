@@ -82,13 +82,13 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     refusal = forecast.refusal
     if refusal is None:
         return where, forecast.message, "It starts with the next plan."
-    told = [explaining.held_by(refusal, now), refusal.change]
+    told = [explaining.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
     place = f"It is {rank} of {forecast.waiting:,} that wait." if forecast.position else ""
     place = "Nobody else waits." if forecast.waiting == 1 else place
     return (
         f"{job.name} has waited {wording.about(max(0.0, now - job.phase_at))}. {refusal.message}",
-        " ".join(filter(None, told)) or "Nothing smaller would start it now.",
+        " ".join(filter(None, told)) or "No single change that was tried would start it now.",
         " ".join(filter(None, [forecast.expected, place])) or "It can never start as it is.",
     )
 

@@ -91,7 +91,8 @@ def _tell(client: clients.Client, forecast: plans.Forecast) -> None:
     held = _held_by(refusal) if refusal is not None else ""
     later = forecast.expected if forecast.when == "later" else ""
     place = f"It would be number {forecast.position} of {forecast.waiting} that wait." if forecast.waiting > 1 else ""
-    for line in (held, refusal.change if refusal is not None else "", f"{later} {place if later else ''}".strip()):
+    change = refusal.change if refusal is not None else ""
+    for line in (held, forecast.makes_way, change, f"{later} {place if later else ''}".strip()):
         if line:
             terminal.out(f"  {terminal.clean(line)}")
     if forecast.price_per_h:

@@ -158,7 +158,7 @@ class Draft:
                 self._move(victim.running, next(places), f"moved to make room for {gang.name}")
             elif any(victim.left):
                 reason = f"to make room for {gang.name}"
-                self._resize(victim.running, giving.left(victim.running, victim.claims), reason)
+                self._resize(victim.running, giving.left(victim.running, victim.claims), reason, by=gang.job)
             else:
                 self.preemptions[victim.job] = plans.Preemption(
                     job=victim.job, reason=f"{gang.name} takes its place", by=gang.job
@@ -189,10 +189,10 @@ class Draft:
         self.promises.clear(running.holdings)
         self._misses = {key: sizes for key, sizes in self._misses.items() if not key[1]}
 
-    def _resize(self, running: plans.Running, to: Claims, reason: str) -> None:
+    def _resize(self, running: plans.Running, to: Claims, reason: str, by: str = "") -> None:
         gang, size = running.gang, sizes_of(running.gang, to)
         self.promise(gang, to)
-        self.resizes[gang.job] = plans.Resize(job=gang.job, size=size, to=to, reason=reason)
+        self.resizes[gang.job] = plans.Resize(job=gang.job, size=size, to=to, reason=reason, by=by)
 
     def _move(self, running: plans.Running, to: Claims, reason: str) -> None:
         self.promise(running.gang, to)

@@ -78,7 +78,6 @@ def behind(gang: plans.Gang, first: plans.Gang, ahead: int = 0) -> refusals.Refu
         message=f"{first.name} came first and waits for {wording.wanted(first)}.",
         needed=needed,
         ahead=ahead,
-        change="A higher priority would take it past.",
     )
 
 
@@ -90,7 +89,6 @@ def reserved(
     known = _known(gang, Code.RESERVED, needed, {}, ahead, others)
     if known is not None:
         return known if known.until == until else msgspec.structs.replace(known, until=until)
-    shorter = "With a `timeout` that ends before that it would start now." if until is not None else ""
     return refusals.Refusal(
         code=Code.RESERVED,
         message=f"There is room for its {wording.wanted(gang)}, kept for {head.name}, which came first and "
@@ -98,7 +96,6 @@ def reserved(
         needed=needed,
         holders=others,
         ahead=ahead,
-        change=shorter,
         until=until,
         kept=kept,
     )
@@ -154,7 +151,6 @@ def pool_limit(gang: plans.Gang, over: usages.Over, ahead: int = 0) -> refusals.
         over,
         ahead,
         lambda asked, used, most: f"It needs {asked}; the pool {over.pool} uses {used} of its limit of {most}.",
-        "Another pool, or a higher limit, would let it in.",
     )
 
 
@@ -169,7 +165,6 @@ def pool_share(gang: plans.Gang, over: usages.Over, ahead: int = 0, wants: Seque
         lambda asked, used, most: (
             f"It needs {asked}; the pool {over.pool} has {used} of the {most} that it is entitled to{whom}."
         ),
-        "" if gang.preemptible else "`preemptible: true` lets it borrow what others leave idle.",
     )
 
 
@@ -186,7 +181,6 @@ def not_reserved(gang: plans.Gang, over: usages.Over, scene: Scene, ahead: int =
             lambda asked, _, most: (
                 f"It must not be preempted, and needs {asked}; the pool {over.pool} has a reservation of {most}."
             ),
-            "With `preemptible: true` it need not be within the reservation.",
         )
     return _over(
         gang,
@@ -197,7 +191,6 @@ def not_reserved(gang: plans.Gang, over: usages.Over, scene: Scene, ahead: int =
             f"It must not be preempted, and needs {asked} within the {most} reserved for the "
             f"pool {over.pool}, of which jobs like it hold {used}."
         ),
-        "With `preemptible: true` it need not be within the reservation.",
     )
 
 
@@ -266,7 +259,6 @@ def _over(
     over: usages.Over,
     ahead: int,
     sentence: Callable[[str, str, str], str],
-    change: str,
 ) -> refusals.Refusal:
     """A bound of a pool. `sentence` is made of what is asked for, what is used, and the bound."""
     asked, free = wording.needed(gang), {over.resource: round(over.bound - over.used, 6)}
@@ -282,7 +274,6 @@ def _over(
         free=free,
         total={name: over.bound},
         ahead=ahead,
-        change=change,
     )
 
 

@@ -23,7 +23,7 @@ is what they were told last, and that nobody knows when; for one alone, whether 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -73,11 +73,14 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a run forward has found: starts by job; why the others have none; who stood in the way without an end."""
+    """The starts by job that a run forward has found; why the other jobs have none; the names of the jobs that stood in
+    the way without an end; and by job those that gave way to it before it started.
+    """
 
     starts: Mapping[str, Start]
     rest: Open
     endless: tuple[str, ...] = ()
+    stops: Mapping[str, Sequence[plans.Stop]] = {}
 
 
 def forecasts(
@@ -143,7 +146,8 @@ def _verdicts(
             refusal = first.refusals[job]
             told[job] = plans.Forecast(when=plans.When.NEVER, message=refusal.message, refusal=refusal)
         else:
-            told[job] = _later(job, first.refusals[job], now, earliest, latest, position, book)
+            found = _later(job, _as_now(first.refusals[job], snapshot), now, earliest, latest, position, book)
+            told[job] = _with_stops(found, job, earliest, latest, now, snapshot.rules)
     return told
 
 
@@ -219,6 +223,32 @@ def _later(
         waiting=len(position),
         price_per_h=book.per_hour(expected.holdings) if (expected := start or bound) is not None else 0.0,
     )
+
+
+def _as_now(refusal: refusals.Refusal, snapshot: plans.Snapshot) -> refusals.Refusal:
+    """A refusal that says which jobs are being stopped, in the words of one of which the stop is only planned."""
+    stopping = {one.job for one in snapshot.running if one.stopping}
+    if refusal.code is not refusals.Code.STOPPING or stopping.issuperset(one.job for one in refusal.holders):
+        return refusal
+    needed = wording.amounts(refusal.needed)
+    return msgspec.structs.replace(refusal, message=f"It needs {needed}, and others are to make way for it.")
+
+
+def _with_stops(
+    of: plans.Forecast, job: str, earliest: Found, latest: Found | None, now: float, rules: plans.Rules
+) -> plans.Forecast:
+    stops = tuple(earliest.stops.get(job, ()) or (latest.stops.get(job, ()) if latest is not None else ()))
+    if not stops:
+        return of
+    preempted = [one.name for one in stops if not one.shrinks]
+    shrunk = [one.name for one in stops if one.shrinks]
+    told = [f"{wording.named(preempted)} would be preempted for it"] if preempted else []
+    told += [f"{wording.named(shrunk)} would shrink for it"] if shrunk else []
+    in_s = stops[0].at - now
+    when = (
+        f"in about {wording.about(in_s)}" if in_s > 0 else f"in the next round, within {wording.about(rules.round_s)}"
+    )
+    return msgspec.structs.replace(of, stops=stops, makes_way=f"{', and '.join(told)} {when}.")
 
 
 def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
@@ -307,6 +337,7 @@ class Run:
             job.job: now + STOPPING_S if job.stopping else self._due(ends.of(job)) for job in snapshot.running
         }
         self._starts: dict[str, Start] = {}
+        self._stops: dict[str, list[plans.Stop]] = {}
         self._probe_s = snapshot.rules.round_s
 
     def until(self, asked: Collection[str]) -> Found:
@@ -344,13 +375,21 @@ class Run:
                 batch=launch.batch,
             )
         for stopped in answer.preemptions:
+            self._note(stopped.job, stopped.by)
             self._stop(stopped.job, ())
         for resized in answer.resizes:
+            self._note(resized.job, resized.by, shrinks=True)
             self._stop(resized.job, resized.to)
         for moved in answer.moves:
             self._stop(moved.job, moved.to)
         quiet = not (answer.launches or answer.preemptions or answer.resizes or answer.moves)
         self._probe_s = 2 * self._probe_s if quiet else self._snapshot.rules.round_s
+
+    def _note(self, job: str, by: str, *, shrinks: bool = False) -> None:
+        """A job gives way to another one, which has not started yet."""
+        if by and by not in self._starts:
+            name = self._running[job].name
+            self._stops.setdefault(by, []).append(plans.Stop(job=job, name=name, at=self._now, shrinks=shrinks))
 
     def _stop(self, job: str, to: tuple[holdings.Holding, ...]) -> None:
         """It goes back to the queue, with what it still has to do."""
@@ -401,7 +440,7 @@ class Run:
         return sorted(found, key=lambda job: (-_weight(job), job.job))
 
     def _found(self, rest: Open) -> Found:
-        return Found(self._starts, rest, tuple(job.name for job in self._endless()))
+        return Found(self._starts, rest, tuple(job.name for job in self._endless()), self._stops)
 
 
 def _refused(gang: plans.Gang, first: plans.Plan) -> plans.Gang:

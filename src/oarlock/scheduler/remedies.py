@@ -1,14 +1,16 @@
 """The smallest change that would let a waiting gang start now, tried out with the scheduler's own plan.
 
-Every change is made to the gang alone, the plan is asked again, and what does not start it is not offered. In the order
-in which they cost its owner least: a time-out that ends before a kept place is needed, leave to be preempted, a wider
-topology, another type of GPU, fewer workers, another pool, a higher priority.
+Every change is made by itself, the plan is asked again, and a change that does not start the gang is not offered. They
+are tried in the order in which they cost its owner least: a time-out that ends before a kept place is needed, leave to
+be preempted, a wider topology, another type of GPU, fewer workers, another pool, a higher priority, a higher limit of
+its pool. Where none of them starts it, the end of one job that holds what it needs is tried, and is told if that would
+be enough. A limit that is not the only reason is told with the next reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +23,7 @@ OFFERED = 2
 
 TRIED_TYPES = 4
 TRIED_POOLS = 8
+TRIED_HOLDERS = 3
 HURRY_S = 60.0
 """A time-out is offered where it leaves so much at least."""
 
@@ -42,29 +45,41 @@ def smallest(
         found.append(words)
         if len(found) == OFFERED:
             break
-    return f"It would start now {', or '.join(found)}." if found else ""
+    if found:
+        return f"It would start now {', or '.join(found)}."
+    return _once_ended(trial, gang, refusal) or _past_limit(trial, gang, refusal, snapshot)
 
 
 class Trial:
-    """The plan with another gang in the place of this one."""
+    """The plan with another gang in the place of this one, or with another cluster around it."""
 
     def __init__(self, snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Callable[[], float]) -> None:
         self._snapshot = snapshot
+        self.running = snapshot.running
         self._others = tuple(other for other in snapshot.waiting if other.job != gang.job)
         self._now = now
         self._spent = spent
         self._memo = planning.Memo()
 
-    def starts(self, gang: plans.Gang) -> bool:
-        """Whether it would be launched now; False where there is no time left to know."""
+    def starts(self, gang: plans.Gang, **around: Any) -> bool:
+        """Whether the gang would be launched now; False where there is no time left to know. `around` names fields of
+        the snapshot that are to be others.
+        """
         if self._spent() > BUDGET_S:
             return False
-        asked = msgspec.structs.replace(
-            self._snapshot, waiting=(*self._others, msgspec.structs.replace(gang, refusal=None))
-        )
-        return any(
-            launch.job == gang.job for launch in planning.plan(asked, self._now, self._memo, words=False).launches
-        )
+        answer = planning.plan(self._asked(gang, around), self._now, self._memo, words=False)
+        return any(launch.job == gang.job for launch in answer.launches)
+
+    def reason(self, gang: plans.Gang, **around: Any) -> str:
+        """Why the gang would not be launched even so; empty where it would, or where there is no time left to know."""
+        if self._spent() > BUDGET_S:
+            return ""
+        refusal = planning.plan(self._asked(gang, around), self._now).refusals.get(gang.job)
+        return refusal.message if refusal is not None else ""
+
+    def _asked(self, gang: plans.Gang, around: Mapping[str, Any]) -> plans.Snapshot:
+        waiting = (*self._others, msgspec.structs.replace(gang, refusal=None))
+        return msgspec.structs.replace(self._snapshot, waiting=waiting, **around)
 
 
 def _found(
@@ -79,6 +94,53 @@ def _found(
         if trial.starts(change.gang):
             yield change.words
             break
+    raised = _raised(gang, refusal, snapshot)
+    if raised is not None and trial.starts(gang, pools=raised.pools):
+        yield f"with a limit of {raised.limit} for the pool {raised.name}"
+
+
+class Raised(NamedTuple):
+    """The pools with one limit raised by just as much as the gang lacks."""
+
+    name: str
+    limit: str
+    pools: tuple[pools.Pool, ...]
+
+
+def _raised(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot) -> Raised | None:
+    """The change of the limit that refuses the gang; None where no limit does."""
+    if refusal.code is not refusals.Code.POOL_LIMIT or not refusal.total:
+        return None
+    ((resource, bound),) = refusal.total.items()
+    by_name = {pool.name: pool for pool in snapshot.pools}
+    pool = by_name.get(gang.pool)
+    while pool is not None and pool.limit.get(resource) != bound:
+        pool = by_name.get(pool.parent or "")
+    if pool is None:
+        return None
+    enough = bound - refusal.free[resource] + refusal.needed[resource]
+    wider = msgspec.structs.replace(pool, limit={**pool.limit, resource: enough})
+    changed = tuple(wider if one.name == pool.name else one for one in snapshot.pools)
+    return Raised(pool.name, wording.shown(resource, enough), changed)
+
+
+def _once_ended(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal) -> str:
+    """The one job whose end would be enough, of those that hold most of what the gang needs."""
+    if refusal.code is refusals.Code.STOPPING:
+        return ""
+    for holder in refusal.holders[:TRIED_HOLDERS]:
+        if trial.starts(gang, running=tuple(one for one in trial.running if one.job != holder.job)):
+            return f"It would start once {holder.name} ends."
+    return ""
+
+
+def _past_limit(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot) -> str:
+    """The reason that comes after the limit of its pool."""
+    raised = _raised(gang, refusal, snapshot)
+    reason = trial.reason(gang, pools=raised.pools) if raised is not None else ""
+    if raised is None or not reason:
+        return ""
+    return f"With a limit of {raised.limit} for the pool {raised.name} it would wait still: {reason}"
 
 
 def _slight(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot, now: float) -> Iterator[Change]:

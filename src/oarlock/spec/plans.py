@@ -210,6 +210,7 @@ class Resize(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     size: Size
     to: tuple[holdings.Holding, ...]
     reason: str
+    by: str = ""  # the job that gets what it gives up
 
 
 class Move(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -234,6 +235,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     restless: bool = False  # time alone, or what is measured, may change what is decided of those that run
 
 
+class Stop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A running job that is expected to give way to another one."""
+
+    job: str
+    name: str
+    at: float  # Unix seconds
+    shrinks: bool = False  # it goes on with fewer tasks, else it waits again
+
+
 class When(StrEnum):
     NOW = "now"
     LATER = "later"
@@ -256,3 +266,5 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0  # how many wait
     placement: tuple[holdings.Holding, ...] = ()
     price_per_h: float = 0.0  # of where it starts, or is expected to; 0: not known, or free
+    stops: tuple[Stop, ...] = ()  # running jobs that would give way to it
+    makes_way: str = ""  # the same in one sentence
