@@ -10,14 +10,14 @@ now.
     batch LOCALxACCUMULATE  the scheduler gives the attempt another batch size
     launched, launch_failed REASON
     register TASK ...   agents at the barrier
-    report TASK [PHASE] [idle=] [step=] [of=] [detail=] [rejoin]
+    report TASK [PHASE] [idle=] [step=] [of=] [loss=] [detail=] [rejoin]
     fail [code=] [signal=] [reason=] [says=] [step=]    worker-0 starts, comes to that step, fails, is gone
     exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
     see TASK STATE      what the backend shows from now on      lose TASK           it shows nothing of it any more
     account             what it has used, and what it still needs
-    notice              observations become events              wants, wake, orders TASK, show, tasks, verdict
+    notice              observations become events              wants, wake, orders TASK, show, tasks, steps, verdict
     do                  carry out `wants` until only time can change anything: tasks that are made run, killed ones are
     gone
 
@@ -151,7 +151,14 @@ class Play:
         words, named = split(rest)
         total = int(named["of"]) if "of" in named else None
         progress = (
-            attempts.Progress(step=int(named["step"]), at=self.now, total_steps=total) if "step" in named else None
+            attempts.Progress(
+                step=int(named["step"]),
+                at=self.now,
+                total_steps=total,
+                loss=float(named["loss"]) if "loss" in named else None,
+            )
+            if "step" in named
+            else None
         )
         phase = next((word for word in words[1:] if word.isupper()), None)
         return self.tell(
@@ -290,6 +297,16 @@ class Play:
 
     def on_tasks(self, rest: str) -> list[str]:
         return [task_line(task) for task in (self.job.attempt.tasks if self.job.attempt else ())]
+
+    def on_steps(self, rest: str) -> list[str]:
+        """How far each task has come, by the record, and its loss there."""
+        told = [(task.name, task.progress) for task in (self.job.attempt.tasks if self.job.attempt else ())]
+        steps = [
+            f"{name} {said.step}" + (f" loss {said.loss:g}" if said.loss is not None else "")
+            for name, said in told
+            if said is not None
+        ]
+        return [", ".join(steps) or "none"]
 
     def on_verdict(self, rest: str) -> list[str]:
         attempt = self.job.attempt

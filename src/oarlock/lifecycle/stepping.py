@@ -173,8 +173,10 @@ def _registered(job: jobs.Job, event: events.TaskRegistered, now: float) -> jobs
 
 def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job:
     live, task = _task(job, event)
-    if live is None or task is None or task.phase in phases.ENDED:
+    if live is None or task is None:
         return job
+    if task.phase in phases.ENDED:
+        return _reported_late(job, live, task, event.progress)
     phase = _REPORTED.get(event.phase or "", task.phase)
     if _ORDER[phase] <= _ORDER[task.phase] or (phase is not TaskPhase.DOWNLOADING and not task.round):
         phase = task.phase  # no step back, and no user process that the barrier has not let through
@@ -200,6 +202,17 @@ def _reported(job: jobs.Job, event: events.TaskReported, now: float) -> jobs.Job
     )
 
 
+def _reported_late(
+    job: jobs.Job, live: attempts.Attempt, task: attempts.Task, told: attempts.Progress | None
+) -> jobs.Job:
+    """An agent's last report, which comes after the server has read the exit record: its progress still counts."""
+    known = task.progress
+    if told is None or told == known or (known is not None and told.step < known.step):
+        return job
+    job = replace(job, reached_step=_farther(job.reached_step, told.step))
+    return _with_task(job, live, replace(task, progress=told, first_progress=task.first_progress or told))
+
+
 def _farther(reached: int | None, step: int) -> int | None:
     """The farthest step; None while no step was done."""
     return max(reached or 0, step) or None
@@ -215,7 +228,17 @@ def _exited(job: jobs.Job, event: events.TaskExited, now: float) -> jobs.Job:
         return job
     if event.exit.step is not None:  # its report may come later, or never
         job = replace(job, reached_step=_farther(job.reached_step, event.exit.step))
+        task = _at_step(task, event.exit.step, event.exit.at)
     return _with_task(job, live, _ended(job, live, task, event.exit, now))
+
+
+def _at_step(task: attempts.Task, step: int, at: float) -> attempts.Task:
+    """The task at the step that its exit record tells, if that is farther than what its agent has reported."""
+    known = task.progress
+    if known is not None and known.step >= step:
+        return task
+    told = attempts.Progress(step=step, at=at) if known is None else replace(known, step=step, at=max(at, known.at))
+    return replace(task, progress=told, first_progress=task.first_progress or told)
 
 
 def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
