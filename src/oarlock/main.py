@@ -188,6 +188,7 @@ class Server:
             secrets=kept.secrets,
             checkpoints=kept.checkpoints,
             results=kept.results,
+            files=kept.files,
             health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time, kept.folders),
             about=services.About(
                 version=oarlock.__version__,
@@ -267,13 +268,14 @@ class Kept(msgspec.Struct, frozen=True):
     secrets: homes.SecretFiles
     checkpoints: checkpoints.CheckpointDirectories
     results: results.ResultDirectories
+    files: data.JobFiles
     folders: Mapping[str, Path]  # those that must take files
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
         from oarlock.api import checkpoints, results
         from oarlock.api import home as homes
-        from oarlock.data import blobs, logs, metrics
+        from oarlock.data import blobs, jobfiles, logs, metrics
 
         kept_logs, kept_metrics = logs.DirectoryLogs(root / "logs"), metrics.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
@@ -284,7 +286,8 @@ class Kept(msgspec.Struct, frozen=True):
             blobs=blobs.DirectoryBlobs(root / "blobs"),
             secrets=homes.SecretFiles(root / "secrets"),
             checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
-            results=results.ResultDirectories(root / "results"),
+            results=results.ResultDirectories(root / "results", root / "files"),
+            files=jobfiles.DirectoryJobFiles(root),
             # Blobs begin as drafts, and a file beside them would be taken for a folder of blobs.
             folders={
                 "home": root,
@@ -455,6 +458,7 @@ class Engine:
             ca_file=self._settings.tls_ca,
             checkpoints=str(root / "checkpoints"),
             results=(root / "results").as_uri(),
+            files=(root / "files").as_uri(),
             environments=str(root / "environments"),
             helper=(sys.executable, "-m", "oarlock.data"),
             train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),

@@ -27,7 +27,7 @@ from oarlock.api import (
     services,
     wakes,
 )
-from oarlock.data import blobs, logs
+from oarlock.data import blobs, jobfiles, logs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
 from oarlock.store import memory
@@ -128,7 +128,7 @@ class Rig:
         self.metrics = NoMetrics()
         self.secrets = Secrets()
         self.checkpoints = checkpoints.CheckpointDirectories(home / "checkpoints")
-        self.results = results.ResultDirectories(home / "results")
+        self.results = results.ResultDirectories(home / "results", home / "files")
         self.problems: dict[str, str] = {}
         self.reports: list[tuple[str, dict[str, object]]] = []
         self.executed: list[Echo] = []
@@ -145,6 +145,7 @@ class Rig:
             secrets=self.secrets,
             checkpoints=self.checkpoints,
             results=self.results,
+            files=jobfiles.DirectoryJobFiles(home),
             health=self._health,
             about=services.About(
                 version="0",

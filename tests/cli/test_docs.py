@@ -63,7 +63,7 @@ def test_every_field_can_be_said_by_a_flag() -> None:
     only_in_files = {"roles.*.on_success", "roles.*.on_failure", "topology.required"}
     only_in_files |= {"batch.local_min", "batch.local_max"}
     for name in [field for _, field in fields_of(jobfile.JobSpec)]:
-        if name in ("command", "roles", "strategy", "checkpoint", "topology", "batch"):
+        if name in ("command", "roles", "strategy", "files", "checkpoint", "topology", "batch"):
             continue
         assert name in said
     for part, prefix in (

@@ -16,6 +16,7 @@ SETTINGS = assigning.Settings(
     task_secret=b"s" * 32,
     checkpoints="/home/a/.oarlock/checkpoints/",
     results="file:///home/a/.oarlock/results",
+    files="file:///home/a/.oarlock/files",
     environments="/home/a/.oarlock/environments",
     helper=("python", "-m", "oarlock.data"),
     orphan_timeout_s=600.0,
@@ -162,3 +163,11 @@ def test_the_type_of_the_gpus_that_it_holds() -> None:
     assert told(spec, devices=(1,), node=node).env["OARLOCK_GPU_TYPE"] == "a100"
     assert told(spec, devices=(0, 1), node=node).env["OARLOCK_GPU_TYPE"] == "a100+t4"
     assert "OARLOCK_GPU_TYPE" not in told(job("{}"), node=node).env
+
+
+def test_each_life_of_a_task_keeps_its_files_in_a_folder_of_its_own() -> None:
+    found = told(job("{files: {ignore: [wandb/], limit: 2G, count: 7}}"), index=3)
+    assert found.keep == assignments.Keep(
+        "file:///home/a/.oarlock/files/j/worker-3/attempt-3-incarnation-2", ("wandb/",), 2 * 10**9, 7
+    )
+    assert told(job("{files: {keep: false}}")).keep is None

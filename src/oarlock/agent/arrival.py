@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from oarlock.agent import client, errand, jobsecrets, ports, rendezvous
+from oarlock.agent import client, errand, jobsecrets, ports, rendezvous, workdir
 from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
@@ -33,6 +33,8 @@ class Arrival:
     def _run(self) -> None:
         try:
             self._fetch()
+            if self._task.keep:
+                self._remember()
             answer = self._register()
             if not answer:
                 answer = self._await_rendezvous()
@@ -56,6 +58,13 @@ class Arrival:
 
         env = self._ask_secrets() if self._task.downloads else {}
         fetch.everything(self._task, self._server, self._errands, self._board, env)
+
+    def _remember(self) -> None:
+        """What is in the working directory now is not the processes' doing."""
+        try:
+            workdir.remember(self._task)
+        except OSError as error:
+            raise errand.Failed("download_failed", f"the task's directory cannot be written: {error}") from error
 
     def _ask_secrets(self) -> dict[str, str]:
         """Data may need them. A server that has not got them all yet says 409."""

@@ -37,6 +37,7 @@ class Assignment:
         self.snapshot: str | None = get("snapshot")
         self.downloads: list[dict[str, str]] = get("downloads") or []
         self.uploads: dict[str, str] | None = get("uploads")
+        self.keep: dict[str, Any] | None = get("keep")
         self.tensorboard = bool(get("tensorboard"))
         self.checkpoint_copies: dict[str, Any] | None = get("checkpoint_copies")
         self.requirements: str | None = get("requirements")

@@ -41,6 +41,8 @@ class Board:
         self.phase: str | None = None
         self.detail: str | None = None
         self.exit: dict[str, Any] | None = None
+        self.kept: dict[str, Any] | None = None
+        self.keeping = False  # `kept` is still to come
         self.blanker: Blanker | None = None
         self.closing = False  # nothing more is to be started
         # from main: the files will not grow any more

@@ -25,12 +25,15 @@ class Reports:
         """The body of the next report, or None while it can wait. Facts that are None are not known yet."""
         changed = {name: value for name, value in facts.items() if value is not None and value != self._told.get(name)}
         age_s = now - self._told_at
-        urgent = bool(changed.keys() & {"phase", "exit", "hello", "restored"})
+        urgent = bool(changed.keys() & {"phase", "exit", "hello", "restored", "kept"})
         if not urgent and age_s < (CHANGE_S if changed else SIGN_OF_LIFE_S):
             return None
         if idle_s is not None:
             changed["idle_s"] = round(idle_s, 3)
         return changed
+
+    def has_told(self, name: str, value: Any) -> bool:
+        return value is None or self._told.get(name) == value
 
     def told(self, now: float, body: dict[str, Any]) -> None:
         self._told_at = now

@@ -105,7 +105,7 @@ class Shipper:
             requests += self._ship(server, "/metrics/", file, ended)
         self._look_at_events()
         requests += self._report(server, time.monotonic())
-        if self._exit_told and ended and self._drained():
+        if self._exit_told and ended and not self._owes_kept() and self._drained():
             self._board.delivered = True
             self._board.wake()
         return requests
@@ -192,12 +192,17 @@ class Shipper:
             restored=self._events.restored,
             progress=self._events.progress,
             exit=exit_record,
+            kept=self._board.kept,
         )
 
     def _note_exit(self, answer: client.Answer) -> None:
         failpoint("report.after_exit")
         self._exit_refusals += not answer.ok
         self._exit_told = answer.ok or self._exit_refusals >= REFUSALS_UNTIL_GIVEN_UP
+
+    def _owes_kept(self) -> bool:
+        """Whether the server is still to hear which files were kept."""
+        return self._board.keeping or not self._reports.has_told("kept", self._board.kept)
 
     def _exit_may_go(self, now: float) -> bool:
         """Logs and checkpoints first, within bounds."""

@@ -23,6 +23,7 @@ from oarlock.agent import (
     following,
     jobsecrets,
     journal,
+    keeping,
     killing,
     orders,
     process,
@@ -45,6 +46,8 @@ TICK_S = 1.0
 STOPPING_TICK_S = 0.1
 PEER_FAILURE_GRACE_S = 3.0  # for the others of one task, after one has failed: they mostly hang in a collective
 LEAVE_WITHIN_S = 10.0  # after a signal to the agent itself, with the exit record on disk but not delivered
+KEEP_WITHIN_S = 20.0  # after a failure or a stop, whose exit is told first; the server lets an agent stay for 30 s
+KEEP_AT_LEAST_S = 5.0  # after a stop that has used up its grace
 LAST_LINES = 20
 LAST_LINES_BYTES = 64 << 10
 LAST_LINE_CHARACTERS = 2000
@@ -70,6 +73,7 @@ class Supervisor:
         self._errands = errand.Errands(task, self._board, self._reach)
         self._orders = orders.Orders(task, self._connect, self._board, self._reach, self._journal)
         self._copies = self._make_copies()
+        self._keeping = keeping.Keeping(task, self._errands, self._board)
         self._shipper = shipping.Shipper(task, self._connect, self._board, self._journal, self._copies)
         self._processes: list[process.Process] = []
         self._secret_env: dict[str, str] = {}
@@ -95,7 +99,12 @@ class Supervisor:
         outcome = self._settle(outcome)
         if outcome.good and self._task.uploads:
             outcome = self._store(outcome)
+        self._board.keeping = outcome.reason != "stale" and bool(self._processes) and self._keeping.due()
+        if outcome.good:
+            self._keep(None)
         self._write_record(outcome, left)
+        if not outcome.good:
+            self._keep(self._keep_by(outcome))
         self._linger(outcome)
         return outcome.code & 0xFF
 
@@ -368,6 +377,37 @@ class Supervisor:
             errors.append(error)
         except (client.Abandoned, ValueError, KeyError) as error:
             errors.append(errand.Failed("store_failed", repr(error)))
+
+    def _keep_by(self, outcome: record.Outcome) -> float:
+        """Until when files may be kept after a failure, or within what a stop has left of its grace."""
+        now = time.monotonic()
+        if outcome.killed_by_us and self._end_by is not None:
+            return min(max(self._end_by, now + KEEP_AT_LEAST_S), now + KEEP_WITHIN_S)
+        return now + KEEP_WITHIN_S
+
+    def _keep(self, by: float | None) -> None:
+        """Keep what the processes left in the working directory. A good end waits for it; any other is told before."""
+        if not self._board.keeping:
+            return
+        if by is None:
+            self._board.phase = "STORING"
+        self._board.closing = False
+        self._shipper.start()
+        self._shipper.nudge()
+        thread = threading.Thread(target=self._keeping.run, args=(self._secret_env,), name="keeping", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            end = self._why_end() if by is None or self._board.stale else None
+            by = end.until if end is not None and (by is None or end.until < by) else by
+            if by is not None and time.monotonic() >= by:
+                self._keeping.fail("there was no time for all of it")
+                with self._board.starting:
+                    self._board.closing = True
+                self._reach.kill()
+                break
+            self._board.wait(STOPPING_TICK_S)
+        self._board.keeping = False
+        self._shipper.nudge()
 
     def _write_record(self, outcome: record.Outcome, left: list[int]) -> None:
         ends = [

@@ -31,6 +31,9 @@ MAX_STACK_CHARACTERS = 64 * 1024
 MAX_STACKS = 64
 MAX_DETAIL_CHARACTERS = 500
 MAX_TYPE_CHARACTERS = 100
+MAX_EXAMPLES = 5
+MAX_REASONS = 10
+MAX_EXAMPLE_CHARACTERS = 200
 MAX_MEASURE = 1e12
 MAX_COUNT = 1 << 20
 _STREAM = re.compile(r"(stdout|stderr)\.\d{1,4}")
@@ -96,6 +99,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hello: Hello | None = None
     restored: Restored | None = None
     exit: exitrecords.ExitRecord | None = None
+    kept: attempts.Kept | None = None
 
 
 class Ordered(msgspec.Struct, frozen=True):
@@ -192,6 +196,16 @@ async def report(call: routes.Call) -> Ordered:
                 index=key.index,
                 incarnation=key.incarnation,
                 exit=exitrecords.understand(told.exit, now=now),
+            )
+        )
+    if told.kept is not None:
+        happened.append(
+            events.TaskKept(
+                attempt=key.attempt,
+                role=key.role,
+                index=key.index,
+                incarnation=key.incarnation,
+                kept=_bounded(told.kept),
             )
         )
     if happened:
@@ -371,6 +385,24 @@ def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | Non
         accumulate=_count(told.accumulate),
         noise=_measure(told.noise),
         gpu_type=(told.gpu_type or "")[:MAX_TYPE_CHARACTERS],
+    )
+
+
+def _bounded(told: attempts.Kept) -> attempts.Kept:
+    """As much of it as a record is to hold."""
+    short = tuple(
+        msgspec.structs.replace(
+            one,
+            why=one.why[:MAX_EXAMPLE_CHARACTERS],
+            examples=tuple(text[:MAX_EXAMPLE_CHARACTERS] for text in one.examples[:MAX_EXAMPLES]),
+        )
+        for one in told.not_kept[:MAX_REASONS]
+    )
+    return msgspec.structs.replace(
+        told,
+        not_kept=short,
+        removed=tuple(life[:MAX_EXAMPLE_CHARACTERS] for life in told.removed[:MAX_EXAMPLES]),
+        failure=told.failure[:MAX_DETAIL_CHARACTERS],
     )
 
 

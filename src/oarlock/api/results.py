@@ -1,4 +1,6 @@
-"""Results in the server's own place: `root/JOB/`, stored there by the tasks; deleted with the job's record."""
+"""Results and kept files in the server's own place: `results/JOB/` and `files/JOB/`, stored there by the tasks; deleted
+with the job's record.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from pathlib import Path
 
 
 class ResultDirectories:
-    """`services.Results`, and what retention asks."""
+    """`services.Results`, and what retention asks. Each of `roots` has a folder for each job."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, *roots: Path) -> None:
+        self._roots = roots
 
     async def forget(self, job_id: str) -> None:
-        """`job_id` is an id that the server has made. Again: nothing."""
-        await asyncio.to_thread(shutil.rmtree, self._root / job_id, True)
+        """Delete them. `job_id` is an id that the server has made. Again: nothing."""
+        for root in self._roots:
+            await asyncio.to_thread(shutil.rmtree, root / job_id, True)

@@ -66,7 +66,7 @@ class Checkpoints(Protocol):
 
 
 class Results(Protocol):
-    """The server's own place for results."""
+    """The server's own place for results and for the files of working directories."""
 
     async def forget(self, job: str) -> None:
         """Delete what the job stored there."""
@@ -103,6 +103,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     secrets: Secrets
     checkpoints: Checkpoints
     results: Results
+    files: data.JobFiles
     health: Health
     about: About
     task_secret: bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oarlock.cli import progress, terminal
+from oarlock.cli import kept, progress, terminal
 from oarlock.spec import jobs, phases, quantities
 
 SHOWN_LINES = 12
@@ -31,6 +31,8 @@ def summary(
         lines.append("  progress     " + ", ".join(progress.facts(reading)[:2]))
     if results is not None:
         lines.append(f"  results      {terminal.clean(results)}")
+    for place, line in enumerate(kept.lines(job)):
+        lines.append(f"  {'' if place else 'files':<11}  {line}")
     if checkpoint is not None:
         lines.append(f"  checkpoint   step {checkpoint.step} in {terminal.clean(checkpoint.path)}")
     if job.phase is not phases.Phase.COMPLETED:

@@ -231,6 +231,36 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         names=("--results",), path="results", metavar="URL", section=DATA, help="Where results are stored in the end."
     ),
+    Flag(
+        names=("--keep-files/--no-keep-files",),
+        path="files.keep",
+        kind=bool,
+        section=DATA,
+        help="Whether what is new or changed in the working directory is kept in the end.",
+    ),
+    Flag(
+        names=("--ignore-files",),
+        path="files.ignore",
+        multiple=True,
+        metavar="PATTERN",
+        section=DATA,
+        help="Do not keep these; a pattern as in .gitignore; repeat it.",
+    ),
+    Flag(
+        names=("--files-limit",),
+        path="files.limit",
+        metavar="SIZE",
+        section=DATA,
+        help="The most that is kept of each task: 10G.",
+    ),
+    Flag(
+        names=("--files-count",),
+        path="files.count",
+        kind=int,
+        metavar="N",
+        section=DATA,
+        help="The most files that are kept of each task.",
+    ),
     Flag(names=("--checkpoint-every",), path="checkpoint.every", metavar="TIME", section=LIFE, help="10m."),
     Flag(
         names=("--checkpoint-to",),

@@ -30,6 +30,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "why": ("why:why", "Say in three lines why a job is where it is"),
         "logs": ("logs:logs", "Print a job's output"),
         "metrics": ("metrics:metrics", "Show what a job measured"),
+        "files": ("files:files", "List the files that a job left"),
+        "download": ("files:download", "Fetch files that a job left"),
         "tensorboard": ("tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
     },
     "Act": {

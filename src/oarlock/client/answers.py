@@ -139,6 +139,36 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float | None = None  # of the attempt that runs now
 
 
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a job's tree of files that its job file sends to a place of its own.
+
+    `failure` says why that could not be looked at from here.
+    """
+
+    path: str
+    url: str
+    failure: str = ""
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a job, by path. `files` and `bytes` are of all pages."""
+
+    items: tuple[data.JobFile, ...] = ()
+    next: str | None = None
+    files: int = 0
+    bytes: int = 0
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a download has put in place. `present` files were there already, the same as the job's."""
+
+    to: str
+    files: int = 0
+    bytes: int = 0
+    present: int = 0
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     node: nodes.Node
     held: holdings.Resources = holdings.Resources()

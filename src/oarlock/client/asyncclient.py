@@ -28,6 +28,7 @@ from oarlock.spec.users import Right, User
 if TYPE_CHECKING:
     import httpx
 
+    from oarlock.client import downloads
     from oarlock.data import snapshots
 
 __all__ = ["AsyncClient"]
@@ -259,6 +260,42 @@ class AsyncClient:
     async def checkpoints(self, job: str) -> list[Checkpoint]:
         """The visible ones, best first."""
         return list((await self._sender.send(requests.checkpoints(job))).items)
+
+    async def files(self, job: str, path: str = "") -> answers.FileList:
+        """See `Client.files`."""
+        from oarlock.client import downloads, elsewhere
+
+        under = path.strip("/")
+        found = await self._sender.send(requests.files(job, under))
+        items = list(found.items)
+        while found.next is not None:
+            found = await self._sender.send(requests.files(job, under, str(found.next)))
+            items += found.items
+        whole = downloads.whole(found, items)
+        return await asyncio.to_thread(elsewhere.added, whole, under, same_machine=self.loopback)
+
+    async def download(
+        self,
+        job: str,
+        path: str = "",
+        to: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        progress: downloads.Progress | None = None,
+    ) -> answers.Downloaded:
+        """See `Client.download`."""
+        from oarlock.client import asyncdownloads, downloads
+
+        found = await self.job(job)
+        listed = downloads.chosen(await self.files(found.id, path), path, found.name)
+        place = downloads.default_place(found.name, path, to)
+        wanted, present = downloads.targets(listed, path.strip("/"), place, overwrite=overwrite)
+        downloads.check_room(wanted, place)
+        try:
+            size = await asyncdownloads.AsyncDownloads(found.id, self._sender, self._sleep).run(wanted, progress)
+        except BaseExceptionGroup as group:
+            raise asyncdownloads.first_error(group) from group
+        return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
 
     async def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> AsyncIterator[Record]:
         """The event log of all jobs one may see, as it grows; ends after `timeout_s`, else never.

@@ -68,6 +68,19 @@ class AsyncSender:
                     raise failures.from_response(response.status_code, await response.aread())
                 yield _split(response)
 
+    @contextlib.asynccontextmanager
+    async def content(
+        self, request: requests.Request[Any]
+    ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
+        """The answer and its bytes as they come. Raises as `lines` does."""
+        place = self.place
+        timeout = (sender.STREAM_PAUSE_S, sender.CONNECT_TIMEOUT_S)
+        with sender.translated(place, self._told.named):
+            async with self._open(place, request, timeout) as response:
+                if response.status_code >= 300:
+                    raise failures.from_response(response.status_code, await response.aread())
+                yield response, response.aiter_raw()
+
     def forget_place(self) -> None:
         if self._place is not None and self._place.local:
             self._place = None

@@ -31,6 +31,7 @@ from oarlock.spec.users import Right, User
 if TYPE_CHECKING:
     import httpx
 
+    from oarlock.client import downloads
     from oarlock.data import snapshots
 
 __all__ = ["Client"]
@@ -260,6 +261,46 @@ class Client:
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """The visible ones, best first."""
         return list(self._sender.send(requests.checkpoints(job)).items)
+
+    def files(self, job: str, path: str = "") -> answers.FileList:
+        """The files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
+
+        Raises NotFound where there is no such path.
+        """
+        from oarlock.client import downloads, elsewhere
+
+        under = path.strip("/")
+        found = self._sender.send(requests.files(job, under))
+        items = list(found.items)
+        while found.next is not None:
+            found = self._sender.send(requests.files(job, under, str(found.next)))
+            items += found.items
+        return elsewhere.added(downloads.whole(found, items), under, same_machine=self.loopback)
+
+    def download(
+        self,
+        job: str,
+        path: str = "",
+        to: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        progress: downloads.Progress | None = None,
+    ) -> answers.Downloaded:
+        """Bring the files at and below `path` here; without a path what the job left in its directories.
+
+        `to` is a directory: without it the present one, or `JOB-files` where no path is given. What is there already
+        is not sent again, and what was interrupted goes on. Raises NotFound, and Conflict where another file is in the
+        way and may not be overwritten.
+        """
+        from oarlock.client import downloads
+
+        found = self.job(job)
+        listed = downloads.chosen(self.files(found.id, path), path, found.name)
+        place = downloads.default_place(found.name, path, to)
+        wanted, present = downloads.targets(listed, path.strip("/"), place, overwrite=overwrite)
+        downloads.check_room(wanted, place)
+        size = downloads.Downloads(found.id, self._sender, self._sleep).run(wanted, progress)
+        return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
 
     def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> Iterator[Record]:
         """The event log of all jobs one may see, as it grows; ends after `timeout_s`, else never.

@@ -21,6 +21,7 @@ from oarlock.spec import pools as pool_nouns
 T = TypeVar("T")
 
 _V1 = "/api/v1"
+FILES_PAGE = 5000
 
 
 class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -162,6 +163,22 @@ def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> 
 
 def checkpoints(name: str) -> Request[answers.Page[jobs.Checkpoint]]:
     return Request(method="GET", path=_job(name, "/checkpoints"), answer=answers.Page[jobs.Checkpoint])
+
+
+def files(name: str, under: str = "", after: str | None = None) -> Request[answers.FileList]:
+    query = _query(under=under or None, after=after, limit=FILES_PAGE)
+    return Request(method="GET", path=_job(name, "/files"), answer=answers.FileList, query=query)
+
+
+def file(name: str, path: str, headers: Mapping[str, str]) -> Request[answers.Nothing]:
+    """The bytes of one file, as they are: for the senders' `content`."""
+    return Request(
+        method="GET",
+        path=_job(name, "/file"),
+        answer=answers.Nothing,
+        query=_query(path=path),
+        headers={"Accept-Encoding": "identity", **headers},
+    )
 
 
 def event_log(after: int | None = None, wait_s: float | None = None) -> Request[answers.Page[events.Record]]:

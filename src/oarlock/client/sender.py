@@ -74,6 +74,16 @@ class Sender:
                 raise failures.from_response(response.status_code, response.read())
             yield _split(response)
 
+    @contextlib.contextmanager
+    def content(self, request: requests.Request[Any]) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+        """The answer and its bytes as they come. Raises as `lines` does."""
+        place = self.place
+        timeout = (STREAM_PAUSE_S, CONNECT_TIMEOUT_S)
+        with translated(place, self._told.named), self._open(place, request, timeout) as response:
+            if response.status_code >= 300:
+                raise failures.from_response(response.status_code, response.read())
+            yield response, response.iter_raw()
+
     def forget_place(self) -> None:
         """A local server may be back on another port."""
         if self._place is not None and self._place.local:

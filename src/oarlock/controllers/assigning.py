@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     checkpoints: str | None = None
     results: str | None = None
+    files: str | None = None  # the server's own place for what tasks leave in their working directories, a URL
     environments: str | None = None
     helper: tuple[str, ...] = ()
     train_path: str | None = None
@@ -70,6 +71,7 @@ def assignment(
         snapshot=job.snapshot,
         downloads=spec.data,
         uploads=_uploads(job, task, settings),
+        keep=_keep(job, key, settings),
         checkpoint_copies=_copies(job),
         tensorboard=spec.tensorboard,
         requirements=spec.dependencies,
@@ -120,6 +122,19 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
     if (task.role, task.index) == (leader, 0):
         return assignments.Upload("results", place)
     return assignments.Upload("results", f"{place.rstrip('/')}/{task.name}")
+
+
+def _keep(job: jobs.Job, key: attempts.TaskKey, settings: Settings) -> assignments.Keep | None:
+    """Each life of each task has a folder of its own, so that none overwrites what another has left."""
+    asked = job.spec.files
+    if not asked.keep or settings.files is None:
+        return None
+    return assignments.Keep(
+        to=f"{settings.files.rstrip('/')}/{job.id}/{key.role}-{key.index}/{key.life}",
+        ignore=asked.ignore,
+        limit_bytes=quantities.memory_bytes(asked.limit),
+        limit_files=asked.count,
+    )
 
 
 def _environment(

@@ -3,6 +3,7 @@
     fetch SOURCE DEST
     store DIR URL
     prune URL --keep N [--memory FILE]
+    keep DIR URL --baseline FILE [--ignore PATTERN]...
     environment --requirements FILE --cache DIR [--python PYTHON]
 
 The result is the last line on stdout; `reporting.py` says what is on stderr. The exit code is the error's: 2 where the
@@ -43,6 +44,11 @@ def answer(asked: argparse.Namespace) -> str:
         from oarlock.data import upload
 
         return str(upload.run(asked.directory, asked.url))
+    if asked.command == "keep":
+        from oarlock.data import keeping
+
+        bounds = keeping.Bounds(asked.limit_bytes, asked.limit_files)
+        return keeping.run(asked.directory, asked.url, asked.baseline, asked.ignore, bounds)
     if asked.command == "prune":
         from oarlock.data import pruning
 
@@ -63,6 +69,13 @@ def parser() -> argparse.ArgumentParser:
     storing = commands.add_parser("store", help="send a directory's files to a URL")
     storing.add_argument("directory", metavar="DIR")
     storing.add_argument("url", metavar="URL")
+    keeping = commands.add_parser("keep", help="send what is new or changed in a working directory to a URL")
+    keeping.add_argument("directory", metavar="DIR")
+    keeping.add_argument("url", metavar="URL")
+    keeping.add_argument("--baseline", metavar="FILE", required=True, help="what was there before")
+    keeping.add_argument("--ignore", metavar="PATTERN", action="append", default=[], help="as in .gitignore")
+    keeping.add_argument("--limit-bytes", metavar="N", type=int, required=True)
+    keeping.add_argument("--limit-files", metavar="N", type=int, required=True)
     pruning = commands.add_parser("prune", help="remove all but the best checkpoints from where they were copied to")
     pruning.add_argument("url", metavar="URL")
     pruning.add_argument("--keep", metavar="N", type=int, required=True)

@@ -6,7 +6,7 @@ Keys are made by the server, never taken from users: a digest, a task key, a str
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,6 +71,41 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job. `path` is its key (`oarlock.data.filekeys`) in the job's one tree, `modified_at` Unix seconds.
+
+    `version` is another where the content may be another.
+    """
+
+    path: str
+    bytes: int
+    modified_at: float
+    version: str = ""
+
+
+class OpenFile(Protocol):
+    """A file that is open for reading."""
+
+    size_bytes: int
+    version: str
+
+    async def read(self, offset: int, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class JobFiles(Protocol):
+    """The files of a job that lie in the server's own place. `checkpoints` are the places of the visible ones."""
+
+    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[JobFile]:
+        """All of them, by path."""
+        ...
+
+    async def open(self, job: str, key: str, checkpoints: Collection[str] = ()) -> OpenFile:
+        """Raises NotFound, and InvalidInput for what is not a key."""
+        ...
 
 
 class Blobs(Protocol):

@@ -241,6 +241,13 @@ def _at_step(task: attempts.Task, step: int, at: float) -> attempts.Task:
     return replace(task, progress=told, first_progress=task.first_progress or told)
 
 
+def _kept(job: jobs.Job, event: events.TaskKept, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None:
+        return job
+    return _with_task(job, live, replace(task, kept=event.kept))
+
+
 def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
     live, task = _task(job, event)
     if live is None or task is None or task.gone:
@@ -369,6 +376,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.TaskRegistered: _registered,
     events.TaskReported: _reported,
     events.TaskExited: _exited,
+    events.TaskKept: _kept,
     events.TaskGone: _gone,
     events.StacksTaken: _stacks_taken,
     events.StopDecided: _stop_decided,

@@ -12,6 +12,15 @@ class Upload(msgspec.Struct, frozen=True):
     to: str
 
 
+class Keep(msgspec.Struct, frozen=True):
+    """Where the new and changed files of the working directory go (a URL), and how many of them."""
+
+    to: str
+    ignore: tuple[str, ...] = ()
+    limit_bytes: int = 10 * 10**9
+    limit_files: int = 10_000
+
+
 class Copies(msgspec.Struct, frozen=True):
     """Where whole checkpoints are copied to (a URL), and how many of them stay there."""
 
@@ -36,6 +45,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     downloads: tuple[jobfile.DataSource, ...] = ()
     uploads: Upload | None = None
+    keep: Keep | None = None
     tensorboard: bool = False
     checkpoint_copies: Copies | None = None
     requirements: str | None = None

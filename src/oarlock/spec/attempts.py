@@ -42,6 +42,30 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None  # the farthest that its processes have told of
 
 
+class NotKept(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of the working directory that were not kept for one reason, with the first of them."""
+
+    why: str
+    count: int
+    bytes: int = 0
+    examples: tuple[str, ...] = ()
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The new and changed files that a task left in its working directory, as far as they were kept.
+
+    `removed` names the earlier lives of the task whose files made room; `failure` says why nothing, or not all of it,
+    could be kept.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    changed: int = 0  # of `files`: those that were there before
+    not_kept: tuple[NotKept, ...] = ()
+    removed: tuple[str, ...] = ()
+    failure: str = ""
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     at: float
@@ -85,6 +109,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
     can_rejoin: bool = False
     exit: Exit | None = None
+    kept: Kept | None = None  # None: nothing was new, or its agent has not said yet
     phase_at: float = 0.0
     moved_at: float = 0.0  # last seen to come nearer to the barrier: a phase, or another `detail` on the way
     round: int = 0  # in which it was admitted at the barrier; 0: not yet, no user process may run
@@ -126,6 +151,12 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.job}/{self.attempt}/{self.role}/{self.index}/{self.incarnation}"
+
+    @property
+    def life(self) -> str:
+        """The name of its folder among the task's lives: `attempt-1`, or `attempt-1-incarnation-2`."""
+        later = f"-incarnation-{self.incarnation}" if self.incarnation > 1 else ""
+        return f"attempt-{self.attempt}{later}"
 
     @classmethod
     def parse(cls, text: str) -> TaskKey:

@@ -103,6 +103,12 @@ class TaskExited(TaskEvent, frozen=True, kw_only=True, tag="task_exited"):
     exit: attempts.Exit
 
 
+class TaskKept(TaskEvent, frozen=True, kw_only=True, tag="task_kept"):
+    """The agent tells which files of the working directory it has kept; for a failure after the exit."""
+
+    kept: attempts.Kept
+
+
 class TaskGone(TaskEvent, frozen=True, kw_only=True, tag="task_gone"):
     """The backend confirms that nothing of this task runs. Without an exit before it: the failure "exit unknown"."""
 
@@ -161,6 +167,7 @@ AnyEvent = (
     | TaskRegistered
     | TaskReported
     | TaskExited
+    | TaskKept
     | TaskGone
     | StacksTaken
     | StopDecided

@@ -18,6 +18,9 @@ MAX_NAME_LENGTH = 63
 MAX_TASKS = 10_000
 MAX_NPROC = 128
 DEFAULT_CPUS = 1
+MAX_PATTERNS = 100
+MAX_PATTERN_CHARACTERS = 500
+MAX_KEPT_FILES = 1_000_000
 MAX_TEXT_BYTES = 64 * 1024
 """The most bytes in a command, an environment value or any other free text of a job file."""
 
@@ -148,6 +151,18 @@ class Checkpoint(Part, frozen=True):
     keep: int = 3
 
 
+class Files(Part, frozen=True):
+    """The files that a task leaves in its working directory: whether they are kept, and which and how many of them.
+
+    `ignore` has patterns as in .gitignore; `limit` and `count` bound what is kept of each task.
+    """
+
+    keep: bool = True
+    ignore: tuple[str, ...] = ()
+    limit: str | int = "10G"
+    count: int = 10_000
+
+
 class Topology(Part, frozen=True):
     same: Domain
     required: bool = False
@@ -169,6 +184,7 @@ class JobSpec(Part, frozen=True):
     volumes: tuple[Volume, ...] = ()
     secrets: tuple[Secret, ...] = ()
     results: str | None = None
+    files: Files = Files()
     checkpoint: Checkpoint = Checkpoint()
     priority: int = 50
     preemptible: bool = True

@@ -149,6 +149,9 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
     yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
     yield "checkpoint.keep", lambda: _between(spec.checkpoint.keep, 1, 10_000)
     yield "checkpoint.every", lambda: _positive_seconds(spec.checkpoint.every)
+    yield "files.ignore", lambda: _patterns(spec.files.ignore)
+    yield "files.limit", lambda: quantities.memory_bytes(spec.files.limit)
+    yield "files.count", lambda: _between(spec.files.count, 0, jobfile.MAX_KEPT_FILES)
     yield "priority", lambda: _between(spec.priority, 0, 1000)
     yield "max_restarts", lambda: _between(spec.max_restarts, 0, 10_000)
     for field in ("timeout", "start_timeout", "hang_timeout"):
@@ -301,6 +304,18 @@ def _store(value: str | None) -> None:
         raise errors.InvalidInput(f"{_short(value)!r} names no absolute path", hint="Write file:///absolute/path.")
     if scheme != "file" and not rest.partition("/")[0]:
         raise errors.InvalidInput(f"{_short(value)!r} names no bucket", hint=f"Write {scheme}://BUCKET/PATH.")
+
+
+def _patterns(patterns: tuple[str, ...]) -> None:
+    """Refuse patterns that are none, or too many of them."""
+    if len(patterns) > jobfile.MAX_PATTERNS:
+        raise errors.InvalidInput(
+            f"{len(patterns)} patterns are too many", hint=f"Give at most {jobfile.MAX_PATTERNS}."
+        )
+    for pattern in patterns:
+        text(pattern, jobfile.MAX_PATTERN_CHARACTERS)
+        if not pattern.strip() or "\n" in pattern:
+            raise errors.InvalidInput(f"{_short(pattern)!r} is not a pattern", hint="Write it as in .gitignore: *.tmp")
 
 
 def check_name(value: str, path: str = "") -> None:

@@ -1,0 +1,58 @@
+"""The working directory before and after the user's processes: what was there is written down, so that what is new or
+changed can be told afterwards.
+
+`baseline` in the task's directory has a record for each file, `SIZE MTIME_NS CTIME_NS INODE PATH` and a NUL: names are
+bytes and may hold anything else. The helper (`oarlock.data.keeping`) reads it too. A look here only decides whether
+the helper is worth a process; which of the files are kept is the helper's to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
+
+    from oarlock.agent.assignment import Assignment
+
+BASELINE = "baseline"
+CACHES = (b"__pycache__",)  # what every Python script leaves; the helper would leave them out as well
+
+
+def remember(task: Assignment) -> None:
+    """Write down what lies in the working directory. OSError where that cannot be written."""
+    with open(task.path(BASELINE), "wb") as file:
+        file.writelines(_record(path, info) for path, info in _files(os.fsencode(task.workdir)))
+
+
+def has_news(task: Assignment) -> bool:
+    """Whether anything but caches is new or changed. True where nothing can be told: the helper says why."""
+    try:
+        with open(task.path(BASELINE), "rb") as file:
+            known = set(file.read().split(b"\0"))
+    except OSError:
+        return True
+    return any(_record(path, info)[:-1] not in known for path, info in _files(os.fsencode(task.workdir), CACHES))
+
+
+def _record(path: bytes, info: os.stat_result) -> bytes:
+    return b"%d %d %d %d %s\0" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, path)
+
+
+def _files(root: bytes, without: tuple[bytes, ...] = ()) -> Iterator[tuple[bytes, os.stat_result]]:
+    """Everything that is no folder, by its path below `root`. What cannot be read is passed over."""
+    pending = [b""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            with os.scandir(os.path.join(root, prefix) if prefix else root) as found:
+                for entry in found:
+                    info = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(info.st_mode):
+                        yield prefix + entry.name, info
+                    elif entry.name not in without:
+                        pending.append(prefix + entry.name + b"/")
+        except OSError:
+            continue

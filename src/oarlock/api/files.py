@@ -1,0 +1,167 @@
+"""The files of a job: listed as one tree of keys, and sent whole or in part.
+
+A key is text in the query, never a path of ours; `oarlock.data.jobfiles` says how it becomes a file. What the job file
+sends elsewhere (an object store, another directory) is named and not read: the server has no business there, and a user
+who may read it can do so without us.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from starlette import responses, types
+
+from oarlock.api import routes
+from oarlock.data import port as data
+from oarlock.spec import errors, jobs, users
+
+MAX_PAGE = 10_000
+CHUNK_BYTES = 1 << 18
+MAX_KEY = 12_000
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?")
+
+Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
+
+
+class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    under: Key = ""  # a file, or a folder with all that lies below it
+    after: Key = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = 1000
+
+
+class FileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    path: Key = ""
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """A part of the tree that the job file sends to a place of its own."""
+
+    path: str
+    url: str
+
+
+class FileList(msgspec.Struct, frozen=True):
+    """A page of the files, by path; `files` and `bytes` are of all pages. `next` is to be given as `after`."""
+
+    items: list[data.JobFile]
+    next: str | None
+    files: int
+    bytes: int
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+async def show_all(call: routes.Call) -> FileList:
+    query = call.query(FilesQuery)
+    job = await call.access.job(call.path["job"])
+    under = query.under.strip("/")
+    places = await _checkpoints(call, job)
+    found = [one for one in await call.services.files.listing(job.id, places) if _is_under(one.path, under)]
+    there = tuple(one for one in elsewhere(job) if _is_under(one.path, under) or _is_under(under, one.path))
+    if under and not found and not there:
+        raise errors.NotFound(f"{job.name} has no file `{under[:200]}`.", hint=f"oarlock files {job.name} lists them.")
+    page = [one for one in found if one.path > query.after][: query.limit + 1]
+    more = len(page) > query.limit
+    page = page[: query.limit]
+    return FileList(page, page[-1].path if more else None, len(found), sum(one.bytes for one in found), there)
+
+
+async def send(call: routes.Call) -> responses.Response:
+    """The whole file, or from where `Range` says. With `If-Range` a file that has changed is sent anew."""
+    job = await call.access.job(call.path["job"])
+    file = await call.services.files.open(job.id, call.query(FileQuery).path.strip("/"), await _checkpoints(call, job))
+    begin, end = _span(call, file)
+    headers = {
+        "Content-Length": str(end - begin),
+        "ETag": f'"{file.version}"',
+        "Accept-Ranges": "bytes",
+    }
+    if end - begin == file.size_bytes:
+        return Sending(file, begin, end, 200, headers)
+    there = f"{begin}-{end - 1}" if end > begin else "*"
+    headers["Content-Range"] = f"bytes {there}/{file.size_bytes}"
+    return Sending(file, begin, end, 206, headers)
+
+
+class Sending(responses.StreamingResponse):
+    """A part of a file, which is closed whatever becomes of whoever asked for it."""
+
+    def __init__(self, file: data.OpenFile, begin: int, end: int, status: int, headers: dict[str, str]) -> None:
+        super().__init__(_chunks(file, begin, end), status, headers, "application/octet-stream")
+        self._file = file
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+
+
+def elsewhere(job: jobs.Job) -> list[Elsewhere]:
+    places = (("results", job.spec.results), ("checkpoints", job.spec.checkpoint.to))
+    found = [Elsewhere(path, url) for path, url in places if url is not None]
+    return [
+        msgspec.structs.replace(one, url=f"{one.url.rstrip('/')}/{job.id}") if one.path == "checkpoints" else one
+        for one in found
+    ]
+
+
+def _is_under(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(folder + "/")
+
+
+async def _checkpoints(call: routes.Call, job: jobs.Job) -> list[str]:
+    return [checkpoint.path for checkpoint in await call.access.checkpoints(job.id)]
+
+
+def _span(call: routes.Call, file: data.OpenFile) -> tuple[int, int]:
+    """Which bytes are asked for. One range is understood; anything else is answered with the whole file."""
+    asked = _RANGE.fullmatch(call.headers.get("range", ""))
+    version = call.headers.get("if-range")
+    if asked is None or (version is not None and version != f'"{file.version}"'):
+        return 0, file.size_bytes
+    begin = int(asked[1])
+    end = min(int(asked[2]) + 1 if asked[2] else file.size_bytes, file.size_bytes)
+    if begin > file.size_bytes or end < begin:
+        file.close()
+        raise errors.InvalidInput(
+            f"The file has {file.size_bytes} bytes.", path="Range", hint="Ask for a part that there is."
+        )
+    return begin, end
+
+
+async def _chunks(file: data.OpenFile, begin: int, end: int) -> AsyncIterator[bytes]:
+    while begin < end:
+        chunk = await file.read(begin, min(CHUNK_BYTES, end - begin))
+        if not chunk:
+            raise ConnectionError("the file was cut meanwhile: its announced length tells the other side")
+        begin += len(chunk)
+        yield chunk
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/files",
+        handler=show_all,
+        needs=users.Right.VIEWER,
+        summary="what the job left: files of the working directory, results, checkpoints and logs, as one tree",
+        query=FilesQuery,
+        answer=FileList,
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/file",
+        handler=send,
+        needs=users.Right.VIEWER,
+        summary="one of these files; `Range` and `If-Range` are understood",
+        query=FileQuery,
+        answer=bytes,
+        media="application/octet-stream",
+        others={206: "the part that `Range` asks for"},
+        headers=("Range", "If-Range"),
+        long=True,
+    ),
+)

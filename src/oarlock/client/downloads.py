@@ -1,0 +1,255 @@
+"""From a job's files to files of this machine: which goes where, and each there as a whole or not at all.
+
+A file arrives under a draft's name, which tells its version, and is renamed once it is whole: what was interrupted goes
+on where it stopped, unless the job's file has changed. Keys come from a server and lead nowhere but below the target:
+no part of them is `..`, and no link on the way is followed. `asyncdownloads` is the same on an event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from oarlock.client import answers, elsewhere, failures, following, requests, sender
+from oarlock.data import durable, filekeys, sizes
+from oarlock.data import port as data
+from oarlock.spec import errors
+
+AT_ONCE = 4
+LOSSES = 6
+"""Connections lost in a row, without a byte between them, after which a download is given up."""
+SAME_TIME_S = 0.002
+LEFT_BY_JOB = ("files/", "results/")
+
+Progress = Callable[[int, int], object]
+"""Hears how many bytes have come, of how many."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A file of the job, and where it goes. `url` is set where it does not come from the server."""
+
+    file: data.JobFile
+    place: Path
+    url: str = ""
+
+
+def default_place(name: str, path: str, to: str | Path | None) -> Path:
+    """Return the directory to download to: `to`, else the present one for what was named, else one for the job.
+
+    That one is made with a `.gitignore` that leaves all of it out: the next job is not to carry it along.
+    """
+    if to is not None or path:
+        return Path(to) if to is not None else Path()
+    place = Path(f"{name}-files")
+    if not place.exists():
+        with writing(place):
+            place.mkdir()
+            (place / ".gitignore").write_text("*\n")
+    return place
+
+
+def targets(found: answers.FileList, path: str, to: Path, *, overwrite: bool) -> tuple[list[Target], int]:
+    """Where each file goes below `to`, without those that are there already; and how many those are.
+
+    A path that was asked for keeps its last part. Raises Conflict for the first that is there and is another, and
+    InvalidInput for a key that leads elsewhere.
+    """
+    skipped = len(path.rpartition("/")[0]) + 1 if "/" in path else 0
+    wanted = []
+    for file in found.items:
+        names = [os.fsdecode(name) for name in filekeys.parts(file.path[skipped:])]
+        url = next((one.url for one in found.elsewhere if file.path.startswith(one.path + "/")), "")
+        wanted.append(Target(file, to.joinpath(*names), url))
+    missing = [target for target in wanted if not _is_there(target, to, overwrite)]
+    return missing, len(wanted) - len(missing)
+
+
+def whole(last: answers.FileList, items: Sequence[data.JobFile]) -> answers.FileList:
+    """Return the pages of a list as one."""
+    return msgspec.structs.replace(last, items=tuple(items), next=None)
+
+
+def chosen(found: answers.FileList, path: str, name: str) -> answers.FileList:
+    """Return what is meant: where no path was given, what the job left. Raises NotFound where that is nothing."""
+    items = found.items if path else tuple(one for one in found.items if one.path.startswith(LEFT_BY_JOB))
+    lost = next((part for part in found.elsewhere if part.failure), None)
+    if not items and lost is not None:
+        raise errors.Unavailable(f"{lost.path} lie at {lost.url}: {lost.failure}", hint="Fetch them from there.")
+    if not items:
+        raise errors.NotFound(
+            f"{name} has left no files", hint=f"`oarlock files {name}` lists its logs and checkpoints too."
+        )
+    return msgspec.structs.replace(found, items=items)
+
+
+def _is_there(target: Target, to: Path, overwrite: bool) -> bool:
+    for parent in target.place.relative_to(to).parents:
+        above = to / parent
+        if parent != Path() and (above.is_symlink() or (above.exists() and not above.is_dir())):
+            raise errors.Conflict(f"{above} is not a directory", hint="Name another place: --to DIR.")
+    try:
+        info = target.place.lstat()
+    except FileNotFoundError:
+        return False
+    alike = info.st_size == target.file.bytes and not target.place.is_symlink()
+    if alike and (target.url or abs(info.st_mtime - target.file.modified_at) < SAME_TIME_S):
+        return True
+    if not overwrite or target.place.is_dir():
+        raise errors.Conflict(
+            f"{target.place} is there already, and is another file",
+            hint="Name another place with --to DIR, or replace it with --overwrite.",
+        )
+    return False
+
+
+class Draft:
+    """A file on its way. `headers` ask for what is missing of it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.moved = 0  # bytes that came since the last `began`
+        tag = hashlib.sha256(f"{target.file.path}\n{target.file.version}".encode()).hexdigest()[:24]
+        self.path = target.place.with_name(f".{tag}.oarlock-part")
+        self._file: IO[bytes] | None = None
+        self._left = 0
+
+    def headers(self) -> dict[str, str]:
+        have = self._size()
+        return {"Range": f"bytes={have}-", "If-Range": f'"{self.target.file.version}"'} if have else {}
+
+    @contextlib.contextmanager
+    def receiving(self, status: int, headers: Mapping[str, str]) -> Iterator[int]:
+        """Take the bytes that follow. Gives how many were there before; raises Lost where some are missing."""
+        self.moved = 0
+        with writing(self.target.place):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            before = self._size() if status == 206 else 0
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_APPEND if before else os.O_TRUNC)
+            self._file = os.fdopen(os.open(self.path, flags, 0o666), "wb")
+        self._left = int(headers.get("content-length", 0))
+        try:
+            yield before
+        finally:
+            with writing(self.target.place):
+                self._file.close()
+        if self._left:
+            raise failures.Lost(f"{self.target.file.path} came only in part", hint="Download it again: it goes on.")
+
+    def write(self, chunk: bytes) -> None:
+        assert self._file is not None
+        with writing(self.target.place):
+            self._file.write(chunk)
+        self._left -= len(chunk)
+        self.moved += len(chunk)
+
+    def finish(self) -> int:
+        """Put the whole file in its place; return its size."""
+        with writing(self.target.place):
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            size = self._size()
+            os.utime(self.path, (time.time(), self.target.file.modified_at))
+            self.path.replace(self.target.place)
+        return size
+
+    def _size(self) -> int:
+        try:
+            return self.path.lstat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise durable.unavailable(error, str(place), place.parent) from error
+
+
+def check_room(wanted: Sequence[Target], to: Path) -> None:
+    """Raise Unavailable before the first byte where they cannot all be stored."""
+    import shutil
+
+    there = next(place for place in (to.absolute(), *to.absolute().parents) if place.exists())
+    needed, free = sum(target.file.bytes for target in wanted), shutil.disk_usage(there).free
+    if needed > free:
+        raise errors.Unavailable(
+            f"the files have {sizes.text(needed)}, and {there} has {sizes.text(free)} left",
+            hint="Free some space, or download to another disk: --to DIR.",
+        )
+
+
+class Meter:
+    """Counts bytes over all files; may be told from several threads."""
+
+    def __init__(self, total: int, hears: Progress | None) -> None:
+        self._total, self._hears, self._done = total, hears, 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if self._hears is not None:
+                self._hears(min(self._done, self._total), self._total)
+
+
+def total(wanted: Sequence[Target]) -> int:
+    return sum(target.file.bytes for target in wanted)
+
+
+def give_up(draft: Draft, losses: int) -> bool:
+    return not draft.moved and losses >= LOSSES
+
+
+class Downloads:
+    """Downloads of one job through a sender, a few files at once."""
+
+    def __init__(self, job: str, sends: sender.Sender, sleep: Callable[[float], None]) -> None:
+        self._job, self._sender, self._sleep = job, sends, sleep
+        self._over = threading.Event()
+
+    def run(self, wanted: Sequence[Target], progress: Progress | None) -> int:
+        """Fetch them all; return the bytes of these files."""
+        meter = Meter(total(wanted), progress)
+        with futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                return sum(pool.map(lambda target: self._fetch(target, meter), wanted))
+            except BaseException:
+                self._over.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _fetch(self, target: Target, meter: Meter) -> int:
+        if target.url:
+            return elsewhere.fetch(target.url, target.file, target.place, meter.add)
+        draft, losses = Draft(target), 0
+        while True:
+            try:
+                request = requests.file(self._job, target.file.path, draft.headers())
+                with (
+                    self._sender.content(request) as (response, chunks),
+                    draft.receiving(response.status_code, response.headers) as before,
+                ):
+                    meter.add(before if not losses else 0)
+                    for chunk in chunks:
+                        draft.write(chunk)
+                        meter.add(len(chunk))
+                        if self._over.is_set():
+                            raise errors.Unavailable("the download was interrupted", hint="Ask again: it goes on.")
+                return draft.finish()
+            except (failures.Lost, failures.Unsent):
+                losses = losses + 1 if not draft.moved else 1
+                if give_up(draft, losses):
+                    raise
+                self._sleep(following.pause_s(losses))
+                self._sender.forget_place()

@@ -1,0 +1,73 @@
+"""Files that a job file sends to a place of its own, an object store or a directory: read by this process, with its own
+rights, since the server has no business there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from oarlock.client import answers
+from oarlock.data import durable, filekeys
+from oarlock.data import port as data
+from oarlock.spec import errors
+
+
+def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers.FileList:
+    """Return `found` with the files that lie elsewhere, as far as they can be looked at from here."""
+    items, parts = list(found.items), []
+    for part in found.elsewhere:
+        try:
+            items += _listed(part, same_machine)
+        except errors.NotFound:
+            pass  # nothing has been stored there yet
+        except errors.OarlockError as error:
+            part = msgspec.structs.replace(part, failure=error.message)
+        parts.append(part)
+    kept = sorted((one for one in items if is_under(one.path, under)), key=lambda one: one.path)
+    return msgspec.structs.replace(
+        found,
+        items=tuple(kept),
+        files=len(kept),
+        bytes=sum(one.bytes for one in kept),
+        elsewhere=tuple(parts),
+    )
+
+
+def is_under(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(folder + "/")
+
+
+def _listed(part: answers.Elsewhere, same_machine: bool) -> list[data.JobFile]:
+    from oarlock.data import places
+
+    if places.scheme(part.url) == "file" and not same_machine:
+        raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
+    return [
+        data.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)
+        for item in places.listing(part.url).items
+    ]
+
+
+def fetch(url: str, file: data.JobFile, place: Path, moved: Callable[[int], object]) -> int:
+    """Bring one of these files to `place`, as a whole or not at all; return its size."""
+    from oarlock.data import places
+
+    name = b"/".join(filekeys.parts(file.path)[1:])
+    system, root = places.filesystem(url)
+    draft = durable.temporary(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with places.foreign(url):
+            system.get_file(f"{root.rstrip('/')}/{os.fsdecode(name)}", str(draft))
+        size = draft.stat().st_size
+        draft.replace(place)
+    except OSError as error:
+        raise durable.unavailable(error, str(place), place.parent) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    moved(size)
+    return size

@@ -1,0 +1,42 @@
+r"""Keys of files: how the name of a file, which is bytes, is written as text, and how it becomes a name again.
+
+A key is a path of parts joined by `/`. In a part `%` and what is not printable UTF-8 is percent-encoded, so that every
+name has one key and every key one name: `a\xff.bin` is `a%FF.bin`. No part can lead anywhere else: `.`, `..`, nothing
+and NUL are refused.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_to_bytes
+
+from oarlock.spec import errors
+
+MAX_KEY_CHARACTERS = 12_000
+MAX_PARTS = 200
+
+
+def of(name: bytes) -> str:
+    """Return the key of a path, whose parts `/` separates."""
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "%" not in text:
+        return text
+    return "".join(_written(letter) for letter in text)
+
+
+def _written(letter: str) -> str:
+    if letter != "%" and letter.isprintable():
+        return letter
+    return "".join(f"%{byte:02X}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+
+def parts(key: str) -> list[bytes]:
+    """Return the names that a key leads through. Raises InvalidInput for one that is not a key of ours."""
+    found = [unquote_to_bytes(part) for part in key.split("/")] if key else []
+    if len(key) > MAX_KEY_CHARACTERS or len(found) > MAX_PARTS:
+        raise errors.InvalidInput("the path is too long", path="path", hint="`oarlock files JOB` lists them.")
+    for name in found:
+        if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+            raise errors.InvalidInput(
+                f"{key[:200]!r} is not a path of a job's files", path="path", hint="`oarlock files JOB` lists them."
+            )
+    return found
