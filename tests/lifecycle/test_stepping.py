@@ -51,6 +51,15 @@ def test_nothing_is_released_that_was_not_stopped() -> None:
     assert stepping.step(play.job, events.Released(attempt=1), play.now) is play.job
 
 
+def test_an_older_checkpoint_does_not_replace_a_newer_one() -> None:
+    play = launched("register worker-0 worker-1", "checkpoint 20")
+    for step in (10, 20):
+        late = events.CheckpointVisible(attempt=1, checkpoint_step=step, path=f"step-{step}")
+        assert stepping.step(play.job, late, play.now + 1) is play.job
+    play.run("checkpoint 21")
+    assert play.live.checkpoint_step == 21
+
+
 def test_a_resize_carries_where_the_gang_goes_and_a_stronger_wish_drops_it() -> None:
     to = (
         holdings.Holding(

@@ -48,7 +48,8 @@ class StoreContract:
     @pytest.mark.parametrize("phase", sorted(phases.TERMINAL))
     async def test_a_terminal_job_never_changes(self, store: port.Store, phase: phases.Phase) -> None:
         job = await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
-        last = await store.write(lambda t: t.put_job(nouns.ended(job, phase), at=2.0))
+        ended = replace(nouns.ended(job, phase), exit_code=0, ended_at=2.0)
+        last = await store.write(lambda t: t.put_job(ended, at=2.0))
         for attempt in (last, replace(last, phase=phases.Phase.QUEUED), replace(last, version=1)):
             with pytest.raises(errors.Conflict, match="never changes again"):
                 await store.write(lambda t, job=attempt: t.put_job(job, at=3.0))
@@ -348,6 +349,8 @@ class StoreContract:
         assert await store.lead("b", now=115.0, ttl_s=10.0) == 2
         assert await store.lead("a", now=116.0, ttl_s=10.0) is None
         await store.resign("a", 1)
+        assert await store.lead("a", now=116.0, ttl_s=10.0) is None
+        await store.resign("b", 1)  # an epoch that it led long ago
         assert await store.lead("a", now=116.0, ttl_s=10.0) is None
         await store.resign("b", 2)
         assert await store.read(lambda v: v.leader()) is None
