@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from oarlock.api import checkpoints, connections, meters, results, services
     from oarlock.api import home as homes
     from oarlock.backends.local import backend as local
-    from oarlock.controllers import assigning, running
+    from oarlock.controllers import assigning, running, timing
     from oarlock.data import port as data
     from oarlock.spec import jobs
     from oarlock.store import port as stores
@@ -124,11 +124,12 @@ class Server:
             stack.push_async_callback(store.close)
             await self._admit_owner(store)
             shared = settings.database is not None
+            clock = await _clock(store)
             await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=settings.standby)
             kept = Kept.opened(settings.home, stack)
             measured = meters.Meters()
             loop = asyncio.get_running_loop()
-            engine = Engine(settings, self._home, store, kept, measured, url)
+            engine = Engine(settings, self._home, store, kept, measured, url, clock)
             engine.on_end = lambda: loop.call_soon_threadsafe(self.end)
             await stack.enter_async_context(engine.living())
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
@@ -189,7 +190,7 @@ class Server:
             checkpoints=kept.checkpoints,
             results=kept.results,
             files=kept.files,
-            health=health.Health(store, lambda: over.over(engine.backend.nodes), time.time, kept.folders),
+            health=health.Health(store, lambda: over.over(engine.backend.nodes), engine.clock, kept.folders),
             about=services.About(
                 version=oarlock.__version__,
                 backend=engine.backend.name,
@@ -201,12 +202,12 @@ class Server:
                 currency=settings.prices.currency,
             ),
             task_secret=secret,
-            clock=time.time,
+            clock=engine.clock,
             entropy=secrets.token_bytes,
             shutdown=self.end,
             report=serverlog.report,
             wakes=woken,
-            inbox=inbox.Inbox(store, time.time, woken.touched),
+            inbox=inbox.Inbox(store, engine.clock, woken.touched),
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic),
             rules=settings.rules,
@@ -309,7 +310,9 @@ class Engine:
         kept: Kept,
         measured: meters.Meters,
         url: str,
+        clock: timing.Clock,
     ) -> None:
+        self.clock = clock
         self._settings = settings
         self._home = home
         self._store = store
@@ -360,6 +363,7 @@ class Engine:
             virtual_nodes=settings.virtual_nodes,
             virtual_gpus=settings.virtual_gpus,
             groups=None if settings.cgroups else cgroups.Cgroups(),
+            clock=self.clock,
         )
         try:
             runner = self._runner(zipapp.hook_directory())
@@ -381,15 +385,17 @@ class Engine:
             running,
             scheduling,
             succession,
+            timing,
         )
         from oarlock.data import archive
         from oarlock.scheduler import planning
 
         store, kept, root, settings = self._store, self._kept, self._settings.home, self._settings
+        clock = self.clock
         holder = succession.holder(
             succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         )
-        leader = leading.Leading(store, holder=holder, clock=time.time)
+        leader = leading.Leading(store, holder=holder, clock=clock)
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
             """Values that are gone by now cannot be blanked any more, nor can anybody read them."""
@@ -399,16 +405,17 @@ class Engine:
                     values.append(kept.secrets.read(secret.name))
             return blanking.Blanker(values)
 
-        remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=time.time)
+        remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)
         report = running.report
         return running.Runner(
             [
-                inventory.Inventory(store, self.backend, leader, clock=time.time, prices=settings.prices),
+                timing.Timing(store, leader, clock),
+                inventory.Inventory(store, self.backend, leader, clock=clock, prices=settings.prices),
                 scheduling.Scheduling(
                     store,
                     leader,
                     planning.plan,
-                    clock=time.time,
+                    clock=clock,
                     report=report,
                     rules=settings.rules,
                     memo=planning.Memo(),
@@ -419,10 +426,10 @@ class Engine:
                     leader,
                     remains,
                     self._told_to_agents(hook),
-                    clock=time.time,
+                    clock=clock,
                     report=report,
                 ),
-                measuring.Measuring(store, leader, clock=time.time, report=report),
+                measuring.Measuring(store, leader, clock=clock, report=report),
                 retention.Retention(
                     store,
                     leader,
@@ -432,7 +439,7 @@ class Engine:
                     archive.ArchiveFile(root / "archive.jsonl"),
                     kept.checkpoints,
                     kept.results,
-                    clock=time.time,
+                    clock=clock,
                     report=report,
                     policy=retention.Policy(keep_jobs_s=quantities.seconds(settings.keep_jobs)),
                 ),
@@ -440,7 +447,7 @@ class Engine:
             leader,
             store,
             self.backend,
-            clock=time.time,
+            clock=clock,
             monotonic=time.monotonic,
             cpu=time.thread_time,
             observer=self._meters,
@@ -471,6 +478,21 @@ def open_store(settings: Settings) -> stores.Store:
     from oarlock.store.sql import database
 
     return database.open_store(settings.database or f"sqlite:///{settings.home / 'oarlock.db'}")
+
+
+async def _clock(store: stores.Store) -> timing.Clock:
+    """The server's clock, which goes on where an earlier server's stood."""
+    from oarlock.backends.local import processes
+    from oarlock.controllers import timing
+
+    processes.require()
+    machine = timing.Machine(
+        boot=processes.boot(),
+        wall=time.time,
+        monotonic=time.monotonic,
+        boottime=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    )
+    return timing.Clock(machine, await store.read(lambda view: view.clock_anchor()))
 
 
 def listen(host: str, port: int, earlier: int) -> socket.socket:

@@ -166,6 +166,54 @@ def test_it_is_not_ready_while_nothing_can_be_written(start: Callable[..., Serve
     assert server.ask("POST", "/api/v1/jobs", {"spec": {"command": "true", "framework": "plain"}})[0] == 201
 
 
+TURNED = """
+import os, time
+wall, turned = time.time, os.path.join(os.environ["OARLOCK_HOME"], "turned")
+def turned_s():
+    try:
+        with open(turned) as file:
+            return float(file.read() or 0)
+    except FileNotFoundError:
+        return 0.0
+time.time = lambda: wall() + turned_s()
+"""
+"""The server's wall clock: ahead of the machine's by what the file says."""
+
+
+def test_a_wall_clock_that_is_set_ends_no_job(start: Callable[..., Server], home: Path) -> None:
+    """While the server lives, forward and back, and while none does."""
+    server = start(first=TURNED).ready()
+    go = home / "go"
+    spec = {"command": f"until [ -e {go} ]; do sleep 0.1; done", "framework": "plain", "timeout": "20m", "name": "on"}
+    assert server.ask("POST", "/api/v1/jobs", {"spec": spec})[0] == 201
+    wait_for(lambda: server.ask("GET", "/api/v1/jobs/on")[1]["phase"] == "PROCESSING")
+    for by_s in (3600, -7200):
+        turn(home, by_s)
+        wait_for(lambda by_s=by_s: by_s in steps(server))
+    server.end()
+    turn(home, 10_000_000)
+    after = start(first=TURNED).ready()
+    wait_for(lambda: len(steps(after)) == 3)
+    assert after.ask("GET", "/api/v1/jobs/on")[1]["phase"] == "PROCESSING"
+    assert abs(after.ask("GET", "/api/v1/jobs/on")[1]["phase_at"] - time.time() - 10_000_000) < 600
+    go.touch()
+    wait_for(lambda: after.ask("GET", "/api/v1/jobs/on")[1]["phase"] == "COMPLETED")
+    assert len(after.ask("GET", "/api/v1/jobs/on")[1]["attempts"]) == 1
+
+
+def turn(home: Path, by_s: float) -> None:
+    draft = home / "turned.draft"
+    draft.write_text(str(by_s))
+    draft.replace(home / "turned")
+
+
+def steps(server: Server) -> list[float]:
+    """By how much the server's clock is ahead of the machine's after each step that it has noticed."""
+    items = server.ask("GET", "/api/v1/jobs/on/events?after=0")[1]["items"]
+    found = [one["data"]["by_s"] for one in items if one["kind"] == "clock_stepped"]
+    return [round(sum(found[: place + 1])) for place in range(len(found))]
+
+
 def test_one_server_for_a_home_and_two_homes_two_servers(
     start: Callable[..., Server], home: Path, tmp_path: Path
 ) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.lifecycle import script
+
+from oarlock.lifecycle import stepping
+from oarlock.spec import events
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 
-def replay(text: str) -> str:
+def replay(text: str, play: script.Play | None = None) -> str:
     """The file with what is seen now in place of what was expected."""
-    play, out = script.Play(), []
+    play, out = play or script.Play(), []
     for block in text.strip("\n").split("\n\n"):
         commands = block.split("\n----", 1)[0].split("\n")
         seen: list[str] = []
@@ -34,6 +38,31 @@ def test_scenario(path: Path) -> None:
     if os.environ.get("REWRITE_SCENARIOS"):
         path.write_text(seen)
     assert seen.split("\n") == text.split("\n") or os.environ.get("REWRITE_SCENARIOS")
+
+
+class Stepped(script.Play):
+    """A play whose wall clock is set before each command, and whose job is told of it."""
+
+    def __init__(self, by_s: float) -> None:
+        super().__init__()
+        self.now = 1e9
+        self.by_s = by_s
+
+    def run(self, line: str) -> list[str]:
+        self.now += self.by_s
+        self.job = stepping.step(self.job, events.ClockStepped(by_s=self.by_s), self.now)
+        for key, one in self.shown.items():
+            if one.exit is not None:
+                moved = msgspec.structs.replace(one.exit, at=one.exit.at + self.by_s)
+                self.shown[key] = msgspec.structs.replace(one, exit=moved)
+        return super().run(line)
+
+
+@pytest.mark.parametrize("by_s", [1e6, -1e6], ids=["forward", "back"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_step_of_the_clock_changes_nothing_in_any_scenario(path: Path, by_s: float) -> None:
+    """No deadline comes sooner or later, whenever the wall clock is set."""
+    assert replay(path.read_text(), Stepped(by_s)).split("\n") == path.read_text().split("\n")
 
 
 def test_there_are_scenarios() -> None:

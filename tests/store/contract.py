@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.store import nouns
 
-from oarlock.spec import attempts, errors, events, holdings, intents, nodes, phases, pools, users
+from oarlock.spec import attempts, clocks, errors, events, holdings, intents, nodes, phases, pools, users
 from oarlock.store import port
 
 replace = msgspec.structs.replace
@@ -323,6 +323,16 @@ class StoreContract:
         assert await store.read(lambda v: v.submitted("ann", "k")) is None
         await store.write(lambda t: t.compact(2))
         assert await store.read(lambda v: v.records(0, job="j-2")) == []
+
+    async def test_the_last_anchor_of_the_clock_stays(self, store: port.Store) -> None:
+        assert await store.read(lambda v: v.clock_anchor()) is None
+        for seen_at in (1.0, 2.0):
+            anchor = clocks.Anchor(boot="b", ahead_s=0.1, asleep_s=3.0, seen_at=seen_at)
+            await store.write(lambda t, anchor=anchor: t.put_clock_anchor(anchor))
+            assert await store.read(lambda v: v.clock_anchor()) == anchor
+        with pytest.raises(ZeroDivisionError):
+            await store.write(lambda t: (t.put_clock_anchor(replace(anchor, boot="c")), 1 / 0))
+        assert await store.read(lambda v: v.clock_anchor()) == anchor
 
     async def test_a_probe_is_no_record(self, store: port.Store) -> None:
         await store.write(lambda t: t.add_job(nouns.job(), at=1.0))

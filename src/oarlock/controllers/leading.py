@@ -28,11 +28,17 @@ class Leading:
         self._epoch: int | None = None
         self._until = 0.0
         self._ask_at = 0.0
+        self._refused = False
 
     @property
     def epoch(self) -> int | None:
         """The epoch while this server leads, by all that it knows; else None."""
         return self._epoch if self._clock() < self._until else None
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether another server led when this one last asked."""
+        return self._refused
 
     async def tick(self) -> None:
         now = self._clock()
@@ -42,6 +48,7 @@ class Leading:
         failpoints.hit("leading.after_lead")
         self._epoch, self._until = epoch, now + self._ttl_s
         self._ask_at = now + self._ttl_s / 3
+        self._refused = epoch is None
 
     def wake_at(self) -> float | None:
         return self._ask_at

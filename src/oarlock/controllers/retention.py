@@ -120,7 +120,7 @@ class Retention:
             self._report(part.__name__.lstrip("_"), error)
 
     async def _remove_old_jobs(self, epoch: int, now: float) -> None:
-        old = await self._ended_before(now - self._policy.keep_jobs_s)
+        old = await self._ended_before(await self._before(now - self._policy.keep_jobs_s))
         for start in range(0, len(old), _PAGE):
             part = old[start : start + _PAGE]
             await self._archive([msgspec.json.encode(job) for job in part])
@@ -199,4 +199,9 @@ class Retention:
 
     async def _sweep(self, epoch: int, now: float) -> None:
         used = await self._store.read(lambda view: view.snapshots_in_use())
-        await self._blobs.sweep(used, now - self._policy.snapshot_grace_s)
+        await self._blobs.sweep(used, await self._before(now - self._policy.snapshot_grace_s))
+
+    async def _before(self, then: float) -> float:
+        """Return the date of `then` by the clock of that time: a wall clock that was set forward ages nothing."""
+        anchor = await self._store.read(lambda view: view.clock_anchor())
+        return then if anchor is None else anchor.before(then)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import blame, ends, settling, sizes, verdicts
+from oarlock.lifecycle import blame, ends, settling, shifting, sizes, verdicts
 from oarlock.spec import attempts, events, holdings, intents, jobs, phases, roles
 
 Intent = intents.Intent
@@ -340,6 +340,10 @@ def _checkpoint_restored(job: jobs.Job, event: events.CheckpointRestored, now: f
     return job if live is None else _with(job, replace(live, restore_step=event.step))
 
 
+def _clock_stepped(job: jobs.Job, event: events.ClockStepped, now: float) -> jobs.Job:
+    return shifting.shifted(job, event.by_s)
+
+
 def _stopped(live: attempts.Attempt, cause: attempts.Cause, message: str, task: str, now: float) -> attempts.Attempt:
     return replace(live, stop=cause, stop_at=now, stop_message=message, stop_task=task)
 
@@ -384,4 +388,5 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.Released: _released,
     events.CheckpointVisible: _checkpoint_visible,
     events.CheckpointRestored: _checkpoint_restored,
+    events.ClockStepped: _clock_stepped,
 }

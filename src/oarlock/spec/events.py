@@ -156,6 +156,16 @@ class CheckpointVisible(Event, frozen=True, kw_only=True, tag="checkpoint_visibl
     path: str
 
 
+class ClockStepped(Event, frozen=True, kw_only=True, tag="clock_stepped"):
+    """The wall clock was set, or the machine slept: the dates that durations count from have moved by so much.
+
+    Unlike other events it must be told once: the anchor that is written with it sees to that.
+    """
+
+    by_s: float
+    slept_s: float = 0.0  # of that, while the machine slept
+
+
 AnyEvent = (
     Intended
     | Refused
@@ -175,6 +185,7 @@ AnyEvent = (
     | Released
     | CheckpointVisible
     | CheckpointRestored
+    | ClockStepped
 )
 
 

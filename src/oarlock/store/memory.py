@@ -18,6 +18,7 @@ import msgspec
 from oarlock.spec import errors
 
 # Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.clocks import Anchor
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
@@ -136,6 +137,7 @@ class MemoryTransaction:
         self._users: Table[str, User] = Table(undo)
         self._tokens: Table[str, Token] = Table(undo)
         self._usage: Table[tuple[str, int], port.Usage] = Table(undo)
+        self._anchors: Table[str, Anchor] = Table(undo)  # one at most
         self._log: list[Record] = []
         self._seq = 0
         self._floor = 1
@@ -227,6 +229,9 @@ class MemoryTransaction:
 
     def leader(self) -> port.Leader | None:
         return self.row if self.row.holder else None
+
+    def clock_anchor(self) -> Anchor | None:
+        return self._anchors.get("")
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
@@ -378,6 +383,9 @@ class MemoryTransaction:
 
     def remove_token(self, sha256: str) -> None:
         self._tokens.drop(sha256)
+
+    def put_clock_anchor(self, anchor: Anchor) -> None:
+        self._anchors.put("", anchor)
 
     def compact(self, before: int) -> None:
         floor = self._floor

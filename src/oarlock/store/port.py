@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 # Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.clocks import Anchor
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding
 from oarlock.spec.jobs import Checkpoint, Job
@@ -129,6 +130,10 @@ class View(Protocol):
 
     def leader(self) -> Leader | None: ...
 
+    def clock_anchor(self) -> Anchor | None:
+        """How the last leader's clock stood; None before the first one has said so."""
+        ...
+
 
 class Transaction(View, Protocol):
     """A view that sees its own writes."""
@@ -202,6 +207,8 @@ class Transaction(View, Protocol):
         ...
 
     def remove_token(self, sha256: str) -> None: ...
+
+    def put_clock_anchor(self, anchor: Anchor) -> None: ...
 
     def compact(self, before: int) -> None:
         """Drop event-log lines with `seq` < before."""

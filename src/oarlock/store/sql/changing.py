@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec import errors
+from oarlock.spec.clocks import Anchor
 from oarlock.spec.events import AnyEvent, Record
 from oarlock.spec.holdings import Holding, Resources
 from oarlock.spec.jobs import Checkpoint, Job
@@ -332,6 +333,10 @@ class SqlTransaction(reading.SqlView):
 
     def remove_token(self, sha256: str) -> None:
         self._connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.sha256 == sha256))
+
+    def put_clock_anchor(self, anchor: Anchor) -> None:
+        self._connection.execute(sa.delete(schema.clock))
+        self._connection.execute(sa.insert(schema.clock), {"id": 1, "body": _encode(anchor)})
 
     def compact(self, before: int) -> None:
         self._write_records()

@@ -13,6 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 # Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.clocks import Anchor
 from oarlock.spec.events import Record
 from oarlock.spec.holdings import Holding
 from oarlock.spec.jobs import Checkpoint, Job
@@ -90,9 +91,10 @@ _USAGE = (
 )
 _SNAPSHOTS = sa.select(schema.jobs.c.snapshot).where(schema.jobs.c.snapshot.is_not(None)).distinct()
 _LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader.c.expires_at)
+_ANCHOR = sa.select(schema.clock.c.body)
 
 _decoders: dict[type, msgspec.json.Decoder[object]] = {
-    noun: msgspec.json.Decoder(noun) for noun in (Job, Holding, Checkpoint, Node, Pool, User, Token)
+    noun: msgspec.json.Decoder(noun) for noun in (Anchor, Job, Holding, Checkpoint, Node, Pool, User, Token)
 }
 
 
@@ -219,6 +221,9 @@ class SqlView:
     def leader(self) -> port.Leader | None:
         holder, epoch, expires_at = self._connection.execute(_LEADER).one()
         return port.Leader(holder, epoch, expires_at) if holder else None
+
+    def clock_anchor(self) -> Anchor | None:
+        return self._one(_ANCHOR, Anchor)
 
     def _bodies(self, ids: Sequence[str]) -> dict[str, Job]:
         found = {}

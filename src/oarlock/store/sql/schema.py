@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -101,6 +101,15 @@ heartbeat = sa.Table(
     sa.Column("beat_at", sa.Double, nullable=False),
     sa.Column("padding", sa.Text, nullable=False),
     sa.CheckConstraint("id = 1", name="heartbeat_one_row"),
+)
+
+# At most one row: how the last leader's clock stood.
+clock = sa.Table(
+    "clock",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.CheckConstraint("id = 1", name="clock_one_row"),
 )
 
 nodes = sa.Table(
