@@ -196,7 +196,22 @@ def test_a_helper_that_fails_gives_the_reason_and_its_last_words(rig, verb, reas
     assert record["reason"] == reason
     assert record["detail"].endswith("failed with code 1: no such bucket; make it")
     assert (rig.outside / "ran").exists() == (verb == "store")
+    logged = rig.server.logs.get("stderr.0", b"").decode()
+    assert verb == "store" or logged == record["detail"] + "\n", "people look into the log"
     assert rig.server.exits() == [record]
+
+
+def test_what_a_helper_said_last_is_told_whole(rig):
+    """pip's reason is in the last of many lines."""
+    lines = [f"line {number} " + "x" * 100 for number in range(15)]
+    said = json.dumps({"event": "error", "message": "\n".join([*lines, "No matching distribution"]), "hint": "mend it"})
+    record = rig.run(
+        "true",
+        helper=helper(rig.outside, f"sys.exit({said!r})"),
+        downloads=[{"source": "s3://bucket/rows", "mount": "data"}],
+    )
+    assert record["detail"].splitlines()[-2:] == ["No matching distribution", "mend it"]
+    assert rig.server.logs["stderr.0"].decode().splitlines()[-2:] == ["No matching distribution", "mend it"]
 
 
 def test_a_stop_ends_a_download_that_hangs(rig):

@@ -92,6 +92,9 @@ async def test_the_agent_and_the_backend_agree_that_a_child_was_killed_for_memor
     assert seen.exit is not None
     assert (seen.exit.code, seen.exit.cause) == (9, attempts.Cause.OOM)
     assert [record["reason"] for record in server.exits()] == ["oom"]
+    peak = seen.exit.memory_peak_bytes
+    assert peak is not None
+    assert 48 * MIB < peak <= 128 * MIB, "it came to its limit, the agent beside it"
 
 
 def test_what_the_backend_writes_is_what_the_agent_reads() -> None:

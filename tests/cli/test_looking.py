@@ -295,6 +295,13 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
     assert json.loads(type_("why", "story", "--json"))["phase"] == "FAILED"
 
 
+def test_a_name_that_was_mistyped_is_guessed(server: live.LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.submit(name="slow")
+    for name, hint in (("slwo", "Did you mean `slow`?"), ("quite-another", "See `oarlock ps` for those there are.")):
+        assert main.main(["show", name]) == 1
+        assert hint in capsys.readouterr().err
+
+
 def test_show_tells_the_same_last_lines_once(type_: Typed, server: live.LiveServer) -> None:
     made = server.submit(name="again")
     for _ in range(2):

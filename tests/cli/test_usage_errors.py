@@ -44,6 +44,21 @@ DRY = ("run", "--dry-run", "--no-snapshot")
 
 WRONG = [
     (("pss",), "oarlock ps"),
+    (("status",), "`oarlock ps`: List jobs."),
+    (("list",), "`oarlock ps`"),
+    (("squeue",), "`oarlock ps`"),
+    (("queue",), "`oarlock ps`"),
+    (("stop", "x"), "`oarlock halt`"),
+    (("kill", "x"), "`oarlock cancel`"),
+    (("delete", "x"), "`oarlock cancel`"),
+    (("get", "jobs"), "`oarlock show`"),
+    (("describe", "x"), "`oarlock show`"),
+    (("sbatch", "x"), "`oarlock submit`"),
+    ((*DRY, "--gpus", "1:v100", "--", "true"), "Write --gpus 1 --gpu-type v100"),
+    ((*DRY, "--gpus", "V100:2", "--", "true"), "Write --gpus 2 --gpu-type v100"),
+    ((*DRY, "--gpus", "8xA100-80GB", "--", "true"), "Write --gpus 8 --gpu-type a100-80gb"),
+    ((*DRY, "--gpus", "gpu:a100:2", "--", "true"), "Write --gpus 2 --gpu-type a100"),
+    ((*DRY, "--gpus", "some", "--", "true"), "Write a number: --gpus 2"),
     (("lgos", "x"), "oarlock logs"),
     (("ps", "--jsn"), "--json"),
     (("ps", "--limit", "many"), "--limit"),
@@ -216,6 +231,30 @@ def test_a_failure_of_ours_shows_no_traceback_unless_asked(
     monkeypatch.setenv("OARLOCK_DEBUG", "1")
     assert main.main(["ps"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_words_of_other_tools_are_none_of_ours() -> None:
+    from oarlock.cli import foreign
+
+    known = dict.fromkeys(main.VERBS, "x")
+    ours = {verb for verbs in foreign.MEANT for verb in verbs.split()}
+    assert ours <= set(known), "a suggested verb exists"
+    words = [word for words in foreign.MEANT.values() for word in words.split()]
+    assert len(words) == len(set(words)), "one meaning for each"
+
+
+@pytest.mark.parametrize("home", ["file", "file/below", "/proc/nowhere"])
+def test_a_home_that_cannot_be_written_is_told_as_one(
+    home: str, tmp_path: Path, work: Path, type_: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / home
+    monkeypatch.setenv("OARLOCK_HOME", str(place))
+    for words in (("run", "--", "true"), ("up", "--detach")):
+        code, _, err = type_(*words)
+        assert code == 1
+        assert f"Oarlock's home {place} cannot be written" in err
+        assert "Set OARLOCK_HOME to a directory that you may write." in err
 
 
 def test_a_reader_that_leaves_is_no_error(server: live.LiveServer) -> None:

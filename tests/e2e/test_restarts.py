@@ -24,6 +24,7 @@ def test_a_program_that_cannot_work_is_started_once(fresh: shells.Shell) -> None
         assert done.returncode == 1, told
         assert told.count(says) == 1, told
         assert "no restart   it failed before it had made any progress" in told
+        assert says in fresh.do("logs", name).stdout
         job = fresh.job(name)
         assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("FAILED", 1, 0)
 

@@ -12,7 +12,7 @@ now.
     register TASK ...   agents at the barrier
     report TASK [PHASE] [idle=] [step=] [of=] [loss=] [detail=] [rejoin]
     fail [code=] [signal=] [reason=] [says=] [step=]    worker-0 starts, comes to that step, fails, is gone
-    exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=]
+    exit TASK [code=] [signal=] [oom] [stopped] [reason=] [says=] [at_step=] [peak=]
     gone TASK ...       the backend confirms it                 stacks TASK ...     ranks tell their stacks
     checkpoint STEP     one becomes visible                     release             told that nothing runs any more
     see TASK STATE      what the backend shows from now on      lose TASK           it shows nothing of it any more
@@ -184,7 +184,7 @@ class Play:
         """A whole attempt of one worker; only its end is of interest."""
         words, named = split(rest)
         step, after = named.pop("step", None), named.pop("after", "0")
-        spoken = " ".join([*words, *(f"{name}='{value}'" for name, value in named.items())])
+        spoken = shlex.join([*words, *(f"{name}={value}" for name, value in named.items())])
         commands = ["admit", "do", "register worker-0", f"report worker-0 PROCESSING {f'step={step}' if step else ''}"]
         for line in (*commands, f"after {after}", f"exit worker-0 {spoken}", "gone worker-0", "do"):
             self.run(line)
@@ -315,7 +315,8 @@ class Play:
         said = attempt.verdict
         code = f"exit code {self.job.exit_code}" if self.job.exit_code is not None else f"code {said.exit_code}"
         blamed = f" {said.task}" if said.task else ""
-        final = [f"no restart: {attempt.no_restart}"] if attempt.no_restart else []
+        final = [f"hint: {said.hint}"] if said.hint else []
+        final += [f"no restart: {attempt.no_restart}"] if attempt.no_restart else []
         return [f"{said.cause}{blamed}, {code}: {said.message}", *(f"  | {line}" for line in said.last_lines), *final]
 
     def line(self) -> str:
@@ -374,6 +375,7 @@ def understood(words: list[str], named: dict[str, str], now: float) -> attempts.
         last_lines=says,
         process=int(named.get("process", 0)),
         step=int(named["at_step"]) if "at_step" in named else None,
+        memory_peak_bytes=quantities.memory_bytes(named["peak"]) if "peak" in named else None,
     )
 
 

@@ -23,6 +23,8 @@ REFUSED = [
     ("command: x\nroles: {worker: {memory: 99999999Pi}}", "roles.worker.memory", "out of range"),
     ("command: x\nroles: {worker: {cpus: -1}}", "roles.worker.cpus", "out of range"),
     ("command: x\nroles: {worker: {cpus: .nan}}", "roles.worker.cpus", "out of range"),
+    ("command: x\nroles: {worker: {gpus: '1:v100'}}", "roles.worker.gpus", "Write gpus: 1, gpu_type: v100"),
+    ("command: x\nroles: {worker: {gpus: '2'}}", "roles.worker.gpus", "without quotes"),
     ("command: x\nroles: {worker: {gpus: 1.5}}", "roles.worker.gpus", "whole number"),
     ("command: x\nroles: {worker: {gpus: 0.001}}", "roles.worker.gpus", "too little to be a share"),
     ("command: x\nroles: {worker: {gpus: .nan}}", "roles.worker.gpus", "out of range"),

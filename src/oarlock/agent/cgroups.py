@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 
 from oarlock.agent import files
 
@@ -58,6 +60,16 @@ class OutOfMemory:
         self.exclusive = bool(own) and os.path.exists(own)
         self._path = own if self.exclusive else _counter_of_self()
         self._before = _count(self._path)
+
+    def peak_bytes(self) -> int | None:
+        """The most that the task had taken: by its own counter, else what its largest process was."""
+        names = ("memory.peak", "memory.max_usage_in_bytes") if self.exclusive else ()
+        for name in names:
+            text = files.read_text(os.path.join(os.path.dirname(self._path), name)).strip()
+            if text.isdigit():
+                return int(text)
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        return (largest if sys.platform == "darwin" else largest << 10) or None
 
     def happened(self) -> bool:
         return bool(self._path) and _count(self._path) > self._before

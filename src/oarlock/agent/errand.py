@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HELPER_POLL_S = 0.05
 DETAIL_EVERY_S = 1.0
 DETAIL_CHARACTERS = 500
+FAILURE_CHARACTERS = 6000  # a failure is told whole
 TAIL_BYTES = 16 << 10
 NOT_FOR_HELPERS = ("PYTHON", "LD_", "PATH", "VIRTUAL_ENV", "OARLOCK_")
 
@@ -71,7 +72,8 @@ class Errands:
         self._reach.forget(child.pid)
         child.reap()
         if child.code != 0:
-            said = self._last_words(err) or self._last_words(out) or "it said nothing"
+            most = FAILURE_CHARACTERS
+            said = self._last_words(err, most) or self._last_words(out, most) or "it said nothing"
             how = f"signal {child.signal}" if child.signal else f"code {child.code}"
             raise Failed(reason, f"{what} failed with {how}: {said}")
         return last_line(out)
@@ -96,8 +98,8 @@ class Errands:
             self._reach.add(child.pid, asked=False)
             return child
 
-    def _last_words(self, path: str) -> str:
-        text = spoken(last_line(path))[:DETAIL_CHARACTERS]
+    def _last_words(self, path: str, most: int = DETAIL_CHARACTERS) -> str:
+        text = spoken(last_line(path))[:most]
         return self._board.blanker.text(text) if self._board.blanker else text
 
 
@@ -114,7 +116,7 @@ def spoken(line: str) -> str:
         if said.get(what) is not None:
             total = said.get("total_" + what)
             words.append(f"{said[what]} {what}" if total is None else f"{said[what]} of {total} {what}")
-    return "; ".join(words) or line
+    return ("\n" if any("\n" in word for word in words) else "; ").join(words) or line
 
 
 def last_line(path: str) -> str:

@@ -80,6 +80,7 @@ def compose(
     way: str,
     left: list[int],
     step: int | None = None,
+    memory_peak_bytes: int | None = None,
 ) -> dict[str, Any]:
     return {
         "key": key,
@@ -95,4 +96,5 @@ def compose(
         "kill": way,
         "left": left,
         "step": step,
+        "memory_peak_bytes": memory_peak_bytes,
     }

@@ -6,6 +6,7 @@ with the server may be anywhere in their conversations when the end comes; they 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import time
 
 from oarlock.agent import (
     arrival,
+    blanking,
     cgroups,
     client,
     environment,
@@ -93,7 +95,11 @@ class Supervisor:
 
     def _live(self) -> int:
         self._prepare()
-        outcome = self._arrive() or self._equip() or self._start() or self._supervise()
+        outcome = self._arrive() or self._equip() or self._start()
+        if outcome is not None:
+            self._say_why(outcome)
+        else:
+            outcome = self._supervise()
         self._await_copies()
         left = self._clear_away()
         outcome = self._settle(outcome)
@@ -220,6 +226,15 @@ class Supervisor:
         if self._cgroup.usable and not self._cgroup.holds(started.pid):
             self._journal.say(f"process {started.pid} did not enter the cgroup: kill goes by session and mark")
             self._reach.way = "session"
+
+    def _say_why(self, outcome: record.Outcome) -> None:
+        """What kept the processes from starting goes into the task's log too: that is where people look."""
+        if not outcome.detail or self._processes:
+            return
+        if self._board.blanker is None:
+            self._board.blanker = blanking.Blanker([])  # the task was told no secret: there is none to be blanked
+        with contextlib.suppress(OSError), open(self._task.path("stderr.0"), "a", encoding="utf-8") as file:
+            file.write(outcome.detail.rstrip("\n") + "\n")
 
     # While it runs
 
@@ -420,7 +435,8 @@ class Supervisor:
             for number, each in enumerate(self._processes)
         ]
         step = events.last_step(self._task.report, self._task.nproc)
-        value = record.compose(self._task.key.text, outcome, ends, self._started_at, self._reach.way, left, step)
+        peak, key = self._oom.peak_bytes(), self._task.key.text
+        value = record.compose(key, outcome, ends, self._started_at, self._reach.way, left, step, peak)
         try:
             files.write_json(self._task.path("exit.json"), value, lambda: failpoint("exit.before_rename"))
         except OSError as error:

@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import errors, events, jobs, users
+from oarlock.spec import errors, events, jobs, nearness, users
 from oarlock.store import port as stores
 
 T = TypeVar("T")
 
 STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 _SCAN = 5
+_NAMES = 500  # of the newest jobs, among which a name that was mistyped is looked for
 """Pages of the event log that one request looks through for its own lines."""
 
 
@@ -113,10 +114,15 @@ class Access:
         if found is None and self.admin:
             found = view.find(name_or_id)
         if found is None:
-            raise errors.NotFound(
-                f"There is no job `{name_or_id[:100]}`.", hint="See `oarlock ps` for those there are."
-            )
+            near = self._nearest(view, name_or_id)
+            hint = f"Did you mean `{near}`?" if near else "See `oarlock ps` for those there are."
+            raise errors.NotFound(f"There is no job `{name_or_id[:100]}`.", hint=hint)
         return found
+
+    def _nearest(self, view: stores.View, name: str) -> str | None:
+        """The closest name among the newest jobs that the reader may see."""
+        owner = None if self.admin else self.user.name
+        return nearness.nearest(name, {job.name for job in view.jobs(stores.JobFilter(owner=owner, limit=_NAMES))})
 
     def _records(self, view: stores.View, after: int, limit: int, job_id: str | None) -> Records:
         if job_id is not None or self.admin:

@@ -48,8 +48,12 @@ def blame(job: jobs.Job, printed: Sequence[str] = ()) -> list[str]:
     who = f"{verdict.task}: " if verdict.task and verdict.task not in verdict.message else ""
     lines = [f"  blame        {terminal.clean(who + verdict.message)}"]
     said = [terminal.clean(line) for line in verdict.last_lines[-SHOWN_LINES:]]
+    if said and "ModuleNotFoundError" in said[-1]:
+        said = said[-1:]  # where it was imported helps nobody
     if not all(any(above.endswith(line) for above in printed) for line in said):
         lines += [f"    | {line}" for line in said]
+    if verdict.hint:
+        lines.append(f"  hint         {terminal.clean(verdict.hint)}")
     if job.attempt is not None and job.attempt.no_restart:
         lines.append(f"  no restart   {terminal.clean(job.attempt.no_restart)}")
     return lines

@@ -37,6 +37,16 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         return "flag_" + self.names[0].partition("/")[0].lstrip("-").replace("-", "_")
 
 
+def _gpus(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        from oarlock.spec import judging
+
+        hint = judging.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
+        raise errors.InvalidInput(f"{text[:60]!r} is no number of GPUs", path="--gpus", hint=hint) from None
+
+
 TASKS, JOB, DATA, LIFE = "Tasks", "Job", "Code and data", "Life"
 
 FLAGS: tuple[Flag, ...] = (
@@ -72,7 +82,7 @@ FLAGS: tuple[Flag, ...] = (
         names=("--nproc",), path="roles.*.nproc", kind=int, metavar="N", section=TASKS, help="Processes in each task."
     ),
     Flag(
-        names=("--gpus", "-g"), path="roles.*.gpus", kind=float, metavar="N", section=TASKS, help="GPUs for each task."
+        names=("--gpus", "-g"), path="roles.*.gpus", kind=_gpus, metavar="N", section=TASKS, help="GPUs for each task."
     ),
     Flag(
         names=("--gpu-type",),

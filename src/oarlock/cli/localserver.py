@@ -102,9 +102,21 @@ def make_home(home: Path) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise errors.Unavailable(
-            f"{home} cannot be made: {error.strerror}", hint="Set OARLOCK_HOME to a directory that you may write."
-        ) from error
+        why = "it is no directory" if home.exists() else f"it cannot be made ({error.strerror or error})"
+        raise _unwritable(home, why) from error
+
+
+def check_home(home: Path) -> None:
+    """Make it where it is missing. Raises Unavailable, before anything is done, where nothing can be written there."""
+    make_home(home)
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise _unwritable(home, "it belongs to somebody else, or its disk is read-only")
+
+
+def _unwritable(home: Path, why: str) -> errors.Unavailable:
+    return errors.Unavailable(
+        f"Oarlock's home {home} cannot be written: {why}", hint="Set OARLOCK_HOME to a directory that you may write."
+    )
 
 
 def holds(home: Path) -> bool:

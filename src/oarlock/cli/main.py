@@ -95,6 +95,11 @@ class Root(click.Group):
 
 
 def nearest_verb(word: str) -> str:
+    from oarlock.cli import foreign
+
+    habit = foreign.meant(word, {verb: text for verb, (_, text) in VERBS.items()})
+    if habit:
+        return habit
     near = nearness.nearest(word, VERBS)
     return f"Did you mean `oarlock {near}`?" if near else "`oarlock --help` lists them."
 

@@ -242,6 +242,8 @@ def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
     else:
         for line in verdict.last_lines:
             terminal.out(f"    | {terminal.clean(line)}")
+    if verdict.hint:
+        terminal.out(f"  hint: {terminal.clean(verdict.hint)}")
     if attempt.no_restart:
         terminal.out(f"  no restart: {terminal.clean(attempt.no_restart)}")
 

@@ -37,6 +37,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> int:
     """Submit and, unless detached, follow. The exit code."""
+    localserver.check_home(client.settings.home)
     snapshot = pack(client, spec, choice)
     if choice.dry_run:
         _show_request(client, spec, snapshot)

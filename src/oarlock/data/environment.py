@@ -25,6 +25,7 @@ from oarlock.spec import errors
 
 FORMAT = 1
 LAST_LINES = 15
+MAX_LINE = 1000
 PROBE_S = 60
 MAX_REQUIREMENTS_BYTES = 1 << 20
 INCLUDES = re.compile(r"(?:-r|-c|--requirement|--constraint)[ =]*(?P<file>\S+)")
@@ -175,6 +176,15 @@ def call(argv: list[str], folder: Path) -> None:
                 reporting.detail(line.strip()[:200])
     if child.returncode:
         raise errors.Unavailable(
-            f"`{' '.join(argv[1:6])} ...` failed:\n" + "\n".join(lines),
-            hint="mend the requirements file; on Debian, `No module named venv` asks for the package python3-venv",
+            f"`{_shown(argv)}` failed:\n" + "\n".join(line[:MAX_LINE] for line in lines),
+            hint=""
+            if "pip" in argv and "install" in argv
+            else "On Debian, `No module named venv` asks for the package python3-venv.",
         )
+
+
+def _shown(argv: list[str]) -> str:
+    """The step as a person would type it."""
+    if "pip" in argv and "install" in argv:
+        return f"pip install --requirement {Path(argv[-1]).name}"
+    return " ".join(argv[1:4])

@@ -16,7 +16,7 @@ from oarlock.data import sizes
 from oarlock.spec import errors
 
 EVERY_S = 0.5
-MAX_MESSAGE = 2000
+MAX_MESSAGE = 4000
 
 
 def say(**fields: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from oarlock.lifecycle import hints
 from oarlock.spec import attempts, jobfile, phases
 
 SETTLE_S = 1.0
@@ -90,7 +91,10 @@ def settle(tasks: Iterable[attempts.Task], spec: jobfile.JobSpec) -> Blame | Non
     if not failed:
         return None
     guilty = min(failed, key=_gravity)
-    return Blame(task=guilty.name, cause=_cause(guilty), message=sentence(guilty, _several(spec, guilty)))
+    message = sentence(guilty, _several(spec, guilty))
+    if _cause(guilty) is attempts.Cause.OOM:
+        message += hints.took(spec, guilty)
+    return Blame(task=guilty.name, cause=_cause(guilty), message=message)
 
 
 def _several(spec: jobfile.JobSpec, task: attempts.Task) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, retries, sizes
+from oarlock.lifecycle import ends, hints, retries, sizes
 from oarlock.spec import attempts, intents, jobs, phases
 
 Cause = attempts.Cause
@@ -105,6 +105,7 @@ def _verdict(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Verd
         task=live.stop_task,
         exit_code=EXIT_TIMEOUT if cause is Cause.TIMEOUT else code,
         last_lines=how.last_lines if how is not None else (),
+        hint=hints.hint(job.spec, guilty) if cause not in NEUTRAL else "",
     )
 
 

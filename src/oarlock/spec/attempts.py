@@ -40,6 +40,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     killed_by: str = ""  # `cgroup` or `session`: which way was used
     process: int = 0
     step: int | None = None  # the farthest that its processes have told of
+    memory_peak_bytes: int | None = None  # the most that the task had taken
 
 
 class NotKept(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +175,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""  # `worker-1`
     exit_code: int = 0
     last_lines: tuple[str, ...] = ()
+    hint: str = ""  # what to do about it, where its end tells
 
 
 class Stacks(msgspec.Struct, frozen=True, kw_only=True):

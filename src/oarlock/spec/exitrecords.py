@@ -40,6 +40,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     kill: str = ""
     step: int | None = None  # the farthest that its processes have told of
+    memory_peak_bytes: int | None = None
     detail: str = ""  # what an errand (a download, an installation, an upload) said last
 
 
@@ -62,6 +63,7 @@ def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
         killed_by=record.kill,
         process=first,
         step=record.step,
+        memory_peak_bytes=record.memory_peak_bytes,
     )
 
 

@@ -27,6 +27,9 @@ WRITABLE = ("file", "s3", "gs")
 _RESERVED_PREFIX = "OARLOCK_"
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 LEAST_GPU_SHARE = 0.01
+_TYPED_GPUS = re.compile(
+    r"(?P<count>\d+)\s*[:x*]\s*(?P<kind>[A-Za-z][\w.-]*)|(?:gpus?:)?(?P<first>[A-Za-z][\w.-]*)(?::(?P<last>\d+))?"
+)
 _MAX_DEPTH = 20
 _EITHER = re.compile(r"Expected `([a-z]+(?: \| [a-z]+)+)`")
 _KINDS = {
@@ -108,10 +111,22 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str 
     if invalid is not None:
         name = _short(invalid[1])
         return errors.InvalidInput(f"{name!r} is not known here", path=path, hint=_nearest(name, _enum_values(kind)))
+    if steps and steps[-1] == "gpus" and isinstance(asked := _at_steps(raw, steps), str):
+        hint = gpus_hint(asked, "gpus: {count}, gpu_type: {kind}")
+        return errors.InvalidInput(f"{_short(asked)!r} is no number of GPUs", path=path, hint=hint)
     said = _plain_words(message)
     quoted = said.startswith("expected text, got")
     hint = "Put it in quotes." if quoted else f"See {page} for what is accepted."
     return errors.InvalidInput(said, path=path, hint=hint)
+
+
+def gpus_hint(asked: str, form: str) -> str:
+    """How a number of GPUs is written by somebody who wrote it as other tools have it: `1:v100`, `v100:1`, `2xA100`."""
+    found = _TYPED_GPUS.fullmatch(asked.strip())
+    if found is not None and any(letter.isdigit() for letter in asked):
+        count, kind = found["count"] or found["last"] or "1", found["kind"] or found["first"]
+        return f"Write {form.format(count=count, kind=kind.lower())}"
+    return "Write a number, without quotes: gpus: 2" if asked.strip().isdigit() else "Write a number: gpus: 2"
 
 
 def judge(spec: jobfile.JobSpec) -> None:
@@ -367,6 +382,15 @@ def _resolved(steps: list[Any], raw: Any, kind: Any) -> tuple[list[Any], Any]:
         return [str(step) if step is ... else step, *("..." if later is ... else later for later in rest)], info
     deeper, found = _resolved(rest, below, inner)
     return [step, *deeper], found
+
+
+def _at_steps(raw: Any, steps: list[Any]) -> Any:
+    for step in steps:
+        try:
+            raw = raw[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return raw
 
 
 def _within_union(info: Any, raw: Any) -> Any:
