@@ -540,7 +540,7 @@ def _http(app: Any, settings: Settings, counted: connections.OpenConnections) ->
         loop="asyncio",
         http=connections.protocol(counted),
         backlog=connections.ACCEPTS,
-        ws="websockets-sansio",
+        ws=connections.WebSocketProtocol,
         ws_max_size=1 << 20,
         ws_per_message_deflate=False,
         lifespan="on",

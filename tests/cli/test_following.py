@@ -66,6 +66,18 @@ def test_stdout_is_the_output_and_the_exit_code_is_the_job_s(server: live.LiveSe
     assert "\r" not in err
 
 
+def test_a_progress_bar_reaches_a_pipe_while_the_job_runs(server: live.LiveServer, work: Path) -> None:
+    with piped(*RUN, cwd=work) as process:
+        job_id = running(server)
+        server.print(job_id, "\r 10%|#    |", stream="stderr.0")
+        assert process.stdout is not None
+        assert process.stdout.readline() == " 10%|#    |\n"
+        server.print(job_id, "\r 20%|##   |\n", stream="stderr.0")
+        server.end(job_id)
+        out, _ = process.communicate(timeout=typed.TIMEOUT_S)
+    assert out == " 20%|##   |\n", "what was shown is not shown again"
+
+
 def test_several_tasks_are_named(server: live.LiveServer, work: Path) -> None:
     with piped("run", "--workers", "2", "--max-restarts", "0", "--", "python", "train.py", cwd=work) as process:
         job_id = running(server)

@@ -35,3 +35,24 @@ def test_a_long_line_is_whole_for_programs_and_broken_on_a_terminal(clean: bool,
     pieces = [line("x" * 65_536, partial=True)] * 3 + [line("end")]
     shown = "".join(map(writer.text, pieces)) + writer.rest()
     assert (shown.count("\n"), len(shown.replace("\n", ""))) == (lines, 3 * 65_536 + 3)
+
+
+BAR = ("\r 10%|#    |", "\r 20%|##   |\r 30%|###  |", "\r", "\r100%|#####|")
+
+
+@pytest.mark.parametrize(("prefix", "name"), [(False, ""), (True, "worker-0 | ")])
+def test_a_bar_that_is_redrawn_comes_piece_by_piece_and_no_piece_twice(prefix: bool, name: str) -> None:
+    writer = loglines.Writer(loglines.Style(prefix=prefix, colour=False, clean=False))
+    pieces = [writer.text(line(text, stream="stderr.0", partial=True)) for text in BAR[:3]]
+    assert pieces == [f"{name} 10%|#    |\n", f"{name} 20%|##   |\r 30%|###  |\n", ""]
+    assert writer.text(line("epoch 1")) == f"{name}epoch 1\n", "another stream's line is whole"
+    assert writer.text(line(BAR[3], stream="stderr.0")) == f"{name}100%|#####|\n"
+    assert writer.text(line("no bar", stream="stderr.0", partial=True)) == ""
+    assert writer.text(line(" any more", stream="stderr.0")) == f"{name}no bar any more\n"
+    assert writer.rest() == ""
+
+
+def test_a_bar_on_a_terminal_waits_in_the_live_rows() -> None:
+    writer = loglines.Writer(loglines.Style(prefix=False, colour=False, clean=True))
+    assert writer.text(line(BAR[0] + BAR[1], partial=True)) == ""
+    assert writer.pending == " 30%|###  |"

@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 from tests.api import rig as rigs
 
+from oarlock.api import connections
 from oarlock.spec import attempts, events, jobs, phases, refusals
 from oarlock.store import port as stores
 
@@ -183,7 +184,7 @@ class LiveServer:
     async def _open(self, port: int) -> None:
         sock = socket.create_server(("127.0.0.1", port))
         config = uvicorn.Config(
-            self.rig.app, log_config=None, lifespan="off", ws="websockets-sansio", timeout_graceful_shutdown=0
+            self.rig.app, log_config=None, lifespan="off", ws=connections.WebSocketProtocol, timeout_graceful_shutdown=0
         )
         self._server = Quiet(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client import live
 
 import oarlock
-from oarlock.client import requests
+from oarlock.client import requests, sender
 from oarlock.spec import errors, phases
 
 
@@ -137,6 +139,32 @@ def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer) -> 
     assert contacts[-1] is None
 
 
+def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
+    server: live.LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that prints nothing for a minute is no lost server."""
+    monkeypatch.setattr(sender, "STREAM_PAUSE_S", 0.2)
+    contacts: list[errors.OarlockError | None] = []
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
+        opened = 0
+        real = client._sender.lines
+
+        def counted(request: Any) -> Any:
+            nonlocal opened
+            opened += 1
+            if opened == 3:
+                server.end(job.id)
+            return real(request)
+
+        monkeypatch.setattr(client._sender, "lines", counted)
+        server.launch(job.id)
+        server.process(job.id)
+        assert list(client.logs(job.id, follow=True, on_contact=contacts.append)) == []
+    assert opened >= 3
+    assert contacts == []
+
+
 def test_a_local_server_that_comes_back_elsewhere_is_found(server: live.LiveServer) -> None:
     with oarlock.Client() as client:
         before = client.server().home
@@ -158,6 +186,15 @@ def test_following_ends_with_how_the_job_ended(server: live.LiveServer) -> None:
         *_, last = client.log_items(job.id, requests.LogChoice(), follow=True)
         assert isinstance(last, answers.End)
         assert last.phase is phases.Phase.FAILED
+
+
+def test_a_refused_command_is_no_error_of_the_server(server: live.LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    with oarlock.Client() as client:
+        job = client.submit({"command": "true"}, directory=None)
+        with pytest.raises(errors.Conflict):
+            client.exec(job.id, ["ls"])
+    server.do(asyncio.sleep(0))  # the server has turned to something else since
+    assert "handshake" not in caplog.text
 
 
 def test_a_command_inside_a_task(server: live.LiveServer) -> None:

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import h11
 import uvicorn
 from uvicorn.protocols.http import h11_impl
+from uvicorn.protocols.websockets import websockets_sansio_impl
 
 PENDING_S = 15.0
 """How long a sender may take for a request head, or for the rest of a body that nobody wants."""
@@ -232,6 +233,18 @@ class Protocol(h11_impl.H11Protocol):
 
     def _descriptor(self) -> int:
         return int(self.transport.get_extra_info("socket").fileno())
+
+
+class WebSocketProtocol(websockets_sansio_impl.WebSocketsSansIOProtocol):
+    """uvicorn's protocol, which knows that a refusal completes the handshake too.
+
+    Without this, uvicorn logs "ASGI callable returned without completing handshake" after each one.
+    """
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
 
 class HttpServer(uvicorn.Server):

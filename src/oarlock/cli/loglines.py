@@ -1,7 +1,9 @@
 """Log lines as they are shown: with the task's name in front where there are several, in a colour of its own.
 
-On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole. Where
-tasks have several processes, the process is named too: `worker-1.0`.
+On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole. A
+line that its program draws again and again (it holds carriage returns, as progress bars do) has no end for long: into a
+file or a pipe it comes in pieces, as they arrive, each on a line of its own. Where tasks have several processes, the
+process is named too: `worker-1.0`.
 """
 
 from __future__ import annotations
@@ -33,20 +35,28 @@ def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> S
     return Style(prefix=several or process, process=process, colour=colour, clean=clean)
 
 
+Stream = tuple[str, int, int, str]
+
+
 class Writer:
     """Turns lines into text for stdout. One for each reader."""
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._pending: dict[tuple[str, int, int, str], str] = {}
+        self._pending: dict[Stream, str] = {}
+        self._redrawn: set[Stream] = set()  # streams whose open line was printed in part
         self._colours: dict[str, str] = {}
         self._width = 0
 
     def text(self, line: data.Line) -> str:
-        """What is to be printed now: nothing yet for a line without an end."""
+        """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
         task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style.process else line.task
         stream = (task, line.attempt, line.incarnation, line.stream)
         whole = self._pending.pop(stream, "") + line.text
+        if stream in self._redrawn or (line.partial and "\r" in whole and not self._style.clean):
+            (self._redrawn.add if line.partial else self._redrawn.discard)(stream)
+            piece = whole.strip("\r")
+            return self._shown(task, piece) if piece else ""
         if line.partial and len(whole) < (MAX_SHOWN_CHARACTERS if self._style.clean else MAX_WHOLE_CHARACTERS):
             self._pending[stream] = whole
             return ""

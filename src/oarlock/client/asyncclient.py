@@ -229,7 +229,7 @@ class AsyncClient:
         while True:
             try:
                 async with self._sender.lines(requests.logs(job, cursor.choice(), follow=follow)) as lines:
-                    if losses and on_contact is not None:
+                    if losses >= following.TOLD_LOSSES and on_contact is not None:
                         on_contact(None)
                     losses = 0
                     async for raw in lines:
@@ -248,7 +248,7 @@ class AsyncClient:
                 if not follow or following.hopeless(error, losses, cursor):
                     raise
             losses += 1
-            if on_contact is not None and losses == 2:  # once may be a pause that nobody needs to hear of
+            if on_contact is not None and losses == following.TOLD_LOSSES:
                 on_contact(failure)
             await self._sleep(following.pause_s(losses))
             self._sender.forget_place()

@@ -230,7 +230,7 @@ class Client:
         while True:
             try:
                 with self._sender.lines(requests.logs(job, cursor.choice(), follow=follow)) as lines:
-                    if losses and on_contact is not None:
+                    if losses >= following.TOLD_LOSSES and on_contact is not None:
                         on_contact(None)
                     losses = 0
                     for raw in lines:
@@ -249,7 +249,7 @@ class Client:
                 if not follow or following.hopeless(error, losses, cursor):
                     raise
             losses += 1
-            if on_contact is not None and losses == 2:  # once may be a pause that nobody needs to hear of
+            if on_contact is not None and losses == following.TOLD_LOSSES:
                 on_contact(failure)
             self._sleep(following.pause_s(losses))
             self._sender.forget_place()

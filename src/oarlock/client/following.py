@@ -17,6 +17,10 @@ from oarlock.spec import errors
 SLACK_S = 60.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+TOLD_LOSSES = 2
+"""So many losses in a row are told, and so is the return after them. One alone may be a stream without news that was
+opened again, and nobody needs to hear of it.
+"""
 
 
 class Position(msgspec.Struct):
