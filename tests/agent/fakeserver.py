@@ -40,6 +40,7 @@ class FakeServer:
         self.forget_answers = 0  # so many log batches are stored, and their answers lost
         self.slow_s = 0.0
         self.refuse_logs = False
+        self.cut_logs: set[str] = set()  # streams that have lost bytes, which the next report is answered with
         self.blobs_after: str | None = None  # the phase that must have been told before a blob is given
         self.connections = 0
         self._http: http.server.ThreadingHTTPServer | None = None
@@ -190,7 +191,9 @@ def handler_for(fake: FakeServer) -> type[http.server.BaseHTTPRequestHandler]:
 
         def post_report(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
             fake.reports.append(json.loads(body))
-            return 200, {"orders": fake.orders}
+            short = {name: len(fake.logs[name]) for name in fake.cut_logs}
+            fake.cut_logs = set()
+            return 200, {"orders": fake.orders, "logs": short}
 
         def post_logs(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
             if fake.refuse_logs:

@@ -31,6 +31,18 @@ def expected(count: int) -> bytes:
     return b"".join(b"%d %s\n" % (n, b"x" * (n % 97)) for n in range(1, count + 1))
 
 
+def test_what_the_server_has_lost_is_sent_again_though_nothing_new_was_written(rig):
+    rig.begin("echo one; echo two; echo > $OUTSIDE/said; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done; echo three")
+    rig.server.wait_for(lambda: rig.server.logs["stdout.0"] == b"one\ntwo\n")
+    with rig.server.changed:
+        del rig.server.logs["stdout.0"][2:]
+        rig.server.cut_logs = {"stdout.0"}
+    rig.server.wait_for(lambda: rig.server.logs["stdout.0"] == b"one\ntwo\n")
+    (rig.outside / "go").touch()
+    rig.finish()
+    assert rig.server.logs["stdout.0"] == b"one\ntwo\nthree\n"
+
+
 def test_bytes_arrive_once_and_in_order_across_outages(rig):
     (rig.outside / "printer.py").write_text(PRINTER)
     rig.server.forget_answers = 3

@@ -51,6 +51,9 @@ class MemoryLogs:
     async def length(self, key: attempts.TaskKey, stream: str) -> int:
         return len(self.bytes.get((str(key), stream), b""))
 
+    def shortages(self, key: attempts.TaskKey) -> dict[str, data.Shortage]:
+        return {}
+
     async def streams(self, job: str) -> list[data.StreamInfo]:
         return []
 

@@ -48,6 +48,37 @@ def test_a_bug_behind_the_checkpoint_is_met_twice(fresh: shells.Shell) -> None:
     assert job["attempts"][-1]["no_restart"] == "it failed twice in the same way, without progress between"
 
 
+def test_logs_that_were_deleted_under_the_server_come_again(shell: shells.Shell) -> None:
+    """The first half is deleted while the job runs, and all of it once the job has ended."""
+    go = shell.home.parent / "go"
+    shell.write(
+        "says.py",
+        f"""
+        import os, time
+        for number in range(1, 200):
+            print("line", number, flush=True)
+        while not os.path.exists({str(go)!r}):
+            time.sleep(0.05)
+        for number in range(200, 400):
+            print("line", number, flush=True)
+        """,
+    )
+    shell.do("run", "--detach", "--name", "says", "--", "python", "says.py")
+    job = shell.wait_phase("says", "PROCESSING")
+    while "line 199" not in shell.do("logs", "says").stdout:
+        time.sleep(0.1)
+    (path,) = (shell.home / "logs").rglob(f"*{job['id']}/**/stdout.0.log")
+    path.unlink()
+    go.touch()
+    shell.wait_phase("says", "COMPLETED")
+    lines = shell.do("logs", "says").stdout.splitlines()
+    assert [int(line.rpartition(" ")[2]) for line in lines] == list(range(1, 400))
+    assert b"\0" not in path.read_bytes()
+    assert "logs_missing" in shell.do("show", "says", "--events").stdout
+    path.unlink()
+    assert "bytes of this log are missing here" in shell.do("logs", "says").stdout
+
+
 def test_a_restarted_server_adopts_what_runs(fresh: shells.Shell) -> None:
     """Killed in the middle: every line, metric and exit code arrives, once and in order."""
     fresh.write(

@@ -175,12 +175,23 @@ class Shipper:
         answer = server.ask("POST", "/report", body)
         if answer.ok:
             self._board.take_orders(answer.json().get("orders"))
+            self._send_again(answer.json().get("logs"))
         else:
             self._journal.say(f"a report was refused with {answer.status}: {answer.json().get('error', '')}")
         self._reports.told(now, body)
         if "exit" in body:
             self._note_exit(answer)
         return 1
+
+    def _send_again(self, lengths: object) -> None:
+        """The server has lost what it had of these streams behind the lengths: go on from there."""
+        if not isinstance(lengths, dict):
+            return
+        for file in self._logs:
+            length = lengths.get(file.name)
+            if isinstance(length, int) and length < file.acknowledged:
+                self._journal.say(f"{file.name}: the server asks for it again from byte {length} on")
+                file.acknowledge(length)
 
     def _facts(self, now: float, idle_s: float | None, exit_record: dict[str, Any] | None) -> dict[str, Any] | None:
         return self._reports.due(

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from starlette import responses
 
 from oarlock.api import blobs, inbox, reportedcheckpoints, routes
+from oarlock.data import port as data_port
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
@@ -103,7 +104,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ordered(msgspec.Struct, frozen=True):
+    """`logs` has the stored lengths of streams that have lost bytes here: the agent is to go on from there."""
+
     orders: assignments.Orders
+    logs: dict[str, int] = {}
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -208,9 +212,11 @@ async def report(call: routes.Call) -> Ordered:
                 kept=_bounded(told.kept),
             )
         )
+    short = call.services.logs.shortages(key)
+    happened += _missing(job, key, short)
     if happened:
         job = await call.services.inbox.tell(key, *happened)
-    return Ordered(_orders(call, job))
+    return Ordered(_orders(call, job), {stream: shortage.length for stream, shortage in short.items()})
 
 
 async def orders(call: routes.Call) -> assignments.Orders | routes.Answer:
@@ -228,12 +234,14 @@ async def log(call: routes.Call) -> Length | routes.Answer:
     stream = call.path["stream"]
     if not _STREAM.fullmatch(stream):
         raise errors.InvalidInput("That is no stream.", path="stream", hint="There are `stdout.N` and `stderr.N`.")
-    await present(call)
+    job = await present(call)
     data = await call.read()
     offset = call.query(OffsetQuery).offset
     try:
         length = await call.services.logs.append(call.task, stream, offset, data, at=call.services.clock())
     except errors.OffsetMismatch as error:
+        if noted := _missing(job, call.task, call.services.logs.shortages(call.task)):
+            await call.services.inbox.tell(call.task, *noted)
         return routes.Answer(409, Length(error.length))
     call.services.meters.log_bytes.inc(len(data))
     return Length(length)
@@ -366,6 +374,18 @@ def _reported(key: attempts.TaskKey, told: Report, now: float) -> events.TaskRep
         idle_s=told.idle_s,
         can_rejoin=told.hello.can_rejoin if told.hello is not None else None,
     )
+
+
+def _missing(job: jobs.Job, key: attempts.TaskKey, short: Mapping[str, data_port.Shortage]) -> list[events.AnyEvent]:
+    """The event that so many bytes of the task's logs are gone, where the record does not say so yet."""
+    task, missing = inbox.task_of(job, key), sum(shortage.missing for shortage in short.values())
+    if task is None or task.log_gap == missing:
+        return []
+    return [
+        events.LogsMissing(
+            attempt=key.attempt, role=key.role, index=key.index, incarnation=key.incarnation, missing=missing
+        )
+    ]
 
 
 def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | None:

@@ -157,7 +157,7 @@ class Guardian:
         failpoints.hit("guardian.before_record")
 
         def record(tx: stores.Transaction, job_id: str) -> jobs.Job | None:
-            return _recorded(tx, job_id, seen.get(job_id, ()), now)
+            return _recorded(tx, job_id, seen.get(job_id, ()), now, self._leftovers.missing)
 
         self._roster.adopt(await batches.each(self._store, ready, record, epoch=epoch, report=self._report))
         failpoints.hit("guardian.after_record")
@@ -342,22 +342,46 @@ def _notes(job: jobs.Job, seen: Sequence[observations.Observed], now: float) -> 
 
 
 def _recorded(
-    tx: stores.Transaction, job_id: str, seen: Sequence[observations.Observed], now: float
+    tx: stores.Transaction,
+    job_id: str,
+    seen: Sequence[observations.Observed],
+    now: float,
+    missing: Callable[[attempts.TaskKey], int],
 ) -> jobs.Job | None:
-    """The job with everything that is seen and due, decided again from what is stored."""
+    """The job with everything that is seen and due, decided again from what is stored.
+
+    `missing` tells how many bytes of a gone task's logs could not be had again.
+    """
     stored = job = tx.job(job_id)
     if job is None:
         return None
     happened: list[events.AnyEvent] = []
     for _ in range(MOST_NOTES):
         before = job
-        for event in noticing.notices(job, seen) or _notes(job, seen, now):
+        for event in _with_gaps(job_id, noticing.notices(job, seen), missing) or _notes(job, seen, now):
             after = stepping.step(job, event, now)
             happened += [event] if after is not job else []
             job = after
         if job is before:
             break
     return tx.put_job(job, happened, at=now) if job is not stored else stored
+
+
+def _with_gaps(
+    job_id: str, notices: Sequence[events.AnyEvent], missing: Callable[[attempts.TaskKey], int]
+) -> list[events.AnyEvent]:
+    """The notices; before each that a task is gone, what is missing of its logs for good."""
+    found: list[events.AnyEvent] = []
+    for event in notices:
+        if isinstance(event, events.TaskGone):
+            where = (event.attempt, event.role, event.index, event.incarnation)
+            attempt, role, index, incarnation = where
+            gap = missing(attempts.TaskKey(job_id, *where))
+            found.append(
+                events.LogsMissing(attempt=attempt, role=role, index=index, incarnation=incarnation, missing=gap)
+            )
+        found.append(event)
+    return found
 
 
 def _freed(tx: stores.Transaction, job_id: str, number: int, now: float) -> jobs.Job | None:

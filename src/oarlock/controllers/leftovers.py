@@ -52,6 +52,10 @@ class Leftovers:
             else:
                 await self._deliver_log(job, key, left)
 
+    def missing(self, key: attempts.TaskKey) -> int:
+        """Return how many acknowledged bytes of the task's logs are gone from the disk."""
+        return sum(shortage.missing for shortage in self._logs.shortages(key).values())
+
     async def _deliver_log(self, job: jobs.Job, key: attempts.TaskKey, left: backends.Leftover) -> None:
         stored = await self._logs.length(key, left.stream)
         if _size(left.path) <= stored:

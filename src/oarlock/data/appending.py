@@ -2,11 +2,13 @@
 
 A sync that fails says nothing about what reached the disk, and the next one may lie: the file is cut back to the length
 that was acknowledged, and the bytes are written anew when they are sent again. The file's length is the truth after a
-restart.
+restart. Until then the length that was acknowledged is: a file that became shorter was changed by somebody else, and
+nothing is written behind the gap.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,8 +30,10 @@ class AppendOnly:
         new = self.length == 0 and not self.path.exists()
         if new:
             durable.make_folder(self.path.parent)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path, os.O_WRONLY | (os.O_CREAT if new else 0) | os.O_CLOEXEC, 0o600)
         try:
+            if os.fstat(fd).st_size < self.length:
+                raise OSError(errno.EIO, "the file has become shorter than what was stored in it")
             self._cut(fd)
             self._unsure = True
             write_at(fd, data, self.length)
@@ -42,6 +46,17 @@ class AppendOnly:
             self._cut_now()
         self.length += len(data)
         return self.length
+
+    def remaining(self) -> int:
+        """Return how much of `length` the file still has: less where somebody has cut or deleted it."""
+        if not self.length:
+            return 0
+        try:
+            return min(self.length, self.path.stat().st_size)
+        except FileNotFoundError:
+            return 0
+        except OSError:
+            return self.length  # a disk that does not answer now
 
     def cut(self, length: int) -> None:
         """Give up what lies behind `length`: what a restart found torn."""

@@ -141,7 +141,11 @@ class Cursor:
 
 
 def read(path: Path, offset: int, size: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return the bytes; none where somebody has deleted the file since its length was asked for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
     try:
         return os.pread(fd, size, offset)
     finally:

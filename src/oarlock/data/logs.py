@@ -5,6 +5,10 @@ a small pool of threads, so that streams wait for the disk side by side. Out com
 file's length is the truth about what is stored; the index is written first and never synced: where it lags, lines have
 an earlier time, and no byte depends on it.
 
+Somebody may delete or cut a file under a running server. Each append and each look compares the file's length with what
+was acknowledged: a stream that is short goes on at the length that is left, so that its agent sends the rest again. How
+much was acknowledged is written beside it (`NAME.lost`) until it is there again, and readers are told.
+
 One process at a time may append. Everything may be called from any event loop of that process.
 """
 
@@ -31,6 +35,10 @@ RESOLUTION_S = 0.02
 """Appends of one stream that follow each other faster share a record of the index."""
 PARTIAL_S = 0.5
 BATCH_LINES = 2000
+MISSING = (
+    "[oarlock] {:,} bytes of this log are missing here: somebody deleted or cut its file on the server's disk."
+    " They are shown once the task has sent them again; they are lost if it has ended."
+)
 
 
 class DirectoryLogs:
@@ -44,7 +52,8 @@ class DirectoryLogs:
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
-        self._jobs = recent.Recent(lambda job: JobLogs(root, job))
+        self._short = Shortages()
+        self._jobs = recent.Recent(lambda job: JobLogs(root, job, self._short))
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
         """See the port. Unavailable when the disk refuses: nothing of `data` is stored then."""
@@ -63,6 +72,9 @@ class DirectoryLogs:
             return [port.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.streams()]
 
         return await self._on(self._readers, list_them)
+
+    def shortages(self, key: attempts.TaskKey) -> dict[str, port.Shortage]:
+        return self._short.of(key)
 
     async def read(self, query: port.LogQuery) -> AsyncIterator[port.Line]:
         lines = await self._on(self._readers, lambda: reading(self._jobs.get(query.job), query, {}, flush=True))
@@ -93,6 +105,8 @@ class DirectoryLogs:
                         patience.note(waiting)
                         continue
                     if ending:
+                        for line in await self._on(self._readers, lambda: shortened(job, query)):
+                            yield line
                         return
                     await wait(rung, patience.note(waiting))
             finally:
@@ -101,8 +115,10 @@ class DirectoryLogs:
 
     async def forget(self, job: str) -> None:
         def delete() -> None:
+            self._jobs.get(job).forgotten = True
             shutil.rmtree(keys.job_folder(self._root, job), ignore_errors=True)
             self._jobs.drop(job)
+            self._short.forget(job)
 
         await self._on(self._writers, delete)
 
@@ -138,15 +154,17 @@ class DirectoryLogs:
 class JobLogs:
     """The streams of one job: known from its directory once, from then on by what is appended."""
 
-    def __init__(self, root: Path, job: str) -> None:
+    def __init__(self, root: Path, job: str, short: Shortages) -> None:
         self.bell = Bell()
+        self.forgotten = False
         self._root = root
+        self._short = short
         self._lock = threading.Lock()
         self._streams: dict[tuple[attempts.TaskKey, str], Stream] = {}
         self._bytes: int | None = None
         for key, folder in keys.folders(root, job):
-            for path in sorted(folder.glob("*.log")):
-                self._streams[key, path.stem] = Stream(key, path.stem, path)
+            for name in sorted({path.stem for kind in ("*.log", "*.lost") for path in folder.glob(kind)}):
+                self._streams[key, name] = Stream(key, name, folder / f"{name}.log", self._shortened)
 
     def stream(self, key: attempts.TaskKey, name: str) -> Stream:
         with self._lock:
@@ -154,8 +172,17 @@ class JobLogs:
             if found is None:
                 keys.check_stream(name)
                 path = keys.folder(self._root, key) / f"{name}.log"
-                found = self._streams[key, name] = Stream(key, name, path)
+                found = self._streams[key, name] = Stream(key, name, path, self._shortened)
         return found
+
+    def _shortened(self, one: Stream, shortage: port.Shortage | None) -> bool:
+        """A stream became short, or is whole again; False where the job's logs were deleted on purpose."""
+        if self.forgotten:
+            return False
+        with self._lock:
+            self._bytes = None
+        self._short.note(one.key, one.name, shortage)
+        return True
 
     def streams(self) -> list[Stream]:
         with self._lock:
@@ -191,11 +218,19 @@ class JobLogs:
 class Stream:
     """One append-only file and its index. `lock` is held by whoever appends; readers use what was acknowledged."""
 
-    def __init__(self, key: attempts.TaskKey, name: str, path: Path) -> None:
+    def __init__(
+        self,
+        key: attempts.TaskKey,
+        name: str,
+        path: Path,
+        changed: Callable[[Stream, port.Shortage | None], bool],
+    ) -> None:
         self.key = key
         self.name = name
         self.path = path
         self.lock = threading.RLock()
+        self._changed = changed
+        self._acknowledged = 0  # more than the file has, while the stream is short
         self._file: appending.AppendOnly | None = None
         self._last_at = float("-inf")
         self._indexed_at = float("-inf")
@@ -204,8 +239,35 @@ class Stream:
     def index_path(self) -> Path:
         return self.path.with_suffix(".idx")
 
+    @property
+    def lost_path(self) -> Path:
+        return self.path.with_suffix(".lost")
+
     def length(self) -> int:
-        return self._opened().length
+        file = self._opened()
+        if file.remaining() < file.length:
+            with self.lock:
+                self._lose(file)
+        return file.length
+
+    @property
+    def missing(self) -> int:
+        """How many acknowledged bytes are gone from the disk."""
+        return max(0, self._acknowledged - self.length())
+
+    def missing_line(self) -> port.Line | None:
+        """What readers are told at the end of a stream that is short."""
+        if not self.missing:
+            return None
+        return port.Line(
+            task=f"{self.key.role}-{self.key.index}",
+            attempt=self.key.attempt,
+            incarnation=self.key.incarnation,
+            stream=self.name,
+            offset=self.length(),
+            at=max(self._last_at, _changed_at(self.lost_path)),
+            text=MISSING.format(self.missing),
+        )
 
     def index(self) -> loglines.Index:
         try:
@@ -219,7 +281,35 @@ class Stream:
         file = self._opened()
         if data:
             self._note(file.length, at)
-        return file.append(data)
+        length = file.append(data)
+        if self._acknowledged:
+            self._regain(length)
+        return length
+
+    def _lose(self, file: appending.AppendOnly) -> None:
+        """Go on at what is left of the file. Readers and the task's agent are told how much is missing."""
+        left, before = file.remaining(), max(file.length, self._acknowledged)
+        if left >= file.length:
+            return  # another thread was here first
+        file.cut(left)
+        self._last_at = self._indexed_at = float("-inf")
+        self._recover_index(left)
+        if self._changed(self, port.Shortage(left, before - left)):
+            self._acknowledged = before
+            try:
+                durable.make_folder(self.path.parent)
+                durable.write(self.lost_path, str(before).encode())
+            except OSError:
+                return  # a full disk: it is remembered until the server ends
+
+    def _regain(self, length: int) -> None:
+        """Bytes came again: the stream is short by less, or by nothing."""
+        if length < self._acknowledged:
+            self._changed(self, port.Shortage(length, self._acknowledged - length))
+            return
+        self._acknowledged = 0
+        self._changed(self, None)
+        self.lost_path.unlink(missing_ok=True)
 
     def _opened(self) -> appending.AppendOnly:
         file = self._file
@@ -229,6 +319,9 @@ class Stream:
                 if file is None:
                     file = appending.AppendOnly(self.path)
                     self._recover_index(file.length)
+                    self._acknowledged = _number_in(self.lost_path)
+                    if self._acknowledged:
+                        self._regain(file.length)
                     self._file = file
         return file
 
@@ -255,6 +348,46 @@ class Stream:
         except OSError:
             return  # a full disk shows itself at the bytes, and times are not worth failing for
         self._indexed_at = at
+
+
+class Shortages:
+    """Which streams are short, by task; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[attempts.TaskKey, dict[str, port.Shortage]] = {}
+
+    def of(self, key: attempts.TaskKey) -> dict[str, port.Shortage]:
+        with self._lock:
+            return dict(self._found.get(key, {}))
+
+    def note(self, key: attempts.TaskKey, stream: str, shortage: port.Shortage | None) -> None:
+        with self._lock:
+            theirs = self._found.setdefault(key, {})
+            theirs.pop(stream, None)
+            if shortage is not None:
+                theirs[stream] = shortage
+            if not theirs:
+                del self._found[key]
+
+    def forget(self, job: str) -> None:
+        with self._lock:
+            self._found = {key: theirs for key, theirs in self._found.items() if key.job != job}
+
+
+def _number_in(path: Path) -> int:
+    try:
+        text = path.read_text()
+    except OSError:
+        return 0
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class Bell:
@@ -345,6 +478,8 @@ def reading(
         end = one.length()
         cursors[one] = cursor = loglines.Cursor(one.key, one.name, one.path, one.index(), start_of(one, query, end))
         parts.append(cursor.all(end, flush=flush, block=block))
+    if flush:
+        parts.append(iter(shortened(job, query)))
     if query.tail is None:
         return heapq.merge(*parts, key=arrival)
     # A tail is short, and each part of it begins near its end.
@@ -352,6 +487,12 @@ def reading(
     for part in parts:
         last = sorted([*last, *part], key=arrival)[-query.tail :] if query.tail else []
     return iter(last)
+
+
+def shortened(job: JobLogs, query: port.LogQuery) -> list[port.Line]:
+    """A line for each stream of which acknowledged bytes are missing."""
+    lines = [line for one in job.matching(query) if (line := one.missing_line()) is not None]
+    return sorted((line for line in lines if query.since is None or line.at >= query.since), key=arrival)
 
 
 def start_of(one: Stream, query: port.LogQuery, end: int) -> int:

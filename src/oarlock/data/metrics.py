@@ -183,9 +183,12 @@ class Stream:
         return self._chunks.length + self._raw.length
 
     def open(self) -> None:
-        """Find what is stored, once, and mend what a kill has left."""
-        if self._raw is not None:
-            return
+        """Find what is stored, and mend what a kill has left: once, and again where somebody has cut the files."""
+        if self._raw is not None and self._chunks is not None:
+            if all(file.remaining() == file.length for file in (self._raw, self._chunks)):
+                return
+            self._chunks = self._raw = None
+            self._schemas, self._tail = {}, b""
         file = appending.AppendOnly(self._folder / "chunks")
         records = chunks.Records(file.path, file.length)
         found = records.scan()

@@ -42,6 +42,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
 
 
+class Shortage(msgspec.Struct, frozen=True):
+    """A stream that has fewer bytes than were acknowledged: `length` are left, `missing` more were there."""
+
+    length: int
+    missing: int
+
+
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     attempt: int | None = None  # else all
@@ -143,8 +150,18 @@ class Logs(Protocol):
 
     async def streams(self, job: str) -> list[StreamInfo]: ...
 
+    def shortages(self, key: attempts.TaskKey) -> dict[str, Shortage]:
+        """The task's streams of which acknowledged bytes are gone from the disk, as far as that was noticed.
+
+        Each append and each read looks. A stream is no longer short once it was appended to up to where it was.
+        """
+        ...
+
     def read(self, query: LogQuery) -> AsyncIterator[Line]:
-        """What is stored now, merged by time of arrival, each stream in its order."""
+        """What is stored now, merged by time of arrival, each stream in its order.
+
+        A stream that is short ends with a line that says so.
+        """
         ...
 
     def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:

@@ -278,6 +278,13 @@ def _ended(
     return replace(task, exit=how, phase=phase, phase_at=now, detail="")
 
 
+def _logs_missing(job: jobs.Job, event: events.LogsMissing, now: float) -> jobs.Job:
+    live, task = _task(job, event)
+    if live is None or task is None or event.missing == task.log_gap:
+        return job
+    return _with_task(job, live, replace(task, log_gap=event.missing))
+
+
 def _stacks_taken(job: jobs.Job, event: events.StacksTaken, now: float) -> jobs.Job:
     live, task = _task(job, event)
     if live is None or task is None or event.request != live.stacks_request:
@@ -382,6 +389,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.TaskExited: _exited,
     events.TaskKept: _kept,
     events.TaskGone: _gone,
+    events.LogsMissing: _logs_missing,
     events.StacksTaken: _stacks_taken,
     events.StopDecided: _stop_decided,
     events.StacksAsked: _stacks_asked,

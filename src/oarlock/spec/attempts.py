@@ -115,6 +115,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     moved_at: float = 0.0  # last seen to come nearer to the barrier: a phase, or another `detail` on the way
     round: int = 0  # in which it was admitted at the barrier; 0: not yet, no user process may run
     gone: bool = False  # the backend has confirmed that nothing of it runs
+    log_gap: int = 0  # acknowledged bytes of its logs that are gone from the server's disk
     last_end: End | None = None  # of the incarnation before this one
 
     @property

@@ -120,6 +120,12 @@ class CheckpointRestored(TaskEvent, frozen=True, kw_only=True, tag="checkpoint_r
     path: str = ""
 
 
+class LogsMissing(TaskEvent, frozen=True, kw_only=True, tag="logs_missing"):
+    """So many acknowledged bytes of the task's logs are gone from the server's disk; 0: they are there again."""
+
+    missing: int
+
+
 class StacksTaken(TaskEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     request: int
     stacks: dict[str, str]
@@ -179,6 +185,7 @@ AnyEvent = (
     | TaskExited
     | TaskKept
     | TaskGone
+    | LogsMissing
     | StacksTaken
     | StopDecided
     | StacksAsked
