@@ -423,7 +423,7 @@ class StoreContract:
         with pytest.raises(errors.AlreadyHeld, match="2000 cpus_milli left of 8000, 3000 are asked for"):
             await store.write(lambda t: t.hold([nouns.claim("j-2", cpus=2), nouns.claim("j-2", index=1, cpus=1)]))
         with pytest.raises(errors.AlreadyHeld, match="memory_bytes left"):
-            await store.write(lambda t: t.hold([nouns.claim("j-2", memory=63 << 30)]))
+            await store.write(lambda t: t.hold([nouns.claim("j-2", memory=(62 << 30) + 1)]))
         await store.write(lambda t: t.hold([nouns.claim("j-2", cpus=2, memory=62 << 30)]))
         assert len(await store.read(lambda v: v.holdings())) == 3
 
