@@ -153,7 +153,7 @@ class Rig:
                 home=str(home),
                 url="http://127.0.0.1:1",
                 started_at=self.clock(),
-                capabilities=(capabilities.Capability.SIZES,),
+                capabilities=(capabilities.Capability.SIZES, capabilities.Capability.IN_PLACE),
             ),
             task_secret=SECRET,
             clock=self.clock,

@@ -34,7 +34,7 @@ def everything(
         destination = _mount(task, download["mount"])
         errands.run(["fetch", download["source"], destination], what, "download_failed", env)
     if task.requirements:
-        requirements = files.inside(task.code, task.requirements)
+        requirements = files.inside(task.workdir, task.requirements)
         cache = task.environments or task.path("environments")
         arguments = ["environment", "--requirements", requirements, "--cache", cache]
         board.virtual_env = errands.run(arguments, "environment", "environment_failed", task.path_env)
@@ -93,9 +93,9 @@ def _remove_tree(path: str) -> None:
 
 
 def _mount(task: Assignment, mount: str) -> str:
-    """Where a download goes: an absolute path as it is (a volume), any other below the code."""
+    """Where a download goes: an absolute path as it is (a volume), any other below the working directory."""
     try:
-        path = mount if os.path.isabs(mount) else files.inside(task.code, mount)
+        path = mount if os.path.isabs(mount) else files.inside(task.workdir, mount)
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except (ValueError, OSError) as error:
         raise errand.Failed("download_failed", f"data cannot be put at {mount!r}: {error}") from error

@@ -21,9 +21,12 @@ class Capability(StrEnum):
     TOPOLOGY = "topology"  # nodes say which rack, zone or switch they are at
     PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
     COMPRESSION = "compression"  # gradients are compressed
+    IN_PLACE = "in-place"  # tasks can run in the user's own directory
 
 
-LOCAL: frozenset[Capability] = frozenset({Capability.SIZES, Capability.ELASTIC, Capability.GPU_SHARES})
+LOCAL: frozenset[Capability] = frozenset(
+    {Capability.SIZES, Capability.ELASTIC, Capability.GPU_SHARES, Capability.IN_PLACE}
+)
 """What the local backend can do beyond what every backend can."""
 
 

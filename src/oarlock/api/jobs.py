@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from oarlock.api import capabilities, routes
+from oarlock.api import capabilities, inplace, routes
 from oarlock.api import services as services_module
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
@@ -185,7 +185,9 @@ async def judge(
     spec = submission.spec
     judging.judge(spec)
     _judge_shell(submission.shell)
+    _judge_left_out(submission.left_out)
     capabilities.refuse(spec, services.about.capabilities, services.about.backend)
+    await inplace.refuse(submission.in_place, services.about.capabilities, services.about.backend)
     for place, secret in enumerate(spec.secrets):
         try:
             services.secrets.read(secret.name)
@@ -201,7 +203,7 @@ async def judge(
             raise errors.InvalidInput(
                 "This snapshot is not here.", path="snapshot", hint="Upload it: PUT /api/v1/blobs/DIGEST"
             )
-    elif spec.dependencies is not None and possible:
+    elif spec.dependencies is not None and possible and submission.in_place is None:
         raise errors.InvalidInput(
             "The requirements file lies in the snapshot, and there is none.", path="dependencies", hint="Upload one."
         )
@@ -233,6 +235,16 @@ async def _judge_places(services: services_module.Services, spec: jobfile.JobSpe
             )
 
 
+def _judge_left_out(left_out: tuple[jobfile.LeftOut, ...]) -> None:
+    if len(left_out) > jobfile.MAX_LEFT_OUT:
+        raise errors.TooLarge(
+            "That is more than a job remembers.", path="left_out", hint=f"Name at most {jobfile.MAX_LEFT_OUT} paths."
+        )
+    for one in left_out:
+        judging.text(one.path, jobfile.MAX_LEFT_OUT_CHARACTERS)
+        judging.text(one.why, jobfile.MAX_LEFT_OUT_CHARACTERS)
+
+
 def _judge_shell(shell: dict[str, str]) -> None:
     if sum(len(name) + len(value) for name, value in shell.items()) > MAX_SHELL_BYTES:
         raise errors.TooLarge("The shell's variables are too large.", path="shell", hint="Send PATH and its like.")
@@ -260,6 +272,8 @@ def draft(services: services_module.Services, owner: str, submission: jobfile.Su
         pool=spec.pool,
         snapshot=submission.snapshot,
         shell=submission.shell,
+        directory=submission.in_place.directory if submission.in_place is not None else None,
+        left_out=submission.left_out,
         phase_at=now,
     )
 

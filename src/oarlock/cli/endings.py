@@ -31,6 +31,8 @@ def summary(
         lines.append("  progress     " + ", ".join(progress.facts(reading)[:2]))
     if results is not None:
         lines.append(f"  results      {terminal.clean(results)}")
+    if job.directory is not None:
+        lines.append(f"  files        where they were written: {terminal.clean(job.directory)}")
     for place, line in enumerate(kept.lines(job)):
         lines.append(f"  {'' if place else 'files':<11}  {line}")
     if checkpoint is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, metavar="[--] COMMAND...", type=click.UNPROCESSED)
 @command.option("--file", "-f", "job_file", type=click.Path(), help="Begin with this job file; flags go before it.")
 @command.option("--dir", "directory", default=".", type=click.Path(), help="The directory to send; this one, else.")
+@command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, not in copies of it.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")
 @command.option("--snapshot-limit", metavar="SIZE", help="The most that is sent: 100M, else.")
 @command.option("--detach", "-d", is_flag=True, help="Do not follow: print the job's id.")
@@ -36,6 +37,7 @@ def run(
     words: tuple[str, ...],
     job_file: str | None,
     directory: str,
+    in_place: bool,
     no_snapshot: bool,
     snapshot_limit: str | None,
     detach: bool,
@@ -56,6 +58,7 @@ def run(
     with command.open_client(server, token, snapshot_limit=snapshot_limit) as client:
         choice = submitting.Choice(
             directory=None if no_snapshot else Path(directory),
+            in_place=in_place,
             detach=detach,
             dry_run=dry_run,
             as_json=as_json,

@@ -148,6 +148,8 @@ def _spec(job: jobs.Job) -> None:
     for field, value in raw.items():
         for line in _yaml(field, value):
             terminal.out("  " + terminal.clean(line))
+    if job.directory is not None:
+        terminal.out(f"  runs in place in {terminal.clean(job.directory)}")
     if job.snapshot:
         terminal.out(f"  snapshot: {job.snapshot}")
 

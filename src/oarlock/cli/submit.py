@@ -20,6 +20,7 @@ SHOWN_NODES = 16
 @click.argument("file", type=click.Path())
 @command.option("--follow", is_flag=True, help="Follow it to its end; the exit code is the job's.")
 @command.option("--dir", "directory", type=click.Path(), help="The directory to send; the job file's, else.")
+@command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, not in copies of it.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")
 @command.option("--name", "-n", metavar="NAME", help="In the place of the file's.")
 @command.option("--dry-run", is_flag=True, help="Print the request that would be sent.")
@@ -31,6 +32,7 @@ def submit(
     file: str,
     follow: bool,
     directory: str | None,
+    in_place: bool,
     no_snapshot: bool,
     name: str | None,
     dry_run: bool,
@@ -42,7 +44,9 @@ def submit(
 
     spec = _load(file, name)
     where = None if no_snapshot else Path(directory) if directory is not None else Path(file).parent
-    choice = submitting.Choice(directory=where, detach=not follow, dry_run=dry_run, as_json=as_json, quiet=quiet)
+    choice = submitting.Choice(
+        directory=where, in_place=in_place, detach=not follow, dry_run=dry_run, as_json=as_json, quiet=quiet
+    )
     return submitting.carry_out(client, spec, choice)
 
 
@@ -56,10 +60,10 @@ def plan(client: clients.Client, file: str, as_json: bool) -> int:
     Now: where, and what it would cost. Later: who holds what it needs, the smallest change that would start it now, and
     when it should start. The exit code is 0 for now and later, 1 for never.
     """
-    from oarlock.cli import submitting
+    from oarlock.client import scripts
 
     spec = _load(file, None)
-    submitting.check_named(spec, Path(file).parent)
+    scripts.check_named(spec, Path(file).parent)
     localserver.ensure(client.settings)
     forecast = client.plan(spec)
     if as_json:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,13 @@ import msgspec
 
 from oarlock.cli import endings, localserver, terminal
 from oarlock.client import failures, packing, verbs
-from oarlock.spec import errors, jobfile, jobs, nearness, quantities
+from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
     from oarlock.data import snapshots
 
-_INTERPRETERS = ("python", "python3", "torchrun")
-_SHELL_WORDS = frozenset("|&;<>()$`\\\"'*?[]{}~#=\n")
+NEIGHBOURS = 200
 _SAID_BYTES = 1 << 20
 
 
@@ -29,6 +27,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """`directory` None: the job needs no code."""
 
     directory: Path | None
+    in_place: bool = False
     detach: bool = False
     dry_run: bool = False
     as_json: bool = False
@@ -38,12 +37,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> int:
     """Submit and, unless detached, follow. The exit code."""
     localserver.check_home(client.settings.home)
-    snapshot = pack(client, spec, choice)
+    code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
+    tell_code(code, choice)
     if choice.dry_run:
-        _show_request(client, spec, snapshot)
+        _show_request(client, spec, code)
         return 0
     localserver.ensure(client.settings)
-    job = _send(client, spec, snapshot)
+    job = _send(client, spec, code)
+    tell_neighbours(client, job)
     if choice.detach:
         _tell_submitted(job, choice)
         return 0
@@ -54,23 +55,23 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
     return following.Follower(client, job).run()
 
 
-def pack(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> snapshots.Snapshot | None:
-    """The working directory's snapshot; raises where the script that is to run is certainly not in it."""
-    if choice.directory is None:
-        if spec.dependencies is not None:
-            raise errors.InvalidInput(
-                "the requirements file lies in the snapshot, and there is none",
-                path="dependencies",
-                hint="Leave out --no-snapshot.",
-            )
-        return None
-    check_named(spec, choice.directory)
-    snapshot = packing.pack(choice.directory, client.settings)
-    if snapshot.left_out:
-        check_kept(spec, choice.directory, client.settings.home)
-    if not choice.quiet:
-        tell_left_out(snapshot)
-    return snapshot
+def tell_code(code: packing.Code, choice: Choice) -> None:
+    """Where the job runs, and what of the directory does not go with it."""
+    if code.unrecorded:
+        terminal.say(terminal.clean(f"The code is not recorded: {code.unrecorded}."))
+    if code.snapshot is not None and code.in_place is None and not choice.quiet:
+        tell_left_out(code.snapshot)
+
+
+def tell_neighbours(client: clients.Client, job: jobs.Job) -> None:
+    """Say which other jobs run in the directory: they may, but they write the same files."""
+    if job.directory is None:
+        return
+    listed = client.jobs(limit=NEIGHBOURS)
+    names = [one.name for one in listed if one.directory == job.directory and one.id != job.id and not one.terminal]
+    if names:
+        noun = "runs" if len(names) == 1 else "run"
+        terminal.say(terminal.clean(f"{', '.join(names)} {noun} in {job.directory} too: they share its files."))
 
 
 def tell_left_out(snapshot: snapshots.Snapshot) -> None:
@@ -82,75 +83,12 @@ def tell_left_out(snapshot: snapshots.Snapshot) -> None:
         terminal.say(f"Packed {snapshot.count:,} files, {quantities.memory_text(snapshot.unpacked_bytes)}.")
 
 
-def script_of(command: str | Sequence[str]) -> str | None:
-    """The script that Python is to run, where that is certain: no shell words, no -c, no -m."""
-    if isinstance(command, str):
-        if any(letter in _SHELL_WORDS for letter in command):
-            return None
-        command = command.split()
-    words = list(command)
-    if len(words) < 2 or words[0].rpartition("/")[2] not in _INTERPRETERS:
-        return None
-    if not words[1].startswith("-") and words[1].endswith(".py"):
-        return words[1]
-    return words[2] if words[1] == "-u" and len(words) > 2 and words[2].endswith(".py") else None
-
-
-def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
-    """Raises InvalidInput where a file that the job names is certain to be missing in the directory."""
-    check_script(spec, directory)
-    if spec.dependencies is not None and not (directory / spec.dependencies).is_file():
-        raise errors.InvalidInput(
-            f"there is no file {spec.dependencies!r} in {directory.absolute()}",
-            path="dependencies",
-            hint="Give its path within the directory.",
-        )
-
-
-def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
-    script = script_of(spec.command)
-    if script is None or script.startswith("/") or _fetched(spec, script) or (directory / script).exists():
-        return
-    there = [path.name for path in directory.glob("*.py")]
-    near = nearness.nearest(script, there)
-    raise errors.InvalidInput(
-        f"there is no {script!r} in {directory.absolute()}",
-        path="command",
-        hint=f"Did you mean `{near}`?" if near else "Go to its directory, or name it with --dir.",
-    )
-
-
-def check_kept(spec: jobfile.JobSpec, directory: Path, home: Path) -> None:
-    """The script is there, but is it in the snapshot?"""
-    script = script_of(spec.command)
-    if script is None or script.startswith("/") or _fetched(spec, script):
-        return
-    from oarlock.data import trees
-
-    wanted = os.path.normpath(script).encode()
-    if wanted.startswith(b"..") or any(entry.path == wanted for entry in trees.walk(directory, home=home).entries):
-        return
-    raise errors.InvalidInput(
-        f"{script!r} is left out of the snapshot",
-        path="command",
-        hint="It is named in .gitignore or .oarlockignore; `!" + script + "` in .oarlockignore takes it in again.",
-    )
-
-
-def _fetched(spec: jobfile.JobSpec, script: str) -> bool:
-    """Whether it may come with the data."""
-    return any(script.startswith(source.mount.rstrip("/") + "/") or script == source.mount for source in spec.data)
-
-
-def _send(client: clients.Client, spec: jobfile.JobSpec, snapshot: snapshots.Snapshot | None) -> jobs.Job:
+def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> jobs.Job:
     """Upload and submit; where a local server turns out to be gone, start one and do it again."""
     key = verbs.fresh_key()
-    digest = snapshot.digest if snapshot is not None else None
     for last in (False, True):
         try:
-            if snapshot is not None:
-                client.upload(snapshot)
-            return client.submit_packed(spec, digest, key=key)
+            return client.submit_code(spec, code, key=key)
         except failures.Unsent:
             if last or client.settings.server is not None:
                 raise
@@ -159,13 +97,13 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, snapshot: snapshots.Sna
     raise AssertionError("unreachable")
 
 
-def _show_request(client: clients.Client, spec: jobfile.JobSpec, snapshot: snapshots.Snapshot | None) -> None:
+def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> None:
     try:
         loopback = client.loopback
     except errors.ServerNotFound:
         loopback = True  # the local one that would be started
     shell = verbs.shell_of(os.environ) if loopback else {}
-    submission = jobfile.Submission(spec=spec, snapshot=snapshot.digest if snapshot else None, shell=shell)
+    submission = verbs.submission(spec, code, shell)
     terminal.json_out(submission)
 
 

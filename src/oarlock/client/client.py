@@ -89,31 +89,57 @@ class Client:
 
     # Submitting
 
-    def run(self, command: str | Sequence[str], *, directory: str | Path | None = ".", **fields: Any) -> Job:
-        """Submit a command with what else a job file may say, as keywords: `roles={"worker": {"count": 2}}`."""
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        directory: str | Path | None = ".",
+        in_place: bool = False,
+        **fields: Any,
+    ) -> Job:
+        """Submit a command with what else a job file may say, as keywords: `roles={"worker": {"count": 2}}`.
+
+        Raises what `submit` raises; a script that is not in the directory is InvalidInput at once.
+        """
         wanted = command if isinstance(command, str) else list(command)
-        return self.submit({"command": wanted, **fields}, directory=directory)
+        return self.submit({"command": wanted, **fields}, directory=directory, in_place=in_place)
 
     def submit(
         self,
         wanted: verbs.Wanted,
         *,
         directory: str | Path | None = ".",
+        in_place: bool = False,
         shell: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> Job:
         """Pack `directory` (None: the job needs no code), upload it where the server lacks it, and submit.
 
-        `shell` is what the job inherits of a shell's environment on a local server, this process's own where it is not
-        given. The same `key` again gives the same job. Raises InvalidInput, TooLarge, Impossible, NameTaken.
+        With `in_place` the job runs in the very directory, on this machine; the snapshot only records the code. `shell`
+        is what the job inherits of a shell's environment on a local server, this process's own where it is not given.
+        The same `key` again gives the same job. Raises InvalidInput, TooLarge, Unsupported, Impossible, NameTaken.
         """
         spec = verbs.spec_of(wanted)
-        digest = None
-        if directory is not None:
-            packed = packing.pack(Path(directory), self.settings)
-            self.upload(packed)
-            digest = packed.digest
-        return self.submit_packed(spec, digest, shell=shell, key=key)
+        place = Path(directory) if directory is not None else None
+        return self.submit_code(
+            spec, packing.code_of(place, spec, self.settings, in_place=in_place), shell=shell, key=key
+        )
+
+    def submit_code(
+        self,
+        spec: jobfile.JobSpec,
+        code: packing.Code,
+        *,
+        shell: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Submit with what `packing.code_of` has made of a directory."""
+        if code.snapshot is not None:
+            self.upload(code.snapshot)
+        if shell is None:
+            shell = verbs.shell_of(os.environ) if self.loopback else {}
+        request = requests.submit(verbs.submission(spec, code, shell), key or verbs.fresh_key())
+        return self._sender.send(request)
 
     def submit_packed(
         self,

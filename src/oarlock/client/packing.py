@@ -1,5 +1,6 @@
-"""From a working directory to a snapshot that can be uploaded. The archive stays in the home's cache, so that a
-directory that has not changed is not read again.
+"""From a working directory to what is submitted of it: a snapshot that can be uploaded, or the directory's own name.
+
+The archive stays in the home's cache, so that a directory that has not changed is not read again.
 """
 
 from __future__ import annotations
@@ -7,12 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oarlock.client import settings
+import msgspec
+
+from oarlock.client import scripts, settings
+from oarlock.spec import errors, jobfile
 
 if TYPE_CHECKING:
     from oarlock.data import snapshots
 
 CACHE = ("cache", "snapshots")
+NEVER = "never packed"
 
 
 def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
@@ -20,3 +25,51 @@ def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
     from oarlock.data import snapshots
 
     return snapshots.pack(directory, told.home.joinpath(*CACHE), limit_bytes=told.snapshot_limit_bytes, home=told.home)
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """What a submission says of a directory. `unrecorded` is why there is no snapshot of a job that runs in place."""
+
+    snapshot: snapshots.Snapshot | None = None
+    in_place: jobfile.InPlace | None = None
+    unrecorded: str = ""
+
+    @property
+    def digest(self) -> str | None:
+        return self.snapshot.digest if self.snapshot is not None else None
+
+    @property
+    def left_out(self) -> tuple[jobfile.LeftOut, ...]:
+        """What the job will lack, as much of it as a job remembers: folders first, as they say most."""
+        if self.snapshot is None or self.in_place is not None:
+            return ()
+        groups = [group for group in self.snapshot.left_out if group.why != NEVER]
+        found = [jobfile.LeftOut(path=path, why=group.why) for group in groups for path in group.paths]
+        short = [one for one in found if len(one.path.encode()) <= jobfile.MAX_LEFT_OUT_CHARACTERS]
+        short.sort(key=lambda one: (not one.path.endswith("/"), one.path.count("/"), one.path))
+        return tuple(short[: jobfile.MAX_LEFT_OUT])
+
+
+def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settings, *, in_place: bool = False) -> Code:
+    """What is to be submitted of `directory` (None: the job needs no code).
+
+    Raises what `pack` raises, and InvalidInput where a file that the job names is certain to be missing.
+    """
+    if directory is None and in_place:
+        raise errors.InvalidInput("there is no directory to run in", path="--in-place", hint="Leave out --no-snapshot.")
+    if directory is None:
+        scripts.check_without_code(spec)
+        return Code()
+    scripts.check_named(spec, directory)
+    if not in_place:
+        snapshot = pack(directory, told)
+        if snapshot.left_out:
+            scripts.check_kept(spec, directory, told.home)
+        return Code(snapshot=snapshot)
+    from oarlock.data import directories
+
+    here = directories.identity(directory)
+    try:
+        return Code(snapshot=pack(directory, told), in_place=here)
+    except (errors.TooLarge, errors.InvalidInput, errors.Conflict) as error:
+        return Code(in_place=here, unrecorded=error.message.partition("\n")[0].rstrip(":; "))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.client import answers, failures
+from oarlock.client import answers, failures, packing
 from oarlock.data import port as data
 from oarlock.spec import errors, jobfile, phases, poolchanges
 
@@ -66,6 +66,12 @@ def shell_of(environ: Mapping[str, str], program: str | None = None) -> dict[str
     if sys.prefix != sys.base_prefix and folder == str(Path(sys.executable).parent) and folder not in on_path:
         shell |= {"PATH": os.pathsep.join([folder, *filter(None, on_path)]), "VIRTUAL_ENV": sys.prefix}
     return shell
+
+
+def submission(spec: jobfile.JobSpec, code: packing.Code, shell: Mapping[str, str]) -> jobfile.Submission:
+    return jobfile.Submission(
+        spec=spec, snapshot=code.digest, shell=dict(shell), in_place=code.in_place, left_out=code.left_out
+    )
 
 
 def fresh_key() -> str:

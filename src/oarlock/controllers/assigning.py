@@ -68,7 +68,8 @@ def assignment(
         ca_file=settings.ca_file,
         address=node.address if node is not None else "127.0.0.1",
         ports=task.ports,
-        snapshot=job.snapshot,
+        snapshot=job.snapshot if job.directory is None else None,
+        workdir=job.directory,
         downloads=spec.data,
         uploads=_uploads(job, task, settings),
         keep=_keep(job, key, settings),
@@ -127,7 +128,7 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
 def _keep(job: jobs.Job, key: attempts.TaskKey, settings: Settings) -> assignments.Keep | None:
     """Each life of each task has a folder of its own, so that none overwrites what another has left."""
     asked = job.spec.files
-    if not asked.keep or settings.files is None:
+    if not asked.keep or settings.files is None or job.directory is not None:
         return None
     return assignments.Keep(
         to=f"{settings.files.rstrip('/')}/{job.id}/{key.role}-{key.index}/{key.life}",

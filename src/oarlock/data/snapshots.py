@@ -189,7 +189,8 @@ def merged(before: tuple[trees.LeftOut, ...], later: tuple[trees.LeftOut, ...]) 
     for one in later:
         first = found.get(one.why, trees.LeftOut(one.why, 0, ()))
         examples = (first.examples + one.examples)[: trees.EXAMPLES]
-        found[one.why] = trees.LeftOut(one.why, first.count + one.count, examples)
+        paths = (first.paths + one.paths)[: trees.REMEMBERED]
+        found[one.why] = trees.LeftOut(one.why, first.count + one.count, examples, paths)
     return tuple(found[why] for why in sorted(found))
 
 

@@ -25,6 +25,7 @@ IGNORE_FILES = (b".oarlockignore", b".gitignore")
 """In order of precedence: what ours says wins over git's, whatever the folder."""
 IGNORE_BYTES = 1 << 20
 EXAMPLES = 3
+REMEMBERED = 200
 
 
 class Entry(NamedTuple):
@@ -44,11 +45,15 @@ class Entry(NamedTuple):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """How many files or whole folders were left out for one reason, and the first of them. Folders end in `/`."""
+    """How many files or whole folders were left out for one reason, and the first of them. Folders end in `/`.
+
+    `paths` are as many of them as a job remembers.
+    """
 
     why: str
     count: int
     examples: tuple[str, ...]
+    paths: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         more = f" and {self.count - len(self.examples):,} more" if self.count > len(self.examples) else ""
@@ -87,12 +92,15 @@ class Ledger:
 
     def add(self, path: bytes, why: str) -> None:
         count, examples = self._found.get(why, (0, []))
-        if len(examples) < EXAMPLES:
+        if len(examples) < REMEMBERED:
             examples.append(shown(path))
         self._found[why] = (count + 1, examples)
 
     def summary(self) -> tuple[LeftOut, ...]:
-        return tuple(LeftOut(why, count, tuple(examples)) for why, (count, examples) in sorted(self._found.items()))
+        return tuple(
+            LeftOut(why, count, tuple(paths[:EXAMPLES]), tuple(paths))
+            for why, (count, paths) in sorted(self._found.items())
+        )
 
 
 class Scope(NamedTuple):

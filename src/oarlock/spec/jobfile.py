@@ -18,6 +18,8 @@ MAX_NAME_LENGTH = 63
 MAX_TASKS = 10_000
 MAX_NPROC = 128
 DEFAULT_CPUS = 1
+MAX_LEFT_OUT = 50
+MAX_LEFT_OUT_CHARACTERS = 300
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARACTERS = 500
 MAX_KEPT_FILES = 1_000_000
@@ -202,14 +204,38 @@ class JobSpec(Part, frozen=True):
     tensorboard: bool = False
 
 
+class InPlace(Part, frozen=True):
+    """The directory in which the job is to run, in the place of copies of it, and how it is known again.
+
+    `machine` is the boot id of the machine that names it, `user` the number of its user there, `device` and `inode` the
+    directory's numbers.
+    """
+
+    directory: str
+    machine: str
+    user: int
+    device: int
+    inode: int
+
+
+class LeftOut(Part, frozen=True):
+    """A file, or a folder (its path ends in `/`), of the working directory that is not in the snapshot, and why."""
+
+    path: str
+    why: str
+
+
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /api/v1/jobs`.
 
     `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the
     submitting shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same
-    program in the job.
+    program in the job. With `in_place` the job runs in that directory; the snapshot then only records the code.
+    `left_out` says what the snapshot lacks, so that a failure can say it.
     """
 
     spec: JobSpec
     snapshot: str | None = None
     shell: dict[str, str] = {}
+    in_place: InPlace | None = None
+    left_out: tuple[LeftOut, ...] = ()

@@ -24,6 +24,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "default"
     snapshot: str | None = None
     shell: dict[str, str] = {}
+    directory: str | None = None  # in which it runs in place; else each task has a copy of the snapshot
+    left_out: tuple[jobfile.LeftOut, ...] = ()  # of the directory, not in the snapshot
     intent: intents.Intent = intents.Intent.RUN
     phase: phases.Phase = phases.Phase.QUEUED
     reason: str = ""  # why it is in this phase, one line

@@ -1,0 +1,86 @@
+"""The script that a job's command runs, where that is certain, and whether the job will find it.
+
+A script that is missing would only be noticed on the machine that runs the job, after it has waited.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from oarlock.spec import errors, jobfile, nearness
+
+_INTERPRETERS = ("python", "python3", "torchrun")
+_SHELL_WORDS = frozenset("|&;<>()$`\\\"'*?[]{}~#=\n")
+
+
+def check_without_code(spec: jobfile.JobSpec) -> None:
+    """Raise InvalidInput where the job needs a file and no directory goes with it."""
+    if spec.dependencies is not None:
+        raise errors.InvalidInput(
+            "the requirements file lies in the snapshot, and there is none",
+            path="dependencies",
+            hint="Send the directory: leave out --no-snapshot, or `directory=None`.",
+        )
+
+
+def script_of(command: str | Sequence[str]) -> str | None:
+    """Return the script that Python is to run, where that is certain: no shell words, no -c, no -m."""
+    if isinstance(command, str):
+        if any(letter in _SHELL_WORDS for letter in command):
+            return None
+        command = command.split()
+    words = list(command)
+    if len(words) < 2 or words[0].rpartition("/")[2] not in _INTERPRETERS:
+        return None
+    if not words[1].startswith("-") and words[1].endswith(".py"):
+        return words[1]
+    return words[2] if words[1] == "-u" and len(words) > 2 and words[2].endswith(".py") else None
+
+
+def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
+    """Raise InvalidInput where a file that the job names is certain to be missing in the directory."""
+    check_script(spec, directory)
+    if spec.dependencies is not None and not (directory / spec.dependencies).is_file():
+        raise errors.InvalidInput(
+            f"there is no file {spec.dependencies!r} in {directory.absolute()}",
+            path="dependencies",
+            hint="Give its path within the directory.",
+        )
+
+
+def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
+    """Raise InvalidInput, with the nearest name, where the script is not in the directory."""
+    script = script_of(spec.command)
+    if script is None or script.startswith("/") or _fetched(spec, script) or (directory / script).exists():
+        return
+    there = [path.name for path in directory.glob("*.py")]
+    near = nearness.nearest(script, there)
+    raise errors.InvalidInput(
+        f"there is no {script!r} in {directory.absolute()}",
+        path="command",
+        hint=f"Did you mean `{near}`?" if near else "Go to its directory, or name it: --dir DIR.",
+    )
+
+
+def check_kept(spec: jobfile.JobSpec, directory: Path, home: Path) -> None:
+    """Raise InvalidInput where the script is there, but not in the snapshot."""
+    script = script_of(spec.command)
+    if script is None or script.startswith("/") or _fetched(spec, script):
+        return
+    from oarlock.data import trees
+
+    wanted = os.path.normpath(script).encode()
+    if wanted.startswith(b"..") or any(entry.path == wanted for entry in trees.walk(directory, home=home).entries):
+        return
+    raise errors.InvalidInput(
+        f"{script!r} is left out of the snapshot",
+        path="command",
+        hint="It is named in .gitignore or .oarlockignore; `!" + script + "` in .oarlockignore takes it in again.",
+    )
+
+
+def _fetched(spec: jobfile.JobSpec, script: str) -> bool:
+    """Return whether it may come with the data."""
+    return any(script.startswith(source.mount.rstrip("/") + "/") or script == source.mount for source in spec.data)

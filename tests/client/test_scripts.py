@@ -1,0 +1,86 @@
+"""A script that a job would not find is noticed before anything is sent: by both clients, as by the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client import live
+
+import oarlock
+from oarlock.client import scripts
+from oarlock.spec import errors, jobs
+
+
+def threads(*arguments: Any, **named: Any) -> jobs.Job:
+    with oarlock.Client() as client:
+        return client.run(*arguments, **named)
+
+
+def event_loop(*arguments: Any, **named: Any) -> jobs.Job:
+    async def run() -> jobs.Job:
+        async with oarlock.AsyncClient() as client:
+            return await client.run(*arguments, **named)
+
+    return asyncio.run(run())
+
+
+BOTH = pytest.mark.parametrize("run", [threads, event_loop])
+
+
+@BOTH
+def test_a_missing_script_is_refused_at_once(
+    server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
+) -> None:
+    place = tmp_path / "code"
+    place.mkdir()
+    (place / "train.py").touch()
+    with pytest.raises(errors.InvalidInput, match=r"there is no 'trian\.py'") as caught:
+        run("python trian.py", directory=place)
+    assert (caught.value.path, caught.value.hint) == ("command", "Did you mean `train.py`?")
+    with pytest.raises(errors.InvalidInput, match=r"no file 'needs.txt'"):
+        run("python train.py", directory=place, dependencies="needs.txt")
+    with pytest.raises(errors.InvalidInput, match="the requirements file lies in the snapshot"):
+        run("python train.py", directory=None, dependencies="needs.txt")
+    (place / ".gitignore").write_text("train.py\n")
+    with pytest.raises(errors.InvalidInput, match=r"'train.py' is left out of the snapshot"):
+        run("python train.py", directory=place)
+    assert server.jobs() == []
+    assert run("python train.py", directory=place, in_place=True).directory == str(place)
+    assert run("python other.py", directory=None).snapshot is None
+
+
+@BOTH
+def test_the_job_knows_what_the_snapshot_lacks(
+    server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
+) -> None:
+    place = tmp_path / "code"
+    (place / "data" / "deep").mkdir(parents=True)
+    (place / ".git").mkdir()
+    (place / "train.py").touch()
+    (place / "a.log").touch()
+    (place / "data" / "rows.csv").touch()
+    (place / ".gitignore").write_text("data/\n")
+    (place / ".oarlockignore").write_text("*.log\n")
+    job = run("python train.py", directory=place)
+    assert [(one.path, one.why) for one in job.left_out] == [("data/", ".gitignore"), ("a.log", ".oarlockignore")]
+
+
+COMMANDS = [
+    ("python train.py", "train.py"),
+    ("python -u sub/train.py --lr 1", "sub/train.py"),
+    (("torchrun", "train.py"), "train.py"),
+    (("/usr/bin/python3", "train.py"), "train.py"),
+    ("python train.py > log", None),
+    ("python -m train", None),
+    ("python -c 1", None),
+    ("bash train.sh", None),
+]
+
+
+@pytest.mark.parametrize(("command", "script"), COMMANDS)
+def test_only_a_certain_script_is_looked_for(command: str | tuple[str, ...], script: str | None) -> None:
+    assert scripts.script_of(command) == script
