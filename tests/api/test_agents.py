@@ -361,26 +361,6 @@ async def test_a_task_is_asked_again_for_logs_that_were_deleted_and_the_record_s
     assert "missing" not in await shown()
 
 
-async def test_a_checkpoint_becomes_visible_once_and_is_offered(rig: rigs.Rig) -> None:
-    job = await gang(rig, 1)
-    key = rigs.key_of(job)
-    manifest = {"format": 1, "step": 10, "attempt": 1, "round": 1}
-    report = {"event": "checkpoint", "step": 10, "path": "/c/10", "bytes": 5, "manifest_sha256": "0" * 64}
-    rig.checkpoints.broken.add("/c/11")
-    async with rig.as_task(key) as http:
-        for _ in range(2):
-            answer = await http.post("/agent/v1/checkpoints", json={**report, "manifest": manifest})
-            assert (answer.status_code, answer.json()) == (200, {"visible": True})
-        other = {**report, "manifest": {"step": 10, "attempt": 2}}
-        assert (await http.post("/agent/v1/checkpoints", json=other)).status_code == 409
-        torn = {**report, "step": 11, "path": "/c/11", "manifest": {"step": 11, "attempt": 1}}
-        assert (await http.post("/agent/v1/checkpoints", json=torn)).status_code == 409
-    async with rig.as_user("ann") as http:
-        items = (await http.get(f"/api/v1/jobs/{job.id}/checkpoints")).json()["items"]
-    assert [(item["step"], item["path"]) for item in items] == [(10, "/c/10")]
-    assert (await register(rig, key))["rendezvous"]["restore"] == ["/c/10"]
-
-
 async def test_secrets_are_told_at_registration_and_waited_for(rig: rigs.Rig) -> None:
     rig.secrets.values["hub-token"] = "hush"
     job = await gang(rig, 1, secrets=[{"name": "hub-token", "as": "file"}])
