@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -203,6 +205,52 @@ def test_what_is_possible_is_not_refused_for_ever() -> None:
     assert explaining.never(gang(tasks=2, gpus=4), FULL) is None
     assert explaining.never(gang(gpus=4), scene()) is None, "no node is known yet"
     assert explaining.never(gang(gpus=4), scene(node("a", ready=False))) is None, "it may come back"
+
+
+TWO_CORES = scene(node("laptop", gpus=0, cpus=2))
+
+
+def laptop_gang(tasks: int, cpus_milli: int = 1000, nproc: int = 1, least: int = 0) -> plans.Gang:
+    ask = plans.Ask(
+        role="worker",
+        count=tasks,
+        min=least or tasks,
+        max=tasks,
+        amount=holdings.Resources(cpus_milli),
+        nproc=nproc,
+    )
+    return msgspec.structs.replace(gang(), asks=(ask,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [
+        (
+            laptop_gang(4),
+            "At most 2 workers would fit; so would 4 workers with `--cpus 0.5`, or 2 workers with `--nproc 2`.",
+        ),
+        (
+            laptop_gang(3),
+            "At most 2 workers would fit; so would 3 workers with `--cpus 0.5`, or 1 worker with `--nproc 3`.",
+        ),
+        (
+            laptop_gang(4, nproc=2),
+            "At most 2 workers would fit; so would 4 workers with `--cpus 0.5`, or 2 workers with `--nproc 4`.",
+        ),
+        (laptop_gang(1, 4000), "It would fit as 1 worker with `--cpus 2`."),
+        (laptop_gang(64), "At most 2 workers would fit; so would 2 workers with `--nproc 32`."),
+        (laptop_gang(600), "At most 2 workers would fit."),
+        (laptop_gang(6, least=4), "At most 2 workers would fit; so would 4 workers with `--cpus 0.5`."),
+    ],
+    ids=["four", "three", "two processes each", "one large", "many", "too many", "elastic"],
+)
+def test_what_never_fits_is_told_what_would(asked: plans.Gang, change: str) -> None:
+    refusal = explaining.never(asked, TWO_CORES)
+    assert refusal is not None
+    assert refusal.change == change
+    for tasks, flag, value in re.findall(r"(\d+) workers? with `--(cpus|nproc) ([0-9.]+)`", change):
+        cpus = round(float(value) * 1000) if flag == "cpus" else asked.asks[0].amount.cpus_milli
+        assert explaining.never(laptop_gang(int(tasks), cpus), TWO_CORES) is None, "it is as was said"
 
 
 def test_a_limit_above_the_pool_counts() -> None:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from oarlock.cli import endings, localserver, terminal
-from oarlock.client import failures, packing, verbs
+from oarlock.cli import endings, launchers, localserver, terminal
+from oarlock.client import failures, packing, scripts, verbs
 from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NEIGHBOURS = 200
 _SAID_BYTES = 1 << 20
+_SCRIPT_CHARACTERS = 1 << 20
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
     localserver.check_home(client.settings.home)
     code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
     tell_code(code, choice)
+    if not choice.quiet:
+        tell_launcher(spec, choice.directory)
     if choice.dry_run:
         _show_request(client, spec, code)
         return 0
@@ -81,6 +85,17 @@ def tell_left_out(snapshot: snapshots.Snapshot) -> None:
             terminal.say(f"Not sent: {terminal.clean(str(group))}")
     if snapshot.unpacked_bytes >= _SAID_BYTES and not snapshot.cached:
         terminal.say(f"Packed {snapshot.count:,} files, {quantities.memory_text(snapshot.unpacked_bytes)}.")
+
+
+def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
+    """Where the program starts processes of its own: how `run` would."""
+    script, text = scripts.script_of(spec.command), ""
+    if script is not None and directory is not None:
+        with contextlib.suppress(OSError), (directory / script).open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_SCRIPT_CHARACTERS)
+    hint = launchers.hint(spec, script, text)
+    if hint:
+        terminal.say(f"Hint: {terminal.clean(hint)}")
 
 
 def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> jobs.Job:

@@ -58,6 +58,7 @@ def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
                 gpu_milli=round(role.gpus % 1 * 1000),
             ),
             ports=PORTS_PER_TASK + role.nproc - 1,
+            nproc=role.nproc,
             gpu_types=(role.gpu_type,) if isinstance(role.gpu_type, str) else role.gpu_type,
             gpu_memory_bytes=quantities.memory_bytes(role.gpu_memory) if role.gpu_memory is not None else 0,
         )

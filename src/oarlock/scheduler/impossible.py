@@ -11,11 +11,13 @@ import msgspec
 from oarlock.scheduler import entitlement, placement, wording
 from oarlock.scheduler import room as rooms
 from oarlock.scheduler import usage as usages
-from oarlock.spec import nodes, plans, pools, quantities, refusals
+from oarlock.spec import jobfile, nodes, plans, pools, quantities, refusals
 
 Code = refusals.Code
 
 
+CPU_STEPS = 5
+LEAST_CPUS_MILLI = 100
 KEPT = 10_000
 """Of so many shapes of gangs it is remembered whether they are possible."""
 
@@ -72,14 +74,64 @@ def _never(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
         return _no_such_device(gang, there)
     if placement.fits(gang, there.empty, gang.smallest):
         return None
-    most = most_workers(gang, there.empty)
     return refusals.Refusal(
         code=Code.NEVER_FITS,
         message=f"It needs {wording.wanted(gang)}; {_even_empty(gang, there)}.",
         needed=wording.needed(gang),
         total=wording.total(there.nodes, wording.cards(gang)),
-        change=f"At most {wording.workers(most)} would fit." if most else "Ask for less for each task.",
+        change=_would_fit(gang, there.empty),
     )
+
+
+def _would_fit(gang: plans.Gang, room: rooms.Room) -> str:
+    """What was tried in the empty cluster and fits: fewer workers, fewer CPUs for each, or more processes in each."""
+    most = most_workers(gang, room)
+    others = [words for words in (_with_fewer_cpus(gang, room), _with_more_processes(gang, room, most)) if words]
+    if not most:
+        return f"It would fit as {others[0]}." if others else "Ask for less for each task."
+    also = f"; so would {', or '.join(others)}" if others else ""
+    return f"At most {wording.workers(most)} would fit{also}."
+
+
+def _with_fewer_cpus(gang: plans.Gang, room: rooms.Room) -> str:
+    """The most CPUs with which all workers fit: halved, and halved again."""
+    place = _place_of_workers(gang)
+    if place is None:
+        return ""
+    ask = gang.asks[place]
+    for step in range(1, CPU_STEPS + 1):
+        milli = max(LEAST_CPUS_MILLI, ask.amount.cpus_milli // 2**step // 50 * 50)
+        if milli >= ask.amount.cpus_milli:
+            return ""
+        fewer = msgspec.structs.replace(ask, amount=msgspec.structs.replace(ask.amount, cpus_milli=milli))
+        if _fits_with(gang, room, place, fewer, ask.min):
+            return f"{wording.workers(ask.min)} with `--cpus {milli / 1000:g}`"
+    return ""
+
+
+def _with_more_processes(gang: plans.Gang, room: rooms.Room, most: int) -> str:
+    """As many processes as were asked for, in fewer tasks. With devices that would be fewer devices."""
+    place = _place_of_workers(gang)
+    if place is None or gang.asks[place].amount.devices or gang.asks[place].min < gang.asks[place].count:
+        return ""
+    ask = gang.asks[place]
+    for tasks in (count for count in range(most, 0, -1) if ask.min % count == 0):
+        nproc = ask.nproc * (ask.min // tasks)
+        if nproc > jobfile.MAX_NPROC:
+            return ""
+        fuller = msgspec.structs.replace(ask, nproc=nproc, ports=ask.ports + nproc - ask.nproc if ask.ports else 0)
+        if _fits_with(gang, room, place, fuller, tasks):
+            return f"{wording.workers(tasks)} with `--nproc {nproc}`"
+    return ""
+
+
+def _fits_with(gang: plans.Gang, room: rooms.Room, place: int, ask: plans.Ask, count: int) -> bool:
+    changed = msgspec.structs.replace(gang, asks=(*gang.asks[:place], ask, *gang.asks[place + 1 :]))
+    return placement.fits(changed, room, (*gang.smallest[:place], count, *gang.smallest[place + 1 :]))
+
+
+def _place_of_workers(gang: plans.Gang) -> int | None:
+    return next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
 
 
 def in_pool(gang: plans.Gang, pool: str, resource: str, limit: float) -> refusals.Refusal:
@@ -109,7 +161,7 @@ def in_reservation(gang: plans.Gang, resource: str, reserved: float) -> refusals
 
 def most_workers(gang: plans.Gang, room: rooms.Room) -> int:
     """With how many workers, fewer than it cannot do without, there is a place for it in `room`; 0: with none."""
-    place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
+    place = _place_of_workers(gang)
     if place is None:
         return 0
     low, high = 0, gang.asks[place].min

@@ -40,6 +40,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gpu_types: tuple[str, ...] = ()  # acceptable, in order; empty: any
     gpu_memory_bytes: int = 0  # of each device
     cap: int | None = None  # the most for now; None: `max`
+    nproc: int = 1  # processes in each task
 
     @property
     def most(self) -> int:
