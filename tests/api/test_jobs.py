@@ -50,6 +50,24 @@ async def test_one_idempotency_key_makes_one_job(rig: rigs.Rig, monkeypatch: pyt
         assert (await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k1"})).status_code == 201
 
 
+async def test_a_key_of_a_removed_job_makes_no_second_one(rig: rigs.Rig) -> None:
+    """The first answer was lost, somebody removed the job, and the client asks once more."""
+    body = rigs.submission()
+    async with rig.as_user("ann") as http:
+        made = (await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})).json()["id"]
+        await http.put(f"/api/v1/jobs/{made}/intent", json={"intent": "cancel"})
+        assert (await http.delete(f"/api/v1/jobs/{made}")).status_code == 204
+        for _ in range(2):
+            again = await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
+            assert (again.status_code, again.json()["error"]["code"]) == (410, "gone")
+            assert made in again.json()["error"]["message"]
+        other = await http.post("/api/v1/jobs", json=rigs.submission(priority=1), headers={"Idempotency-Key": "k"})
+        assert other.status_code == 409
+        assert (await http.get("/api/v1/jobs")).json()["items"] == []
+        await rig.store.write(lambda tx: tx.forget_keys(rig.clock() + 1))
+        assert (await http.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "k"})).status_code == 201
+
+
 async def test_a_repeated_submission_is_answered_even_if_it_would_be_refused_by_now(rig: rigs.Rig) -> None:
     rig.secrets.values["hub-token"] = "x"
     body = rigs.submission(secrets=[{"name": "hub-token"}])

@@ -12,7 +12,7 @@ from tests.data.test_checkpoints import flip, save
 
 from oarlock.api import checkpoints as api_checkpoints
 from oarlock.controllers import leading, retention
-from oarlock.spec import errors, failpoints, jobs
+from oarlock.spec import errors, failpoints, jobs, judging
 
 DAY = 86_400.0
 POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)
@@ -136,6 +136,20 @@ async def test_old_jobs_go_to_the_archive_whole(shelf: Shelf) -> None:
     assert (first.phase, first.attempts[0].verdict.cause) == (Phase.COMPLETED, "succeeded")
     assert shelf.files.forgotten == shelf.results.forgotten == ["j-0002", "j-0001"]
     assert len(await shelf.plant.store.read(lambda view: view.usage())) == 1, "usage stays"
+
+
+async def test_keys_are_forgotten_a_month_after_their_jobs(shelf: Shelf) -> None:
+    store = shelf.plant.store
+    spec = judging.decode({"command": "train"})
+    job = jobs.Job(id="j-keyed", name="keyed", owner="ann", spec=spec, created_at=shelf.plant.now)
+    await store.write(lambda tx: tx.add_job(job, at=1.0, idempotency_key="k"))
+    ended = msgspec.structs.replace(job, version=1, phase=Phase.CANCELED, ended_at=shelf.plant.now)
+    await store.write(lambda tx: tx.put_job(ended, at=1.0))
+    await store.write(lambda tx: tx.remove_jobs(["j-keyed"], at=shelf.plant.now))
+    await shelf.later(29 * DAY)
+    assert await store.read(lambda view: view.submitted("ann", "k")) == ("j-keyed", "")
+    await shelf.later(2 * DAY)
+    assert await store.read(lambda view: view.submitted("ann", "k")) is None
 
 
 async def test_an_archive_that_fails_keeps_the_jobs_and_nothing_else_from_its_work(shelf: Shelf) -> None:

@@ -636,12 +636,27 @@ class StoreContract:
             await store.write(lambda t: t.remove_jobs(["j-1", "j-2"], at=2.0))
         await store.write(lambda t: t.remove_jobs(["j-1", "j-1", "j-none"], at=6.0))
         look = await store.read(lambda v: (v.job("j-1"), v.find("j-1"), v.checkpoints("j-1"), v.submitted("ann", "k")))
-        assert look == (None, None, [], None)
+        assert look == (None, None, [], ("j-1", ""))
         records = await store.read(lambda v: v.records(0))
         assert kinds(records) == [(2, "j-2", "submitted", 1), (4, "j-1", "removed", 2)]
         assert records[-1].data == {"name": "j-1", "owner": "ann", "phase": "COMPLETED"}
         assert records[-1].at == 6.0
         assert [one.device_seconds for one in await store.read(lambda v: v.usage())] == [7.0]
+
+    async def test_a_key_is_remembered_after_its_job_until_it_is_forgotten(self, store: port.Store) -> None:
+        for place, at in ((1, 10.0), (2, 20.0)):
+            job = nouns.job(f"j-{place}")
+            await store.write(lambda t, job=job: t.add_job(job, at=1.0, idempotency_key=job.id, request_sha256="abc"))
+            await finish(store, job.id)
+            await store.write(lambda t, job=job, at=at: t.remove_jobs([job.id], at=at))
+        with pytest.raises(errors.Conflict, match="idempotency key"):
+            await store.write(lambda t: t.add_job(nouns.job("j-3"), at=1.0, idempotency_key="j-1"))
+        await store.write(lambda t: t.add_job(nouns.job("j-4"), at=1.0, idempotency_key="kept"))
+        await store.write(lambda t: t.forget_keys(20.0))
+        keys = ("j-1", "j-2", "kept")
+        found = await store.read(lambda v: [v.submitted("ann", key) for key in keys])
+        assert found == [None, ("j-2", "abc"), ("j-4", "")]
+        await store.write(lambda t: t.add_job(nouns.job("j-1"), at=1.0, idempotency_key="j-1"))
 
     async def test_a_job_that_holds_something_is_not_removed(self, store: port.Store) -> None:
         await add(store, "j-1")

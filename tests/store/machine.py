@@ -42,7 +42,8 @@ def steps(draw: st.DrawFn) -> Step:
         st.one_of(
             st.builds(add_job, IDS, NAMES, NAMES, KEYS, st.integers(0, 2)),
             st.builds(put_job, IDS, st.sampled_from(phases.Phase), st.sampled_from(intents.Intent), VERSIONS),
-            st.builds(remove_jobs, st.lists(IDS, max_size=3)),
+            st.builds(remove_jobs, st.lists(IDS, max_size=3), st.integers(3, 5)),
+            st.builds(lambda before: lambda t: t.forget_keys(float(before)), st.integers(3, 6)),
             st.builds(hold, st.lists(st.tuples(IDS, st.integers(1, 2), st.integers(0, 1), NODES, NUMBERS), max_size=2)),
             st.builds(
                 share, st.lists(st.tuples(IDS, st.integers(0, 1), NODES, st.sampled_from((300, 500))), max_size=3)
@@ -76,8 +77,8 @@ def put_job(job_id: str, phase: phases.Phase, intent: intents.Intent, off: int) 
     return step
 
 
-def remove_jobs(ids: list[str]) -> Step:
-    return lambda t: t.remove_jobs(ids, at=3.0)
+def remove_jobs(ids: list[str], at: int) -> Step:
+    return lambda t: t.remove_jobs(ids, at=float(at))
 
 
 def hold(wanted: list[tuple[str, int, int, str, tuple[int, ...]]]) -> Step:

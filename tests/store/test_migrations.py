@@ -70,6 +70,20 @@ async def test_from_each_revision_to_the_present_tables(empty_url: str, start: s
     await store.close()
 
 
+async def test_keys_outlive_the_migration_that_lets_them_outlive_jobs(empty_url: str) -> None:
+    await asyncio.to_thread(migrate, empty_url, "0005")
+    one = engine(empty_url)
+    with one.writers.connect() as connection, connection.begin():
+        job = "'j-0', 'a', 'ann', 'default', 'COMPLETED', false, 1.0, 1, 1, '{}'"
+        columns = "id, name, owner, pool, phase, active, created_at, version, first_seq, body"
+        connection.exec_driver_sql(f"INSERT INTO jobs ({columns}) VALUES ({job})")
+        connection.exec_driver_sql("INSERT INTO submissions VALUES ('ann', 'key', 'j-0', 'abc')")
+    one.dispose()
+    store = database.open_store(empty_url)
+    assert await store.read(lambda v: v.submitted("ann", "key")) == ("j-0", "abc")
+    await store.close()
+
+
 async def test_many_that_open_an_empty_database_at_once_make_it_once(empty_url: str) -> None:
     stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(8)))
     for number, store in enumerate(stores):

@@ -308,7 +308,7 @@ def _short(view: stores.View, job: jobs.Job) -> jobs.Job:
 
 
 def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job | None:
-    """The job that this key made before. Raises Conflict when it was made by another request."""
+    """The job that this key made before. Raises Conflict when another request made it, Gone when it was removed."""
     found = view.submitted(owner, key) if key else None
     if found is None:
         return None
@@ -317,7 +317,14 @@ def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job |
         raise errors.Conflict(
             "This idempotency key was used for another submission.", path="Idempotency-Key", hint="Use a new one."
         )
-    return view.job(job_id)
+    earlier = view.job(job_id)
+    if earlier is None:
+        raise errors.Gone(
+            f"This idempotency key made job {job_id}, which has been removed.",
+            path="Idempotency-Key",
+            hint="Use a new key for a new job: a key is remembered for 30 days after the removal of its job.",
+        )
+    return earlier
 
 
 def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tuple[jobs.Job, bool]:
@@ -336,7 +343,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/jobs",
         handler=submit,
         needs=users.Right.USER,
-        summary="submit a job; the same Idempotency-Key again gives the same job",
+        summary="submit a job; the same Idempotency-Key again gives the same job, or 410 after its removal",
         body=jobfile.Submission,
         answer=jobs.Job,
         status=201,

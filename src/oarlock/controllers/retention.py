@@ -22,11 +22,15 @@ _PAGE = 200
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what is kept. `keep_records` are lines of the event log; a snapshot stays for `snapshot_grace_s` after
-    its upload even where no job names it, since the job may be on its way.
+    """How long what is kept. `keep_records` are lines of the event log.
+
+    A snapshot stays for `snapshot_grace_s` after its upload even where no job names it, since the job may be on its
+    way. An idempotency key is remembered for `keep_keys_s` after the removal of its job, so that a request that is
+    repeated late makes no second job.
     """
 
     keep_jobs_s: float = 30 * 86_400.0
+    keep_keys_s: float = 30 * 86_400.0
     keep_records: int = 200_000
     snapshot_grace_s: float = 86_400.0
     period_s: float = 600.0
@@ -107,7 +111,7 @@ class Retention:
         if epoch is None or 0 < self._due - now <= self._policy.period_s:
             return
         self._due = now + self._policy.period_s
-        for part in (self._remove_old_jobs, self._prune_checkpoints, self._compact, self._sweep):
+        for part in (self._remove_old_jobs, self._prune_checkpoints, self._forget_keys, self._compact, self._sweep):
             await self._try(part, epoch, now)
 
     async def _try(self, part: Callable[[int, float], Awaitable[None]], epoch: int, now: float) -> None:
@@ -190,6 +194,10 @@ class Retention:
 
     async def _unlist(self, checkpoint: jobs.Checkpoint, epoch: int) -> None:
         await self._store.write(lambda tx: tx.remove_checkpoint(checkpoint.job, checkpoint.path), epoch=epoch)
+
+    async def _forget_keys(self, epoch: int, now: float) -> None:
+        before = await self._before(now - self._policy.keep_keys_s)
+        await self._store.write(lambda tx: tx.forget_keys(before), epoch=epoch)
 
     async def _compact(self, epoch: int, now: float) -> None:
         last = await self._store.read(lambda view: view.last_seq())

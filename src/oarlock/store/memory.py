@@ -126,6 +126,7 @@ class MemoryTransaction:
         self._active: Table[str, None] = Table(undo)
         self._names: Table[tuple[str, str], str] = Table(undo)  # (owner, name) of the active ones
         self._keys: Table[tuple[str, str], tuple[str, str]] = Table(undo)
+        self._removed_keys: Table[tuple[str, str], float] = Table(undo)  # when their jobs were removed
         self._first_seq: Table[str, int] = Table(undo)
         self._claims: Table[tuple[str, int, str, int, str], Holding] = Table(undo)
         self._slots: Table[tuple[str, str, int], str] = Table(undo)
@@ -263,8 +264,13 @@ class MemoryTransaction:
         names = {job.id for job in gone}
         self._replace_log([record for record in self._log if record.job not in names])
         for job in gone:
-            self._forget(job)
+            self._forget(job, at)
             self._note(job, [rules.removed(job)], at)
+
+    def forget_keys(self, before: float) -> None:
+        for key in [key for key, removed_at in self._removed_keys.items() if removed_at < before]:
+            self._keys.drop(key)
+            self._removed_keys.drop(key)
 
     def _keep(self, job: Job) -> None:
         """Store the job, and its place among the active ones."""
@@ -279,13 +285,13 @@ class MemoryTransaction:
             self._active.drop(job.id)
         self._jobs.put(job.id, job)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: Job, at: float) -> None:
         self._jobs.drop(job.id)
         self._first_seq.drop(job.id)
         for path in [key for key in self._checkpoints if key[0] == job.id]:
             self._checkpoints.drop(path)
-        for key in [key for key, (made, _) in self._keys.items() if made == job.id]:
-            self._keys.drop(key)
+        for key in [key for key, (made, _) in self._keys.items() if made == job.id and key not in self._removed_keys]:
+            self._removed_keys.put(key, at)
 
     def _note(self, job: Job, notes: Sequence[rules.Note], at: float) -> None:
         seq, length, log = self._seq, len(self._log), self._log

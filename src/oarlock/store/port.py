@@ -109,7 +109,7 @@ class View(Protocol):
         ...
 
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
-        """The job id and the digest of the request that this key made."""
+        """The job id and the digest of the request that this key made: also of a job that was removed since."""
         ...
 
     def user(self, name: str) -> User | None: ...
@@ -156,11 +156,15 @@ class Transaction(View, Protocol):
         ...
 
     def remove_jobs(self, ids: Collection[str], *, at: float) -> None:
-        """Forget terminal jobs with their records, checkpoints and keys; leaves a `removed` record each.
+        """Forget terminal jobs with their records and checkpoints; leaves a `removed` record each.
 
-        Usage stays. Unknown ids are left aside. Raises Conflict, and removes none, when one is not terminal or still
-        holds something.
+        Usage stays, and so do idempotency keys until `forget_keys`. Unknown ids are left aside. Raises Conflict, and
+        removes none, when one is not terminal or still holds something.
         """
+        ...
+
+    def forget_keys(self, before: float) -> None:
+        """Forget the idempotency keys of jobs that were removed before that time."""
         ...
 
     def hold(self, claims: Sequence[Holding]) -> None:

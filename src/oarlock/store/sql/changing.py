@@ -172,10 +172,16 @@ class SqlTransaction(reading.SqlView):
         self._write_records()
         for some in _by_many([job.id for job in gone]):
             self._connection.execute(sa.delete(schema.records).where(schema.records.c.job.in_(some)))
+            made = schema.submissions.c
+            keys = sa.update(schema.submissions).where(made.job.in_(some), made.removed_at.is_(None))
+            self._connection.execute(keys.values(removed_at=at))
             self._connection.execute(sa.delete(schema.jobs).where(schema.jobs.c.id.in_(some)))
         for job in gone:
             del self._known[job.id]
             self._note(job, [rules.removed(job)], at)
+
+    def forget_keys(self, before: float) -> None:
+        self._connection.execute(sa.delete(schema.submissions).where(schema.submissions.c.removed_at < before))
 
     def _check_name(self, job: Job) -> None:
         if rules.active(job):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -55,9 +55,11 @@ submissions = sa.Table(
     metadata,
     sa.Column("owner", text, primary_key=True),
     sa.Column("key", text, primary_key=True),
-    sa.Column("job", text, sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("job", text, nullable=False),  # no foreign key: keys outlive their jobs for a while
     sa.Column("request_sha256", text, nullable=False),
+    sa.Column("removed_at", sa.Double),  # when the job was removed
     sa.Index("submissions_by_job", "job"),
+    sa.Index("submissions_by_removal", "removed_at"),
 )
 
 records = sa.Table(
