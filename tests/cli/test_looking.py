@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,7 @@ from tests.client import live
 
 from oarlock.cli import endings, main, metrics, progress, ps, show, tables, terminal
 from oarlock.client import answers, verbs
-from oarlock.spec import attempts, errors, intents, jobfile, jobs, phases, refusals, roles
+from oarlock.spec import attempts, errors, events, intents, jobfile, jobs, phases, refusals, roles
 
 
 class Typed:
@@ -216,6 +218,7 @@ def test_cutting_counts_cells() -> None:
 
 def test_ps_in_80_columns(server: live.LiveServer) -> None:
     """Many columns, long names and reasons: each row is one row."""
+    server.rig.clock.now = time.time()
     server.submit(name="a-very-long-name-that-somebody-gave-to-this-job-of-theirs")
     refused = server.submit(name="waits")
     server.refuse(refused.id, "it needs 8 GPUs on one node; 2 are free, 6 are held by others " * 3)
@@ -228,22 +231,90 @@ def test_ps_in_80_columns(server: live.LiveServer) -> None:
     rows = typed.screen(shown.text)
     assert len([row for row in rows if row]) == 4
     assert max(map(len, rows)) <= 80
-    assert "45% loss 0.5" in shown.text
+    assert "45%" in shown.text
     assert "2 w 1 ps" in shown.text
     assert "it needs 8" in shown.text
-    assert "a-very-l" in shown.text
+    assert "a-very-" in shown.text
     whole = typed.run("ps").stdout
     assert "6 are held by others" * 1 in whole, "nothing is cut for a pipe"
+    assert " 0.5 " in typed.run("ps", "--wide").stdout
     assert "\x1b" not in whole
+
+
+def test_ps_says_since_when_and_where_or_why(type_: Typed, server: live.LiveServer) -> None:
+    """The reason of a job that runs is no place in the queue; where nothing runs, no time is left."""
+    server.rig.clock.now = time.time()
+    runs = server.submit(name="runs", roles={"worker": {"count": 2, "gpus": 1}})
+    server.launch(runs.id)
+    server.process(runs.id)
+    server.progress(runs.id, step=10, total_steps=100)
+    server.rig.clock.now += 1
+    server.progress(runs.id, step=45, total_steps=100)
+    shown = type_("ps").splitlines()
+    clock = time.strftime("%H:%M", time.localtime(server.job(runs.id).phase_at))
+    assert shown[0].split() == ["ID", "NAME", "PHASE", "TASKS", "SINCE", "RAN", "PROGRESS", "WHERE,", "OR", "WHY"]
+    cells = shown[1].split()
+    assert cells[:6] == [runs.id[-6:], "runs", "PROCESSING", "2", "w", clock]
+    assert shown[1].endswith("  45%       on here")
+    assert ps._cards([3, 0, 1]) == " (GPUs 0-1, 3)"
+    assert "left" in type_("show", runs.id[-6:]), "the short id is taken"
+    type_("halt", runs.id[-6:])
+    server.release(runs.id)
+    said = type_("show", "runs")
+    assert "HALTED" in said
+    assert " left" not in said
+    assert "step 45/100" in said
+    assert "halted by root" in type_("ps").lower()
+
+
+def test_alike_events_are_one_line_in_the_order_of_the_last() -> None:
+    def record(seq: int, kind: str) -> events.Record:
+        return events.Record(seq=seq, at=float(seq), job="j-1", kind=kind, version=1, data={})
+
+    kinds = ["submitted", "refused", "refused", "phase", "task_reported", "checkpoint_visible", "task_reported"]
+    kinds += ["checkpoint_visible", "checkpoint_visible", "phase", "phase", "task_reported"]
+    found = show.folded([record(seq, kind) for seq, kind in enumerate(kinds)])
+    assert [(one.seq, one.kind, count) for one, count in found] == [
+        (0, "submitted", 1),
+        (2, "refused", 2),
+        (3, "phase", 1),
+        (6, "task_reported", 2),
+        (8, "checkpoint_visible", 3),
+        (9, "phase", 1),
+        (10, "phase", 1),
+        (11, "task_reported", 1),
+    ]
+
+
+def test_show_fits_80_columns(server: live.LiveServer) -> None:
+    """A long reason, environment and path; for a pipe nothing is cut."""
+    reason = "it needs 8 GPUs on one node; 2 are free, 6 are held by others " * 3
+    made = server.submit(name="waits", env={"LONG": "word " * 30}, results="/a/very/long/path" * 6)
+    server.refuse(made.id, reason.strip())
+    with typed.terminal("show", "waits") as shown:
+        assert shown.ended() == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(reason.split()) in " ".join(" ".join(lines).split())
+    assert reason.strip() in typed.run("show", "waits").stdout
+
+
+def test_lines_are_broken_between_words_and_hang() -> None:
+    assert terminal.broken("one two three four", 80, indent=2) == ["  one two three four"]
+    assert terminal.broken("one two three four five six", 24, indent=2, hang=2) == [
+        "  one two three four",
+        "    five six",
+    ]
+    assert terminal.broken("x" * 50, 30) == ["x" * 30, "x" * 20]
 
 
 def test_who_waits_again_runs_no_longer() -> None:
     waits = job(started_at=100.0, processed_s=4.0)
-    assert (ps.row(waits, 160.0)[5:7]) == ["1m", "4s"]
+    assert ps.row(waits, 160.0)[7] == "4s"
     goes_on = attempts.Attempt(number=2, started_at=150.0, processing_at=155.0)
-    assert ps.row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[6] == "9s"
+    assert ps.row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[7] == "9s"
     stops = msgspec.structs.replace(goes_on, stop_at=157.0)
-    assert ps.row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[6] == "6s"
+    assert ps.row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[7] == "6s"
 
 
 def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.cli import typed
 from tests.client import live
+from tests.documentation import blocks
 
 from oarlock.cli import main, pooltree, terminal
 from oarlock.client import answers
@@ -37,7 +38,7 @@ def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
     return Typed(capsys)
 
 
-def hold(server: live.LiveServer, job: jobs.Job, gpus: int, cpus: int) -> None:
+def hold(server: live.LiveServer, job: jobs.Job, gpus: int, cpus: float) -> None:
     """What a scheduler would have it hold, on one node."""
     claim = holdings.Holding(
         job=job.id,
@@ -45,44 +46,43 @@ def hold(server: live.LiveServer, job: jobs.Job, gpus: int, cpus: int) -> None:
         role="worker",
         index=0,
         node="big",
-        amount=holdings.Resources(cpus * 1000, 0, gpus),
+        amount=holdings.Resources(round(cpus * 1000), 0, gpus),
     )
     server.do(server.rig.happen(job.id, events.Admitted(attempt=1, holdings=(claim,))))
     server.do(server.rig.store.write(lambda tx: tx.hold([claim])))
 
 
-def machine(server: live.LiveServer, gpus: int, cpus: int) -> None:
+def machine(server: live.LiveServer, gpus: int, cpus: int, memory_bytes: int = 0) -> None:
     node = nodes.Node(
         name="big",
-        capacity=holdings.Resources(cpus * 1000, 0, gpus),
+        capacity=holdings.Resources(cpus * 1000, memory_bytes, gpus),
         devices=tuple(nodes.Device(index=index, type="h100") for index in range(gpus)),
     )
     server.do(server.rig.store.write(lambda tx: (tx.remove_node("here"), tx.put_node(node))))
 
 
+def typed_in(page: str) -> list[str]:
+    """The `oarlock` commands of a page's shell blocks, without the name and the remarks behind them."""
+    lines = [line for block in blocks.of(page) if block.language == "sh" for line in block.text.splitlines()]
+    return [line.partition("  #")[0].rstrip().removeprefix("oarlock ") for line in lines]
+
+
 def test_the_example_of_the_documentation_is_what_is_drawn(type_: Typed, server: live.LiveServer) -> None:
-    machine(server, 24, 96)
+    """Its three nodes of 8 GPUs and 2 CPUs are one here: pools know nothing of nodes."""
+    machine(server, 24, 6, round(70.64 * 2**30))
     _, _, example = DOCS.read_text(encoding="utf-8").partition("## An example")
     example, _, _ = example.partition("## Changing")
-    commands = re.findall(r"^    oarlock (pool set .*)$", example, re.MULTILINE)
+    commands = [line for line in typed_in(example) if line.startswith("pool set")]
     assert len(commands) == 4
     for line in commands:
         type_(line)
-    for number, (gpus, cpus) in enumerate([(10, 10), (4, 4)]):
-        made = server.submit(name=f"v{number}", pool="vision", roles={"worker": {"gpus": gpus, "cpus": cpus}})
-        hold(server, made, gpus, cpus)
-    server.submit(name="waits", pool="vision", roles={"worker": {"gpus": 6, "cpus": 6}})
+    for name, gpus in (("large", 8), ("middle", 6)):
+        made = server.submit(name=name, pool="vision", roles={"worker": {"gpus": gpus, "cpus": 0.1}})
+        hold(server, made, gpus, 0.1)
+    server.submit(name="late", pool="vision", roles={"worker": {"gpus": 4, "cpus": 0.1}})
     shown, _ = type_("pools")
-    assert [line.rstrip() for line in shown.splitlines()] == [
-        line[4:].rstrip() for line in example.partition("$ oarlock pools\n")[2].splitlines() if line.startswith("    ")
-    ]
-
-
-def test_every_command_that_the_documentation_types_is_taken(type_: Typed, server: live.LiveServer) -> None:
-    for line in re.findall(r"^    oarlock (pool .*?)(?: +#.*)?$", DOCS.read_text(encoding="utf-8"), re.MULTILINE):
-        if line.startswith("pool set product"):
-            machine(server, 24, 96)
-        type_(line)
+    (drawn,) = [block.text for block in blocks.of(example) if block.language == "text"]
+    assert [line.rstrip() for line in shown.splitlines()] == drawn.splitlines()
 
 
 class TestSet:

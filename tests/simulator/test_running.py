@@ -105,7 +105,7 @@ def test_a_table_for_people(workload: Path, capsys: pytest.CaptureFixture[str]) 
     lines = {line[:30].strip(): line[30:].split() for line in out.splitlines()}
     assert lines[""] == ["fifo", "las"]
     assert lines["completed"] == ["12", "12"]
-    assert "decision time, p99" in out
+    assert "time of one, 99 % within" in out
     assert "Simulating fifo: 12 jobs." in err
 
 
@@ -166,7 +166,7 @@ def test_pictures_and_one_page(workload: Path, tmp_path: Path, capsys: pytest.Ca
     page = (out / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 4
     assert "http" not in page
-    assert "<td>completion, mean</td>" in page
+    assert "<td>time to the end, mean</td>" in page
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_anything_runs(
@@ -182,7 +182,13 @@ def test_of_jobs_that_never_came_to_an_end_nothing_is_told(workload: Path, capsy
     _, out, _ = told(capsys, str(workload), "--nodes", "1x0", "--until", "1h", "--policy", "las", "--policy", "las")
     lines = {line[:30].strip(): line[30:].split() for line in out.splitlines()}
     assert lines[""] == ["las"], "the same policy twice is one"
-    about = ("completion, mean", "completion, p99", "queued, mean", "queued over 15 minutes", "slower than with 1/N")
+    about = (
+        "time to the end, mean",
+        "time to the end, 99 % within",
+        "wait for first start, mean",
+        "waited over 15 minutes",
+        "slower than an equal share",
+    )
     assert [lines[one] for one in about] == [["-"]] * len(about)
 
 
@@ -202,7 +208,7 @@ def test_without_matplotlib_the_table_works_and_the_pictures_say_what_they_need(
         "table = main.main(words); sys.exit(10 * table + main.main([*words, '--out', 'nowhere']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert "completion, mean" in done.stdout
+    assert "time to the end, mean" in done.stdout
     assert "pip install 'oarlock[simulate]'" in done.stderr
     assert done.returncode == 1
     assert not (tmp_path / "nowhere").exists()
@@ -278,3 +284,9 @@ def test_a_line_on_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatc
     ]
     assert lines[-1] == "\x1b[K"
     assert all(len(line) < 110 for line in lines)
+
+
+def test_runs_that_do_not_fit_side_by_side_come_below_each_other() -> None:
+    assert simulate.side_by_side([30, 10, 10, 10, 10, 10], 80) == [[1, 2, 3, 4], [5]]
+    assert simulate.side_by_side([30, 10, 90, 10], 80) == [[1], [2], [3]]
+    assert simulate.side_by_side([0], 80) == []

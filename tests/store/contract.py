@@ -99,6 +99,20 @@ class StoreContract:
         found = await store.read(lambda v: [v.find("x"), v.find("x", "ann"), v.find("x", "eve"), v.find("j-1", "bob")])
         assert [job and job.id for job in found] == ["j-3", "j-2", None, "j-1"]
 
+    async def test_the_end_of_an_id_is_enough(self, store: port.Store) -> None:
+        """A name that reads like one comes first."""
+        for job_id, name, owner in (
+            ("j-0000aaaaaa", "x", "ann"),
+            ("j-0000bbbbbb", "aaaaaa", "bob"),
+            ("j-0001cccccc", "y", "ann"),
+        ):
+            await store.write(lambda t, i=job_id, n=name, o=owner: t.add_job(nouns.job(i, name=n, owner=o), at=1.0))
+        mine = (("aaaaaa", "ann"), ("aaaaaa", "bob"), ("cccccc", "bob"))
+        any_owner = (("cccccc", None), ("ccccc", None), ("%", None))
+        found = await store.read(lambda v: [v.find(*one) for one in (*mine, *any_owner)])
+        ends = ["j-0000aaaaaa", "j-0000bbbbbb", None, "j-0001cccccc", None, None]
+        assert [job and job.id for job in found] == ends
+
     async def test_an_id_is_given_once(self, store: port.Store) -> None:
         await add(store, "j-1")
         with pytest.raises(errors.Conflict, match="there is a job j-1"):

@@ -27,6 +27,10 @@ MOST_BAR_CELLS = 36
 LEAST_BAR_CELLS = 6
 
 
+IDLE = "An idle pool's ENTITLED is what its jobs could have at once, if there were any."
+"""Where a pool that wants nothing is entitled to something beyond what is reserved for it."""
+
+
 class Glyphs(NamedTuple):
     used: str
     borrowed: str
@@ -75,6 +79,15 @@ def lines(tree: answers.PoolTree, *, columns: int = 80, unicode: bool = True, co
             room = max(0, columns - left - cells)
             yield f"{label}{bar(part, cells, glyphs, colour=colour)}{numbers[:room]}"
     yield terminal.coloured(_ended(legend(glyphs), columns), "dim", on=colour)
+    if any(idle(view) for view in tree):
+        yield terminal.coloured(_ended(IDLE, columns), "dim", on=colour)
+
+
+def idle(view: answers.PoolView) -> bool:
+    """Whether nothing runs or waits in the pool, and it is entitled to a part of what no pool wants."""
+    reserve = view.pool.reserve
+    more = any(value > reserve.get(name, 0.0) for name, value in view.entitled.items())
+    return more and not (view.running or view.waiting)
 
 
 def legend(glyphs: Glyphs) -> str:

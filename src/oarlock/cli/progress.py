@@ -29,7 +29,7 @@ Paint = Callable[[str, str], str]
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the job is. `left_s` and `fraction` are None where the end is not known."""
+    """How far the job is. `fraction` is None where the end is not known, `left_s` also where nothing of it runs."""
 
     step: int
     total_steps: int | None = None
@@ -58,7 +58,7 @@ def read(job: jobs.Job) -> Reading | None:
         examples_per_s=progress.examples_per_s,
         epoch=progress.epoch,
         fraction=fraction,
-        left_s=None if job.terminal else task.left_s,
+        left_s=task.left_s if job.live is not None else None,
     )
 
 
@@ -85,12 +85,17 @@ def number(value: float) -> str:
 
 
 def short(job: jobs.Job) -> str:
-    """For a cell of a table: `45% loss 0.0213`, `step 120`, or nothing."""
+    """For a cell of a table: `45%`, `step 120`, or nothing."""
     reading = read(job)
     if reading is None:
         return ""
-    first = f"{reading.fraction:.0%}" if reading.fraction is not None else f"step {reading.step}"
-    return first + (f" loss {number(reading.loss)}" if reading.loss is not None else "")
+    return f"{reading.fraction:.0%}" if reading.fraction is not None else f"step {reading.step}"
+
+
+def loss(job: jobs.Job) -> str:
+    """For a cell of a table: `0.0213`, or nothing."""
+    reading = read(job)
+    return number(reading.loss) if reading is not None and reading.loss is not None else ""
 
 
 def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, paint: Paint | None = None) -> str:

@@ -26,7 +26,7 @@ SHORT = {"worker": "w", "evaluator": "eval"}
 @command.option("--pool", metavar="POOL", help="Only those of this pool.")
 @command.option("--owner", metavar="USER", help="Only this user's.")
 @command.option("--name", metavar="NAME", help="Only those of this name.")
-@command.option("--wide", "-w", is_flag=True, help="With owner, priority, nodes and what each has cost.")
+@command.option("--wide", "-w", is_flag=True, help="With loss, age, owner, priority and what each has cost.")
 @command.option("--quiet", "-q", is_flag=True, help="Print ids alone.")
 @command.json_option
 @command.connected
@@ -72,26 +72,28 @@ def _table(client: clients.Client, found: list[jobs.Job], now: float, *, wide: b
 
     colours = {str(phase): colour for phase, colour in progress.PHASE_COLOURS.items()}
     columns = [
+        tables.Column("ID"),
         tables.Column("NAME", weight=3, least=10),
         tables.Column("PHASE", colours=colours),
         tables.Column("INTENT"),
         tables.Column("TASKS", weight=1),
         tables.Column("POOL", weight=2),
-        tables.Column("AGE", right=True),
+        tables.Column("SINCE"),
         tables.Column("RAN", right=True),
         tables.Column("PROGRESS"),
-        tables.Column("REASON", weight=9, least=16),
+        tables.Column("WHERE, OR WHY", weight=9, least=16),
     ]
     rows = [row(job, now) for job in found]
     if all(job.pool == "default" for job in found):
         for cells in rows:
-            cells[4] = ""  # the only pool there is for most: no column for it
+            cells[5] = ""  # the only pool there is for most: no column for it
     if wide:
         currency = client.server().currency
         columns[-1:-1] = [
+            tables.Column("LOSS", right=True),
+            tables.Column("AGE", right=True),
             tables.Column("OWNER", weight=2),
             tables.Column("PRIORITY", right=True),
-            tables.Column("NODES", weight=4),
             tables.Column("COST", right=True),
         ]
         for job, cells in zip(found, rows, strict=True):
@@ -101,14 +103,15 @@ def _table(client: clients.Client, found: list[jobs.Job], now: float, *, wide: b
 
 def _more(job: jobs.Job, now: float, currency: str) -> list[str]:
     """What `--wide` adds."""
+    from oarlock.cli import progress
     from oarlock.spec import prices
 
     cost = job.cost_at(now)
-    nodes = dict.fromkeys(task.node for task in job.live.tasks) if job.live is not None else {}
     return [
+        progress.loss(job),
+        age(now - job.created_at),
         job.owner,
         str(job.spec.priority),
-        ", ".join(nodes),
         prices.amount_text(cost, currency) if cost else "",
     ]
 
@@ -116,17 +119,19 @@ def _more(job: jobs.Job, now: float, currency: str) -> list[str]:
 def row(job: jobs.Job, now: float) -> list[str]:
     """One job's cells."""
     from oarlock.cli import progress
+    from oarlock.spec import jobs
 
     return [
+        jobs.short_id(job.id),
         job.name,
         str(job.phase),
         intent(job),
         tasks(job),
         job.pool,
-        age(now - job.created_at),
+        since(job.phase_at or job.created_at, now),
         age(job.ran_s(now)) if job.started_at is not None else "",
         "" if job.terminal and job.phase != "FAILED" else progress.short(job),
-        reason(job),
+        places(job) or reason(job),
     ]
 
 
@@ -152,6 +157,32 @@ def reason(job: jobs.Job) -> str:
     if job.phase == "FAILED" and verdict is not None:
         return verdict.message
     return job.reason
+
+
+def places(job: jobs.Job) -> str:
+    """`on n0 (GPUs 0-3), n1 (GPU 2)`: what a job that runs holds; empty where it holds nothing, or is being stopped."""
+    live = job.live
+    if live is None or live.stop is not None or live.frozen_until is not None or job.intent != "run":
+        return ""
+    devices: dict[str, list[int]] = {}
+    for task in live.tasks:
+        devices.setdefault(task.node, []).extend(task.devices)
+    told = [f"{node}{_cards(held)}" for node, held in devices.items() if node]
+    return f"on {', '.join(told)}" if told else ""
+
+
+def _cards(devices: list[int]) -> str:
+    from oarlock.cli import submit
+
+    held = sorted(set(devices))
+    return f" (GPU{'' if len(held) == 1 else 's'} {submit.runs(held)})" if held else ""
+
+
+def since(at: float, now: float) -> str:
+    """The clock, or the day where that is not today: `16:03`, `21 Nov`."""
+    then = time.localtime(at)
+    today = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d", time.localtime(now))
+    return time.strftime("%H:%M" if today else "%d %b", then)
 
 
 def age(seconds: float) -> str:

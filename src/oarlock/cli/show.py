@@ -17,11 +17,20 @@ if TYPE_CHECKING:
 
 SHOWN_EVENTS = 15
 SHOWN_STACK_LINES = 40
+SHOWN_DIGEST = len("sha256:") + 12
+SHOWN_CHECKPOINTS = 5
+FOLDED = ("task_", "checkpoint_", "stacks_", "batch_", "refused")
+"""Beginnings of the kinds of events that come in numbers: alike ones between two others are one line."""
 
 
 @command.verb("show", short_help="Tell one job's whole story")
 @command.job_argument
-@command.option("--events", "all_events", is_flag=True, help="All lines of its event log, not the last 15.")
+@command.option(
+    "--events",
+    "all_events",
+    is_flag=True,
+    help="Every line of its event log; else the last of them, alike ones as one.",
+)
 @command.option("--stacks", is_flag=True, help="Stacks in full.")
 @command.json_option
 @command.connected
@@ -64,14 +73,14 @@ def _head(job: jobs.Job, now: float) -> None:
     phase = terminal.coloured(str(job.phase), progress.PHASE_COLOURS[job.phase], "bold", on=on)
     intent = f" (wanted: {ps.intent(job)})" if ps.intent(job) else ""
     terminal.out(f"{terminal.coloured(terminal.clean(job.name), 'bold', on=on)}  {phase}{intent}  {job.id}")
-    reason = ps.reason(job)
+    reason = ps.places(job) or ps.reason(job)
     if reason:
-        terminal.out(f"  {terminal.clean(reason)}")
+        terminal.paragraph(terminal.clean(reason))
     reading = progress.read(job)
     if reading is not None:
         unicode = terminal.speaks_unicode(sys.stdout)
-        drawn = progress.bar(reading.fraction, 30, unicode=unicode) + "  " if reading.fraction is not None else ""
-        terminal.out(f"  {drawn}{'  '.join(progress.facts(reading))}")
+        drawn = progress.bar(reading.fraction, 24, unicode=unicode) + "  " if reading.fraction is not None else ""
+        terminal.paragraph(f"{drawn}{'  '.join(progress.facts(reading))}")
     times = [f"submitted {moment(job.created_at)}"]
     if job.started_at is not None:
         times.append(f"started {moment(job.started_at)}")
@@ -85,10 +94,10 @@ def _head(job: jobs.Job, now: float) -> None:
         )
     elif job.started_at is not None:
         times.append(f"ran {_duration(job.ran_s(now))} so far")
-    terminal.out("  " + ", ".join(times))
+    terminal.paragraph(", ".join(times))
     restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
-    terminal.out(f"  owner {terminal.clean(job.owner)}, pool {job.pool}{restarts}{code}")
+    terminal.paragraph(f"owner {terminal.clean(job.owner)}, pool {job.pool}{restarts}{code}")
 
 
 def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
@@ -135,7 +144,7 @@ def _decisions(found: answers.Decisions) -> None:
         reason = f": {terminal.clean(one.reason)}" if one.reason else ""
         again = f" (said {one.count} times until {moment(one.until)})" if one.count > 1 else ""
         kind = f"{one.what} {one.code}".strip()
-        terminal.out(f"  {moment(one.at)}  {kind:<20} {terminal.clean(one.text)}{reason}{again}")
+        terminal.paragraph(f"{moment(one.at)}  {kind:<20} {terminal.clean(one.text)}{reason}{again}", hang=10)
 
 
 def _spec(job: jobs.Job) -> None:
@@ -147,11 +156,12 @@ def _spec(job: jobs.Job) -> None:
     raw.pop("name", None)
     for field, value in raw.items():
         for line in _yaml(field, value):
-            terminal.out("  " + terminal.clean(line))
+            indent = len(line) - len(line.lstrip())
+            terminal.paragraph(terminal.clean(line.lstrip()), indent=2 + indent)
     if job.directory is not None:
-        terminal.out(f"  runs in place in {terminal.clean(job.directory)}")
+        terminal.paragraph(f"runs in place in {terminal.clean(job.directory)}")
     if job.snapshot:
-        terminal.out(f"  snapshot: {job.snapshot}")
+        terminal.out(f"  snapshot: {job.snapshot[:SHOWN_DIGEST]}")
 
 
 def _yaml(field: str, value: Any) -> list[str]:
@@ -189,7 +199,7 @@ def _loss(client: clients.Client, job: jobs.Job) -> None:
     values = found[0].values if found else []
     if len(values) > 1:
         unicode = terminal.speaks_unicode(sys.stdout)
-        line = metrics.sparkline(values, 50, unicode=unicode)
+        line = metrics.sparkline(values, 44, unicode=unicode)
         terminal.out(f"  loss {line} {progress.number(values[0])} to {progress.number(values[-1])}")
 
 
@@ -206,7 +216,7 @@ def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...
         parts.append(f"round {attempt.round}")
     if attempt.frozen_until is not None and attempt.ended_at is None:
         parts.append(f"frozen until {moment(attempt.frozen_until)}")
-    terminal.out("  " + ", ".join(parts))
+    terminal.paragraph(", ".join(parts))
     columns = [tables.Column(title) for title in ("  TASK", "PHASE", "NODE", "GPUS", "STEP", "EXIT")]
     columns.append(tables.Column("DETAIL", weight=9))
     tables.show(columns, [_task_row(task) for task in attempt.tasks])
@@ -234,11 +244,11 @@ def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
     verdict = attempt.verdict
     if verdict is None:
         if attempt.stop_message:
-            terminal.out(f"  ending: {terminal.clean(attempt.stop_message)}")
+            terminal.paragraph(f"ending: {terminal.clean(attempt.stop_message)}")
         return
     who = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
     if verdict.message:
-        terminal.out(f"  {verdict.cause}:{who} {terminal.clean(verdict.message)}")
+        terminal.paragraph(f"{verdict.cause}:{who} {terminal.clean(verdict.message)}")
     if verdict.last_lines and verdict.last_lines == before:
         terminal.out("    | (the same last lines as in the attempt before)")
     else:
@@ -247,7 +257,7 @@ def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
     if verdict.hint:
         terminal.out(f"  hint: {terminal.clean(verdict.hint)}")
     if attempt.no_restart:
-        terminal.out(f"  no restart: {terminal.clean(attempt.no_restart)}")
+        terminal.paragraph(f"no restart: {terminal.clean(attempt.no_restart)}")
 
 
 def _stacks(taken: attempts.Stacks, in_full: bool) -> None:
@@ -276,20 +286,44 @@ def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:
     if not found:
         return
     _title("Checkpoints")
-    for one in found[:5]:
+    folders = {one.path.rpartition("/")[0] for one in found}
+    if len(folders) == 1:
+        terminal.paragraph(f"in {terminal.clean(folders.pop())}")
+    for one in found[:SHOWN_CHECKPOINTS]:
         size = quantities.memory_text(one.bytes)
-        terminal.out(f"  step {one.step}, attempt {one.attempt}, {size}, {moment(one.at)}: {terminal.clean(one.path)}")
-    if len(found) > 5:
-        terminal.out(f"  and {len(found) - 5} older ones")
+        terminal.out(f"  step {one.step}, attempt {one.attempt}, {size}, {moment(one.at)}")
+    if len(found) > SHOWN_CHECKPOINTS:
+        terminal.out(f"  and {len(found) - SHOWN_CHECKPOINTS} older ones")
 
 
 def _events(found: Sequence[events.Record], all_events: bool) -> None:
     _title("Events")
-    shown = found if all_events else found[-SHOWN_EVENTS:]
+    lines = [(record, 1) for record in found] if all_events else folded(found)
+    shown = lines if all_events else lines[-SHOWN_EVENTS:]
     if len(shown) < len(found):
-        terminal.out(f"  ... {len(found) - len(shown)} earlier ones: --events")
-    for record in shown:
-        terminal.out(f"  {moment(record.at)}  {record.kind:<18} {terminal.clean(_told(record.data.items()))}".rstrip())
+        told = sum(count for _, count in shown)
+        earlier = f"{len(found) - told} earlier ones" if told < len(found) else "alike ones are one line"
+        terminal.out(f"  ... {earlier}: --events")
+    width = terminal.columns(sys.stdout) if terminal.is_terminal(sys.stdout) else 140
+    for record, count in shown:
+        kind = record.kind + (f" x{count}" if count > 1 else "")
+        line = f"  {moment(record.at)}  {kind:<22} {terminal.clean(_told(record.data.items()))}"
+        terminal.out(terminal.cut(line.rstrip(), width))
+
+
+def folded(found: Sequence[events.Record]) -> list[tuple[events.Record, int]]:
+    """The last of several alike events, and how many they were: those of a kind of which there are many (`FOLDED`), as
+    far as no event of another sort lies between.
+    """
+    lines: dict[tuple[int, str], tuple[events.Record, int]] = {}
+    others = 0
+    for record in found:
+        alone = not record.kind.startswith(FOLDED)
+        others += alone
+        key = (others, "" if alone else record.kind)
+        _, count = lines.pop(key, (record, 0))
+        lines[key] = record, count + 1
+    return list(lines.values())
 
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:

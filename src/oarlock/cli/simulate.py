@@ -174,7 +174,30 @@ def _show(results: Sequence[outcome.Result]) -> None:
     from oarlock.simulator import rows
 
     titles, lines = rows.table(results)
-    tables.show([tables.Column(titles[0]), *(tables.Column(title, right=True) for title in titles[1:])], lines)
+    widths = [
+        max(terminal.cells(title), *(terminal.cells(line[place]) for line in lines))
+        for place, title in enumerate(titles)
+    ]
+    for number, places in enumerate(side_by_side(widths, terminal.columns(sys.stdout))):
+        if number:
+            terminal.out()
+        columns = [tables.Column(titles[0]), *(tables.Column(titles[place], right=True) for place in places)]
+        tables.show(columns, [[line[0], *(line[place] for place in places)] for line in lines])
+
+
+def side_by_side(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The runs (from 1) that fit beside the first column, which stands before each group of them. A run that is too
+    wide by itself is a group of its own.
+    """
+    groups: list[list[int]] = []
+    taken = room
+    for place, width in enumerate(widths[1:], 1):
+        if taken + 2 + width > room - 1:
+            groups.append([])
+            taken = widths[0]
+        groups[-1].append(place)
+        taken += 2 + width
+    return groups
 
 
 def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:

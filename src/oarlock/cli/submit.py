@@ -115,14 +115,14 @@ def _places(forecast: plans.Forecast) -> list[str]:
         devices.setdefault(holding.node, []).extend(holding.devices)
     lines = []
     for node, names in list(tasks.items())[:SHOWN_NODES]:
-        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {_runs(devices[node])})" if devices[node] else ""
+        held = f" (GPU{'' if len(devices[node]) == 1 else 's'} {runs(devices[node])})" if devices[node] else ""
         lines.append(f"{node}: {', '.join(names)}{held}")
     more = len(tasks) - len(lines)
     return [*lines, f"and {more} more node{'' if more == 1 else 's'}"] if more > 0 else lines
 
 
-def _runs(numbers: list[int]) -> str:
-    """`0-3, 6`."""
+def runs(numbers: list[int]) -> str:
+    """Return numbers in short: `0-3, 6`."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -111,6 +111,27 @@ def out(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def paragraph(text: str, *, indent: int = 2, hang: int = 2) -> None:
+    """A line of the result that begins `indent` cells from the left. On a terminal that is too narrow for it, it is
+    broken between words, and goes on `hang` cells further in.
+    """
+    for line in broken(text, columns(sys.stdout) if is_terminal(sys.stdout) else None, indent=indent, hang=hang):
+        out(line)
+
+
+def broken(text: str, width: int | None, *, indent: int = 0, hang: int = 0) -> list[str]:
+    """Return the lines of `text` within `width` cells; one line where that is None."""
+    whole = " " * indent + text
+    if width is None or cells(whole) <= width:
+        return [whole]
+    import textwrap
+
+    first, later = " " * indent, " " * (indent + hang)
+    return textwrap.wrap(
+        text, max(width, indent + hang + 20), initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )
+
+
 def say(text: str = "") -> None:
     """A line about the result: to stderr."""
     sys.stderr.write(text + "\n")

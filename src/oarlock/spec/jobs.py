@@ -9,8 +9,16 @@ from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, r
 Attempt = attempts.Attempt  # a job has a field of that module's name
 End = attempts.End
 
+SHORT_ID = 6
+"""The last letters of an id, which are drawn by chance: enough to tell the jobs of a list apart."""
+
 KEPT_ATTEMPTS = 20
 """Attempts kept in the record itself; earlier ones are in the event log."""
+
+
+def short_id(job_id: str) -> str:
+    """The end of an id, which is taken in its place."""
+    return job_id.removeprefix("j-")[-SHORT_ID:]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -160,6 +160,8 @@ class MemoryTransaction:
         if (found := self._jobs.get(name_or_id)) is not None:
             return found
         named = [job for job in self._jobs.values() if job.name == name_or_id and owner in (None, job.owner)]
+        if not named and rules.is_short_id(name_or_id):
+            named = [one for one in self._jobs.values() if one.id.endswith(name_or_id) and owner in (None, one.owner)]
         return max(named, key=_age, default=None)
 
     def jobs(self, which: port.JobFilter) -> list[Job]:

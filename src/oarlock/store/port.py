@@ -75,7 +75,9 @@ class View(Protocol):
     def job(self, job_id: str) -> Job | None: ...
 
     def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
-        """By id, else the newest job of that name (of that owner, where given)."""
+        """By id, else the newest job of that name, else the newest whose id ends in it (`jobs.SHORT_ID` letters); of
+        that owner, where given.
+        """
         ...
 
     def jobs(self, which: JobFilter) -> list[Job]: ...

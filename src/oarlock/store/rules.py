@@ -6,6 +6,7 @@ constraint of the tables, and these checks only give it words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -41,6 +42,14 @@ def active(job: jobs.Job) -> bool:
     if job.terminal:
         return False
     return job.phase is not phases.Phase.HALTED or job.live is not None or job.intent is not intents.Intent.HALT
+
+
+_SHORT_ID = re.compile(rf"[0-9a-z]{{{jobs.SHORT_ID}}}")
+
+
+def is_short_id(text: str) -> bool:
+    """Whether `text` may be the end of an id as lists show it."""
+    return _SHORT_ID.fullmatch(text) is not None
 
 
 def storable(text: str) -> bool:

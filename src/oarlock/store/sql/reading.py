@@ -38,6 +38,13 @@ _NAMED = (
     .limit(sa.literal_column("1"))
 )
 _NAMED_OF_OWNER = _NAMED.where(schema.jobs.c.owner == sa.bindparam("owner"))
+_ENDING = (
+    sa.select(schema.jobs.c.body)
+    .where(schema.jobs.c.id.like(sa.bindparam("ending")))
+    .order_by(*_NEWEST_FIRST)
+    .limit(sa.literal_column("1"))
+)
+_ENDING_OF_OWNER = _ENDING.where(schema.jobs.c.owner == sa.bindparam("owner"))
 _ACTIVE = (
     sa.select(schema.jobs.c.body)
     .where(sa.text("active"))  # as the index has it: SQLite compares the words
@@ -127,8 +134,14 @@ class SqlView:
         if (found := self.job(name_or_id)) is not None:
             return found
         if owner is None:
-            return self._one(_NAMED, Job, name=name_or_id)
-        return self._one(_NAMED_OF_OWNER, Job, name=name_or_id, owner=owner)
+            found = self._one(_NAMED, Job, name=name_or_id)
+        else:
+            found = self._one(_NAMED_OF_OWNER, Job, name=name_or_id, owner=owner)
+        if found is not None or not rules.is_short_id(name_or_id):
+            return found
+        if owner is None:
+            return self._one(_ENDING, Job, ending=f"%{name_or_id}")
+        return self._one(_ENDING_OF_OWNER, Job, ending=f"%{name_or_id}", owner=owner)
 
     def jobs(self, which: port.JobFilter) -> list[Job]:
         statement = sa.select(schema.jobs.c.body).order_by(*_NEWEST_FIRST).limit(_within(which.limit))
