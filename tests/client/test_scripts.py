@@ -69,6 +69,18 @@ def test_the_job_knows_what_the_snapshot_lacks(
     assert [(one.path, one.why) for one in job.left_out] == [("data/", ".gitignore"), ("a.log", ".oarlockignore")]
 
 
+def test_many_files_are_remembered_by_their_kind(server: live.LiveServer, tmp_path: Path) -> None:
+    place = tmp_path / "code"
+    (place / "data").mkdir(parents=True)
+    (place / "train.py").touch()
+    for number in range(60):
+        (place / "data" / f"{number}.csv").touch()
+    (place / "README").touch()
+    (place / ".gitignore").write_text("*.csv\nREADME\n")
+    job = threads("python train.py", directory=place)
+    assert [one.path for one in job.left_out] == ["README", "data/*.csv"]
+
+
 COMMANDS = [
     ("python train.py", "train.py"),
     ("python -u sub/train.py --lr 1", "sub/train.py"),

@@ -69,3 +69,17 @@ def test_what_a_job_brings_goes_beside_its_code(shell: shells.Shell) -> None:
     brings = "--data", f"{shell.work}/elsewhere:brought", "--dependencies", "requirements.txt"
     done = shell.do("run", "--in-place", *brings, "--name", "brings", "--", "python", "uses.py")
     assert done.stdout.startswith(f"4,5\n {shell.home}/environments/")
+
+
+def test_a_file_that_was_left_out_is_named_with_the_ways_to_it(shell: shells.Shell) -> None:
+    shell.write(".gitignore", "data/\n")
+    shell.write("data/rows.csv", "1,2,3\n")
+    shell.write("lacks.py", "print(open('data/rows.csv').read())")
+    done = shell.do("run", "--name", "lacks", "--", "python", "lacks.py", code=1)
+    said = "data/rows.csv is not in the job's copy of your directory: data/ was left out (.gitignore)."
+    assert said in done.stderr
+    assert said in shell.do("show", "lacks").stdout
+    shell.write(".oarlockignore", "!data/\n")
+    assert shell.do("run", "--", "python", "lacks.py").stdout == "1,2,3\n\n"
+    (shell.work / ".oarlockignore").unlink()
+    assert shell.do("run", "--in-place", "--", "python", "lacks.py").stdout == "1,2,3\n\n"

@@ -46,8 +46,18 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         groups = [group for group in self.snapshot.left_out if group.why != NEVER]
         found = [jobfile.LeftOut(path=path, why=group.why) for group in groups for path in group.paths]
         short = [one for one in found if len(one.path.encode()) <= jobfile.MAX_LEFT_OUT_CHARACTERS]
+        if len(short) > jobfile.MAX_LEFT_OUT:
+            short = list({one.path: one for one in map(kind_of, short)}.values())
         short.sort(key=lambda one: (not one.path.endswith("/"), one.path.count("/"), one.path))
         return tuple(short[: jobfile.MAX_LEFT_OUT])
+
+
+def kind_of(one: jobfile.LeftOut) -> jobfile.LeftOut:
+    """Return all files of one folder and suffix as one: `data/*.csv`."""
+    folder, slash, name = one.path.rpartition("/")
+    _, dot, suffix = name.rpartition(".")
+    kind = f"{folder}{slash}*{dot}{suffix}" if dot else one.path
+    return one if one.path.endswith("/") else msgspec.structs.replace(one, path=kind)
 
 
 def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settings, *, in_place: bool = False) -> Code:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, hints, retries, sizes
+from oarlock.lifecycle import ends, hints, missing, retries, sizes
 from oarlock.spec import attempts, intents, jobs, phases
 
 Cause = attempts.Cause
@@ -105,8 +105,14 @@ def _verdict(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Verd
         task=live.stop_task,
         exit_code=EXIT_TIMEOUT if cause is Cause.TIMEOUT else code,
         last_lines=how.last_lines if how is not None else (),
-        hint=hints.hint(job.spec, guilty) if cause not in NEUTRAL else "",
+        hint=_hint(job, guilty) if cause not in NEUTRAL else "",
     )
+
+
+def _hint(job: jobs.Job, guilty: attempts.Task | None) -> str:
+    how = guilty.exit if guilty is not None else None
+    lacking = missing.hint(job.left_out, how.last_lines) if how is not None else ""
+    return lacking or hints.hint(job.spec, guilty)
 
 
 def _end(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> attempts.End:
