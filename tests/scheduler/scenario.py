@@ -15,6 +15,7 @@
     place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
     forecast JOB now=0
     measured JOB alone=0.1 beside=JOB:0.2    seconds of a step on one device: alone, sharing it with another
+    typed JOB t4=0.4 a100=0.1    seconds of a step on one device of each type; two devices are twice as fast
     start JOB          what is planned for JOB runs from now on (end=T: until T)
     finish JOB
     drop JOB           it waits no more
@@ -168,6 +169,15 @@ class Cluster:
             for beside, step in told.items()
         ]
         self.world.learn(name, new)
+
+    def _typed(self, name: str, options: dict[str, str]) -> None:
+        on = [
+            curves.OnType(
+                gpu_type=kind, model=curves.Allreduce(compute_s=float(step), compute_per_example_s=0.0, seen=4)
+            )
+            for kind, step in options.items()
+        ]
+        self.world.told(name, curves.Curve(model=on[0].model, types=tuple(on)))
 
     def _start(self, name: str, options: dict[str, str]) -> None:
         answer = planning.plan(self.world.snapshot(), 0.0)

@@ -74,7 +74,7 @@ class Mirror:
         for gang in waiting.values():
             if gang.job not in self.scheduler.waiting:
                 self.scheduler.submit(gang, now)
-            self.scheduler.measure(gang.job, now, curve=gang.curve, lasts_s=gang.lasts_s)
+            self.scheduler.measure(gang.job, now, curve=gang.curve, lasts_s=gang.lasts_s, restart_s=gang.restart_s)
         for one in running.values():
             self.scheduler.measure(
                 one.job,
@@ -84,6 +84,7 @@ class Mirror:
                 checkpoint_at=one.checkpoint_at,
                 expected_end=one.expected_end,
                 began_at=one.began_at,
+                restart_s=one.gang.restart_s,
             )
 
     def compare(self, snapshot: plans.Snapshot) -> None:

@@ -66,6 +66,14 @@ class World:
         else:
             self.running[job] = replace(running, gang=gang)
 
+    def told(self, job: str, curve: curves.Curve) -> None:
+        """Its curve is known from now on."""
+        if job in self.waiting:
+            self.waiting[job] = replace(self.waiting[job], curve=curve)
+        else:
+            running = self.running[job]
+            self.running[job] = replace(running, gang=replace(running.gang, curve=curve))
+
     def start(self, job: str, claims: tuple[holdings.Holding, ...], now: float, end: float | None = None) -> None:
         gang = self.waiting.pop(job)
         self.running[job] = plans.Running(

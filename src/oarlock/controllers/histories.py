@@ -39,7 +39,12 @@ class History:
     def _add(self, known: dict[str, plans.Ended], seen: Iterable[jobs.Job]) -> None:
         for job in seen:
             if job.terminal and job.served_s > 0:
-                known[job.id] = plans.Ended(owner=job.owner, name=job.name, served_s=job.served_s)
+                known[job.id] = plans.Ended(
+                    owner=job.owner,
+                    name=job.name,
+                    served_s=job.served_s,
+                    types=() if job.curve is None else job.curve.types,
+                )
         for job_id in list(known)[: max(0, len(known) - KEPT)]:
             del known[job_id]
         self.ended = tuple(known.values())

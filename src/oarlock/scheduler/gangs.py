@@ -39,6 +39,7 @@ def gang(job: jobs.Job) -> plans.Gang:
         lasts_s=job.lasts_s,
         curve=job.curve,
         batch=job.spec.batch,
+        restart_s=_restart_s(job),
     )
 
 
@@ -95,6 +96,15 @@ def _starting(job: jobs.Job) -> bool:
 def _trains_since(live: attempts.Attempt) -> float | None:
     """When the first of its processes told of its steps."""
     return min((task.first_progress.at for task in live.tasks if task.first_progress is not None), default=None)
+
+
+def _restart_s(job: jobs.Job) -> float | None:
+    """Return how long its last start took until its processes told of a step; None where no start came so far."""
+    for attempt in reversed(job.attempts):
+        at = _trains_since(attempt)
+        if at is not None:
+            return max(0.0, at - attempt.started_at)
+    return None
 
 
 def _returns(job: jobs.Job) -> bool:

@@ -11,7 +11,8 @@ Each gang is one transaction: it gets a whole place, or nothing of it is taken. 
 6. is kept a place for, if it is the first of its kind that fits nowhere (`reserving`), so that those after it may start
    beside it and never in its way; unless its policy sees to it by levels that they make way for it later.
 
-Who was stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it. What
+Before all turns, running gangs go where a policy wishes them that divides several types of GPU (`rearranging`). Who was
+stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it. What
 nobody could use in the end is for those that run: a better place (`moving`), or a larger size (`growing`).
 """
 
@@ -32,6 +33,7 @@ from oarlock.scheduler import (
     placement,
     preempting,
     profiles,
+    rearranging,
     reserving,
     resuming,
     sharing,
@@ -116,6 +118,8 @@ class Granting:
         self._resumed = {launch.job for launch in self.draft.launches}
         self._promised = resuming.promised(self.draft, noted)
         sharing.undo(self.draft)
+        if self.draft.snapshot.reallocate:
+            rearranging.carry_out(self.draft)
         blocked_by = self._blocked.get
         for turn in ordering.by_need(self.order.queues, self.usage):
             if turn.alike:
@@ -160,7 +164,7 @@ class Granting:
     def _grant(self, turn: ordering.Turn) -> None:
         gang = turn.candidate.gang
         if turn.runs and gang.job not in self.draft.preemptions:
-            if self.draft.snapshot.reallocate:
+            if self.draft.snapshot.reallocate and not turn.wish.on:
                 self._clearances -= growing.as_wished(self.draft, turn, clear=self._searches)
             return
         ahead = self._place(turn)

@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
+from oarlock.scheduler import curves as speeds
 from oarlock.scheduler import profiles, rolls
 from oarlock.scheduler import usage as usages
 from oarlock.scheduler.policies import known, port
-from oarlock.spec import curves, holdings, plans, pools
+from oarlock.spec import curves, holdings, nodes, plans, pools
 
 Key = tuple[float | str, ...]
 Arrival = tuple[float, str]
@@ -337,8 +338,15 @@ class Order:
         return [
             Turn.new(wish, one, of(one.gang), sizing=sizing, reserves=reserves)
             for wish in wishes
-            for one in (by_job[wish.job],)
+            for one in (_narrowed(by_job[wish.job], wish.on),)
         ]
+
+
+def _narrowed(one: port.Candidate, gpu_type: str) -> port.Candidate:
+    """Return one that waits as if it asked for that type alone, where its policy has decided on a type."""
+    if not gpu_type or one.running is not None:
+        return one
+    return msgspec.structs.replace(one, gang=plans.on(one.gang, gpu_type))
 
 
 def by_need(queues: Mapping[str, Queue], usage: usages.Usage) -> Iterator[Turn]:
@@ -367,13 +375,32 @@ def by_need(queues: Mapping[str, Queue], usage: usages.Usage) -> Iterator[Turn]:
             heapq.heapreplace(heap, (usage.ratio(leaf), first, leaf))
 
 
-def budget(ready: Iterable[tuple[int, holdings.Resources]], ended: tuple[plans.Ended, ...] = ()) -> port.Budget:
-    """All there is, of nodes that are ready: the devices of each, and what it has; and who has ended so far."""
-    devices, amount = [], holdings.Resources()
-    for count, capacity in ready:
-        devices.append(count)
-        amount += capacity
-    return port.Budget(amount=amount, node_devices=tuple(sorted(devices, reverse=True)), ended=ended)
+def budget(ready: Iterable[nodes.Node], ended: tuple[plans.Ended, ...] = ()) -> port.Budget:
+    """Return all that these nodes have, and who has ended so far."""
+    devices, amount, by_type = [], holdings.Resources(), dict[str, list[nodes.Node]]()
+    for node in ready:
+        devices.append(len(node.devices))
+        amount += node.capacity
+        for name in {device.type for device in node.devices}:
+            by_type.setdefault(name, []).append(node)
+    several = len(by_type) > 1
+    return port.Budget(
+        amount=amount,
+        node_devices=tuple(sorted(devices, reverse=True)),
+        ended=ended,
+        types=tuple(_share(name, by_type[name]) for name in sorted(by_type)) if several else (),
+        type_of={node.name: name for name, of in by_type.items() for node in of} if several else {},
+    )
+
+
+def _share(name: str, of: Iterable[nodes.Node]) -> port.TypeShare:
+    alike = [[device for device in node.devices if device.type == name] for node in of]
+    return port.TypeShare(
+        gpu_type=name,
+        devices=sum(map(len, alike)),
+        per_node=speeds.node_size([len(devices) for devices in alike]),
+        memory_bytes=min(device.memory_bytes for devices in alike for device in devices),
+    )
 
 
 def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
@@ -389,7 +416,17 @@ def _budget(whole: port.Budget, leaf: str, usage: usages.Usage) -> port.Budget:
         ),
         node_devices=whole.node_devices,
         ended=whole.ended,
+        types=_types(whole, entitled.get("gpus")),
+        type_of=whole.type_of,
     )
+
+
+def _types(whole: port.Budget, entitled: float | None) -> tuple[port.TypeShare, ...]:
+    """Return the same part of each type as the leaf is entitled to of all GPUs."""
+    if entitled is None or not whole.amount.gpus:
+        return whole.types
+    part = min(1.0, (entitled + usages.SLACK) / whole.amount.gpus)
+    return tuple(msgspec.structs.replace(one, devices=int(one.devices * part + 0.5)) for one in whole.types)
 
 
 def _leaf(gang: plans.Gang, rankings: Mapping[str, Ranking]) -> str:

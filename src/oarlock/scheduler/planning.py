@@ -46,9 +46,8 @@ class Memo:
     def budget(self, snapshot: plans.Snapshot) -> port.Budget:
         """What the nodes that are ready have together, and who has ended."""
         if snapshot.nodes is not self._nodes or snapshot.ended is not self._budget.ended:
-            ready = ((len(node.devices), node.capacity) for node in snapshot.nodes if node.ready)
             self._nodes = snapshot.nodes
-            self._budget = ordering.budget(ready, snapshot.ended)
+            self._budget = ordering.budget((node for node in snapshot.nodes if node.ready), snapshot.ended)
         return self._budget
 
 

@@ -161,7 +161,8 @@ class Scheduler:
         self._waiting.pop(job, None)
         self._running.pop(job, None)
         if served_s > 0:
-            ended = plans.Ended(owner=gang.owner, name=gang.name, served_s=served_s)
+            types = () if gang.curve is None else gang.curve.types
+            ended = plans.Ended(owner=gang.owner, name=gang.name, served_s=served_s, types=types)
             self._ended = (*self._ended, ended)[-KEPT:]
 
     def stopped(self, job: str, now: float, *, not_before: float | None = None) -> None:
@@ -189,13 +190,15 @@ class Scheduler:
         expected_end: float | None = None,
         began_at: float | None = None,
         lasts_s: float | None = None,
+        restart_s: float | None = None,
     ) -> None:
         """Tell what is known of a job now; what is left out stays as it was.
 
         `curve` is its speed curve, `bounds` those of its batch size, and `batch` the batch size that it uses. `most`
         says by role how many tasks the job may have for now (None: as many as it asked for). `checkpoint_at` is the
         time of its last checkpoint, `expected_end` that of its end, `began_at` when its processes began; these and
-        `batch` are of a job that runs. `lasts_s` is how long it would still run as its owner asked.
+        `batch` are of a job that runs. `lasts_s` is how long it would still run as its owner asked, `restart_s`
+        how long its last start took until it trained.
         """
         self._pass(now)
         gang, running = self._gang(job), self._running.get(job)
@@ -203,9 +206,9 @@ class Scheduler:
         _check_kind("most", most, Mapping, 'It is the most tasks by role: {"worker": 4}.')
         _check_kind("bounds", bounds, jobfile.Batch, "It is a jobfile.Batch(size, max, local_min, local_max).")
         _check_kind("batch", batch, curves.Batch, "It is a curves.Batch(local, accumulate); `bounds` are the bounds.")
-        of_gang = _set(curve=curve, batch=bounds, lasts_s=lasts_s)
+        of_gang = _set(curve=curve, batch=bounds, lasts_s=lasts_s, restart_s=restart_s)
         of_run = _set(batch=batch, checkpoint_at=checkpoint_at, expected_end=expected_end, began_at=began_at)
-        for name, value in {**of_run, **_set(lasts_s=lasts_s)}.items():
+        for name, value in {**of_run, **_set(lasts_s=lasts_s, restart_s=restart_s)}.items():
             if isinstance(value, int | float) and not math.isfinite(value):
                 raise errors.InvalidInput(f"{value} is not a time", path=name, hint="Give seconds, or leave it out.")
         if most is not None:

@@ -176,10 +176,12 @@ class Victims:
         leaf = self._order.leaf(gang)
         if not self._order.sizes(leaf):
             return []
-        wished = [
-            (self._order.turn(job).wish.size, job) for _, _, job in self._herd(leaf).lowest_first if self._may(job)
+        wished = [(self._order.turn(job).wish, job) for _, _, job in self._herd(leaf).lowest_first if self._may(job)]
+        return [
+            self._to(job, wish.size)
+            for wish, job in wished
+            if not wish.on and sum(wish.size) < sum(self._known.held(job).size)
         ]
-        return [self._to(job, size) for size, job in wished if sum(size) < sum(self._known.held(job).size)]
 
     def shrinkable(self, gang: plans.Gang, level: float, *, own: bool = False) -> list[Victim]:
         """Donors, and what others that do not rank before it have above their least; `own`: of its leaf alone."""

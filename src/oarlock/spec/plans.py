@@ -89,6 +89,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     at_most_s: float | None = None  # seconds after its start by which its time-out has ended it; None: no time-out
     curve: curves.Curve | None = None  # how its speed grows with what it is given, where that is known
     batch: jobfile.Batch | None = None  # within which its batch size may be chosen
+    restart_s: float | None = None  # how long its last start took until it trained; None: not known
 
     @property
     def smallest(self) -> Size:
@@ -120,6 +121,19 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def amount(self, size: Size) -> holdings.Resources:
         """What it holds at `size`."""
         return sum((ask.amount.times(count) for ask, count in zip(self.asks, size, strict=True)), holdings.Resources())
+
+
+def on(gang: Gang, gpu_type: str) -> Gang:
+    """Return the gang as it would be if it asked for that type of GPU alone."""
+    return msgspec.structs.replace(gang, asks=_on(gang.asks, gpu_type), mixed=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _on(asks: tuple[Ask, ...], gpu_type: str) -> tuple[Ask, ...]:
+    return tuple(
+        msgspec.structs.replace(ask, gpu_types=(gpu_type,)) if ask.amount.gpus or ask.amount.gpu_milli else ask
+        for ask in asks
+    )
 
 
 class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -157,11 +171,15 @@ class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job that is over was served, device-seconds (CPU-seconds without devices), whatever its end was."""
+    """What a job that is over was served, device-seconds (CPU-seconds without devices), whatever its end was.
+
+    `types` is how fast it was on the types of GPU on which it ran.
+    """
 
     owner: str
     name: str
     served_s: float
+    types: tuple[curves.OnType, ...] = ()
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oarlock.scheduler import curves as speeds
-from oarlock.scheduler import dividing
-from oarlock.scheduler.policies import parameters, port
+from oarlock.scheduler import dividing, relative
+from oarlock.scheduler.policies import parameters, port, typed
 from oarlock.spec import plans, roles
 
 name = "goodput"
@@ -51,6 +51,9 @@ LAST_TURN = 15
 device-seconds of service, and again whenever that has grown by the factor.
 """
 
+CAUTION = 0.5
+"""By how many standard deviations the speed on a type is reckoned lower on which a job never ran."""
+
 ORDINARY_PRIORITY = 50
 DOUBLE_WEIGHT = 25.0
 """So much more priority makes an elastic gang's speed count twice."""
@@ -68,8 +71,14 @@ def wishes(
     node = speeds.node_size(budget.node_devices)
     found: dict[str, port.Wish] = {}
     gains: dict[str, float] = {}
+    if budget.types:
+        for each in _by_type(ranked, budget, now, rules, known):
+            found[each.job] = each.wish()
     if any(one.gang.elastic for one in ranked):
-        for cpus, whole in ((False, round(budget.amount.devices * 1000)), (True, budget.amount.cpus_milli)):
+        wholes = [(True, budget.amount.cpus_milli)]
+        if not budget.types:
+            wholes.insert(0, (False, round(budget.amount.devices * 1000)))
+        for cpus, whole in wholes:
             for part in _divided(ranked, cpus, whole, lambda one: _Part(one, node, now, rules, known)):
                 found[part.job] = part.wish()
                 gains[part.job] = part.bidder.gain
@@ -177,8 +186,12 @@ def _least(asks: tuple[plans.Ask, ...]) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=4096)
 def _varied(asks: tuple[plans.Ask, ...]) -> int:
-    """Which ask is divided: the first whose number may vary, workers before others. All else stays as asked for."""
+    """Which ask is divided: the first whose number may vary, workers before others. All else stays as asked for.
+
+    Where none may vary it is the first with devices: of these only the type is to be chosen.
+    """
     elastic = [place for place, ask in enumerate(asks) if ask.min < ask.max]
+    elastic = elastic or [place for place, ask in enumerate(asks) if ask.amount.gpus] or [0]
     return next((place for place in elastic if asks[place].role == roles.RoleName.WORKER), elastic[0])
 
 
@@ -281,9 +294,11 @@ class _Part:
             2, (one.gang.priority - ORDINARY_PRIORITY) / DOUBLE_WEIGHT
         )
 
-    def _keep(self) -> float:
-        """Which part of its speed counts at another size: the part of its life that restarts would have left it."""
-        gang, restart_s = self._one.gang, self._rules.restart_s
+    def _keep(self, took_s: float | None = None) -> float:
+        """Which part of its speed counts at another size: the part of its life that restarts would have left it.
+        `took_s` is what its last start took; None: what the rules say.
+        """
+        gang, restart_s = self._one.gang, self._rules.restart_s if took_s is None else took_s
         age_s = max(0.0, self._now - gang.submitted_at)
         spent_s = self._known["restarts"] * restart_s * max(0, gang.starts - 1)
         return max(0.0, age_s - spent_s) / max(1.0, age_s + restart_s) / (1 + self._known["margin"])
@@ -296,6 +311,155 @@ class _Part:
         many = speeds.speedup(gang.curve, gang.batch, self._shape(tasks), than=self._shape(than))
         guessed = "" if gang.curve is not None else ", as far as one can guess"
         return f"{text}: {many:.1f} times as fast as with {than}{guessed}"
+
+
+# Several types of GPU
+
+
+def _by_type(
+    ranked: Sequence[port.Candidate],
+    budget: port.Budget,
+    now: float,
+    rules: plans.Rules,
+    known: Mapping[str, float],
+) -> list[_Typed]:
+    """Return the gangs with whole devices, each with its type and its size."""
+    ones = [one for one in ranked if typed.divides(one.gang)]
+    if not ones:
+        return []
+    seen = [(relative.kind(one), one.types) for one in budget.ended if len(one.types) > 1]
+    curves = ((one.gang, one.gang.curve) for one in ones)
+    seen += [(relative.kind(gang), curve.types) for gang, curve in curves if curve is not None and len(curve.types) > 1]
+    speeds_of = relative.Relative(seen)
+    least = {one.gang.job: _least(one.gang.asks)[0] // 1000 for one in ones}
+    parts = [_Typed(one, budget, speeds_of, now, rules, known) for one in typed.admitted(ones, least, budget.types)]
+    share = sum(one.devices for one in budget.types) / max(1, len(parts))
+    for part in parts:
+        part.value(share)
+    dividing_now = {part.job for part in parts if part.present() or not part.holds}
+    others = [one for one in ranked if one.gang.job not in dividing_now]
+    return typed.divide((part for part in parts if part.job in dividing_now), typed.without(budget, others))
+
+
+class _Typed(_Part):
+    """What one gang gets of one type: its speed is compared over all types and sizes."""
+
+    def __init__(
+        self,
+        one: port.Candidate,
+        budget: port.Budget,
+        speeds_of: relative.Relative,
+        now: float,
+        rules: plans.Rules,
+        known: Mapping[str, float],
+    ) -> None:
+        super().__init__(one, 1, now, rules, known)
+        self._types = {of.gpu_type: of for of in budget.types if self._accepts(of)}
+        kind, curve = relative.kind(one.gang), one.gang.curve
+        names = [of.gpu_type for of in budget.types]
+        self._curve = None if curve is None else speeds_of.completed(curve, kind, names)
+        self._general = relative.general(speeds_of, kind, names)
+        self._guessed = {each.gpu_type: each.guessed for each in self._curve.types} if self._curve is not None else {}
+        held = one.running.holdings if one.running is not None and not one.running.stopping else one.gang.destined
+        on = {budget.type_of.get(claim.node, "") for claim in held if claim.devices} if self._had else set()
+        self._on = on.pop() if len(on) == 1 else ""
+        self.units = max(1, self._ask.amount.gpus)
+        self.fixed = sum(ask.count * ask.amount.gpus for place, ask in enumerate(one.gang.asks) if place != self._place)
+        self.gpu_type, self.tasks, self.price = self._on, self._had, 0.0
+
+    def _accepts(self, of: port.TypeShare) -> bool:
+        return all(
+            (not ask.gpu_types or of.gpu_type in ask.gpu_types)
+            and (not of.memory_bytes or ask.gpu_memory_bytes <= of.memory_bytes)
+            for ask in self._one.gang.asks
+            if ask.amount.gpus
+        )
+
+    def value(self, share: float) -> None:
+        """`share`: devices that would be an equal share; a gang's speed is measured against that on each type."""
+        whole = sum(of.devices for of in self._types.values()) or 1
+        equal = [
+            of.devices
+            * max(
+                (self.rate(of.gpu_type, one) for one in self.sizes(of) if one * self.units <= share),
+                default=self.rate(of.gpu_type, self._ask.min),
+            )
+            for of in self._types.values()
+        ]
+        self._base = sum(equal) / whole or 1.0
+        self._kept = self._keep(self._one.gang.restart_s) if self._had else 1.0
+        self._weighs = self._weight()
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has devices, of one type or of several."""
+        return bool(self._had)
+
+    def present(self) -> tuple[str, int] | None:
+        return (self._on, self._had) if self._on and self._had else None
+
+    def sizes(self, of: port.TypeShare) -> tuple[int, ...]:
+        if of.gpu_type not in self._types and of.gpu_type != self._on:
+            return ()
+        ask = self._ask
+        if ask.min == ask.max:
+            return (ask.min,)
+        found = _rungs(ask.min, self._limit(), ask.most, max(1, of.per_node // self.units))
+        return tuple(sorted({*found, self._had})) if of.gpu_type == self._on else found
+
+    def worth(self, of: port.TypeShare, tasks: int) -> float:
+        same = self.present() == (of.gpu_type, tasks)
+        sure = math.exp(-CAUTION * self._guessed.get(of.gpu_type, 0.0))
+        rate = self.rate(of.gpu_type, tasks) * (1.0 if same else self._kept * sure)
+        return self._weighs * math.pow(rate / self._base, self._known["power"])
+
+    def may_have(self, of: port.TypeShare, tasks: int) -> bool:
+        running = self._one.running
+        if running is None or not self._had:
+            return self.present() is None or not self._had
+        if running.stopping or running.starting or not self._one.gang.preemptible or not self._on:
+            return False
+        settled_s = max(self._rules.min_runtime_s, 2 * (self._one.gang.restart_s or 0.0))
+        lasting = self._now - running.started_at >= settled_s
+        return lasting or self.rate(of.gpu_type, tasks) > self.rate(self._on, self._had)
+
+    def rate(self, gpu_type: str, tasks: int) -> float:
+        if self._curve is None:
+            return tasks * self.units * self._general[gpu_type]
+        return speeds.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
+
+    def wish(self) -> port.Wish:
+        one, gang = self._one, self._one.gang
+        same = self.present() == (self.gpu_type, self.tasks)
+        present = one.running.batch if one.running is not None and same else None
+        shape = self._on_type(self.gpu_type, self.tasks)
+        return port.Wish(
+            job=gang.job,
+            size=tuple(self.tasks if place == self._place else count for place, count in enumerate(one.asked)),
+            level=_level(one),
+            reason=self._typed_reason(),
+            batch=speeds.best_batch(self._curve, gang.batch, shape, present=present),
+            on=self.gpu_type,
+        )
+
+    def _on_type(self, gpu_type: str, tasks: int) -> speeds.Shape:
+        of, devices = self._types.get(gpu_type), tasks * self.units
+        compact = -(-devices // of.per_node) if of is not None else 1
+        here = tasks == self._had and gpu_type == self._on and self._nodes
+        return speeds.Shape(self._nodes if here else compact, devices, self._servers, gpu_type)
+
+    def _typed_reason(self) -> str:
+        """As `4 a100 of at most 16: 3.1 times as fast as with 8 t4`."""
+        text = f"{self.tasks} on {self.gpu_type}, of at most {self._ask.max}"
+        than = self.present() or (self.gpu_type, self._ask.min)
+        if than == (self.gpu_type, self.tasks):
+            return text
+        many = self.rate(self.gpu_type, self.tasks) / max(self.rate(*than), 1e-9)
+        sure = self._guessed.get(self.gpu_type, 0.0)
+        guessed = ", as far as one can guess" if self._curve is None else ""
+        guessed = f", within {100 * sure:.0f} %, as it never ran there" if sure else guessed
+        other = f"{than[1]} on {than[0]}" if than[0] != self.gpu_type else str(than[1])
+        return f"{text}: {many:.1f} times as fast as with {other}{guessed}"
 
 
 def _nodes_of(one: port.Candidate, ask: plans.Ask) -> int:

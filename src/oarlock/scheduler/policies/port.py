@@ -65,15 +65,30 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.gang.submitted_at, self.gang.job
 
 
+class TypeShare(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The GPUs of one type that there are to divide: `devices` in all, of `memory_bytes` each at least, on nodes of
+    which most have `per_node`.
+    """
+
+    gpu_type: str
+    devices: int
+    per_node: int
+    memory_bytes: int = 0
+
+
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to divide: the amount within which all wishes together are to stay if they are to be granted, and
     the devices of each node that is ready, most first (how far a gang on one node can grow). And what is known of jobs
     that have `ended`, of all pools, for whoever learns from that what to expect of others.
+
+    `types` has the types of GPU, where there are several, and `type_of` the type of each node by its name.
     """
 
     amount: holdings.Resources
     node_devices: tuple[int, ...] = ()
     ended: tuple[plans.Ended, ...] = ()
+    types: tuple[TypeShare, ...] = ()
+    type_of: Mapping[str, str] = {}
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -83,6 +98,9 @@ class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     that is `level`, too.
 
     `batch` was decided for just that size: where another one is granted it is left as it is.
+
+    `on`: the type of GPU for which the size was decided; the gang gets that type, or none for now. Empty: any that the
+    gang accepts.
 
     `moves`: while it runs it may be restarted for a better place. `beside`: the job with which it may share a device
     where it finds no place of its own; both ask for one whole device. `yields`: it runs, and is to stop whether or not
@@ -95,6 +113,7 @@ class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     extras_level: float | None = None
     reason: str = ""  # one line: why before or after others, with the numbers
     batch: curves.Batch | None = None
+    on: str = ""
     moves: bool = False
     beside: str = ""
     yields: bool = False

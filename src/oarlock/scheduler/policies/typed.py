@@ -1,0 +1,130 @@
+"""Which type of GPU, and how many of it: decided together for all gangs, where a cluster has several types.
+
+A gang's options are the numbers that it may have, on each type that it accepts. What an option is worth is the policy's
+to say (`Part.worth`); here the options are gathered, divided (`allotting`), and told. Every gang has its least before
+any has more, in the order in which they are given: those that hold something first, then those that wait as far as it
+goes. A running gang that may not be touched keeps what it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from oarlock.scheduler import allotting
+from oarlock.scheduler.policies import port
+from oarlock.spec import plans
+
+ADMITTED = 100.0
+"""What the first devices of a gang are worth beyond their value: more than all that others could do with them."""
+
+
+HELD = 10 * ADMITTED
+"""The same of one that runs: it gives way for no other here, but only where its policy's levels say so."""
+
+
+class Part(Protocol):
+    """One gang: what it may have, and what it gets. Sizes are tasks, `units` the devices of a task; both of all roles
+    that are not divided are in `fixed`.
+    """
+
+    job: str
+    units: int
+    fixed: int
+    tasks: int
+    gpu_type: str
+    price: float
+
+    def present(self) -> tuple[str, int] | None:
+        """The type and the size that it has; None: nothing."""
+        ...
+
+    def sizes(self, of: port.TypeShare) -> Sequence[int]: ...
+
+    def worth(self, of: port.TypeShare, tasks: int) -> float: ...
+
+    def may_have(self, of: port.TypeShare, tasks: int) -> bool:
+        """Whether it may be changed to that now."""
+        ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+def divides(gang: plans.Gang) -> bool:
+    """Whether a gang takes part: all its devices are whole ones."""
+    return any(ask.amount.gpus for ask in gang.asks) and not any(ask.amount.gpu_milli for ask in gang.asks)
+
+
+def admitted(
+    ranked: Iterable[port.Candidate], least: Mapping[str, int], types: Sequence[port.TypeShare]
+) -> list[port.Candidate]:
+    """Return those for whose least there are devices, whatever their type: those that hold some, then those that
+    wait.
+    """
+    left = sum(one.devices for one in types)
+    having, waiting = [], []
+    for one in ranked:
+        if one.running is None and not one.gang.destined:
+            waiting.append(one)
+        else:
+            having.append(one)
+            left -= least[one.gang.job]
+    for one in waiting:
+        if least[one.gang.job] <= left:
+            left -= least[one.gang.job]
+            having.append(one)
+    return having
+
+
+def without(budget: port.Budget, others: Iterable[port.Candidate]) -> list[port.TypeShare]:
+    """Return the types less what `others` hold of them: gangs with shares of devices, or with several types at once."""
+    held = dict.fromkeys((of.gpu_type for of in budget.types), 0.0)
+    for one in others:
+        for claim in one.running.holdings if one.running is not None and not one.running.stopping else ():
+            name = budget.type_of.get(claim.node, "")
+            if name in held:
+                held[name] += claim.amount.devices
+    return [
+        msgspec.structs.replace(of, devices=max(0, of.devices - math.ceil(held[of.gpu_type]))) for of in budget.types
+    ]
+
+
+def divide(parts: Iterable[P], types: Sequence[port.TypeShare]) -> list[P]:
+    """Give each part its type and its size. Return those that get something."""
+    ones = list(parts)
+    bidders = {}
+    for part in ones:
+        options, had = _options(part, types), part.present()
+        here = next((one for one in options if (one.gpu_type, one.units) == _units(part, had)), None)
+        bidders[part.job] = allotting.Bidder(part.job, options, choice=here)
+    prices = allotting.allot(bidders.values(), {one.gpu_type: one.devices for one in types})
+    served = []
+    for part in ones:
+        choice = bidders[part.job].choice
+        if choice is not None:
+            part.gpu_type, part.tasks = choice.gpu_type, (choice.units - part.fixed) // part.units
+            part.price = prices[choice.gpu_type]
+            served.append(part)
+    return served
+
+
+def _units(part: Part, had: tuple[str, int] | None) -> tuple[str, int] | None:
+    return None if had is None else (had[0], had[1] * part.units + part.fixed)
+
+
+def _options(part: Part, types: Sequence[port.TypeShare]) -> list[allotting.Option]:
+    had = part.present()
+    found = []
+    for of in types:
+        for tasks in part.sizes(of):
+            here = had == (of.gpu_type, tasks)
+            units = tasks * part.units + part.fixed
+            if here or (units <= of.devices and part.may_have(of, tasks)):
+                worth = part.worth(of, tasks)
+                if worth > 0 or here:
+                    found.append(allotting.Option(of.gpu_type, units, (ADMITTED if had is None else HELD) + worth))
+    return found
