@@ -29,6 +29,7 @@ HINTS = [
     ("{command: python train.py}", "", ""),
     ("{command: accelerate config}", "", ""),
     ("{command: 'mpirun -n 2 python train.py', framework: mpi}", "", ""),
+    ("{command: 'python train.py', framework: mpi}", "", "`mpirun python ...` starts a rank"),
     ("{command: bash train.sh}", SPAWNS.replace("mp.spawn", "spawn"), ""),
 ]
 

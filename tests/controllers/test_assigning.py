@@ -125,6 +125,25 @@ def test_devices_are_hidden_from_those_who_asked_for_none() -> None:
     assert told(job("{}")).gpus is None, "where there are none, nothing is hidden"
 
 
+def test_mpi_s_launcher_sees_the_devices_of_the_workers_beside_it() -> None:
+    live = attempts.Attempt(
+        number=3,
+        started_at=0.0,
+        tasks=(
+            attempts.Task(role=roles.RoleName.LAUNCHER, index=0, node="n0"),
+            attempts.Task(role=roles.RoleName.WORKER, index=0, node="n0", devices=(2,)),
+            attempts.Task(role=roles.RoleName.WORKER, index=1, node="n0", devices=(0,)),
+            attempts.Task(role=roles.RoleName.WORKER, index=2, node="n1", devices=(1,)),
+        ),
+    )
+    text = "{framework: mpi, roles: {launcher: {cpus: 0}, worker: {count: 3, gpus: 1}}}"
+    one, node = job(text, attempts=(live,)), machine("n0", devices=4)
+    seen = [assigning.assignment(one, 3, task, node, SETTINGS).gpus for task in live.tasks[:2]]
+    assert seen == [(0, 2), (2,)]
+    other = job(text.replace("mpi", "plain"), attempts=(live,))
+    assert assigning.assignment(other, 3, live.tasks[0], node, SETTINGS).gpus == ()
+
+
 def test_no_secret_is_in_it_but_the_token() -> None:
     found = told(job("{secrets: [{name: hub-token}]}"))
     assert "hub" not in msgspec.json.encode(found).decode()
@@ -149,6 +168,9 @@ def test_mpi_workers_hold_slots_and_the_launcher_runs_what_they_hold() -> None:
     launcher = roles.RoleName.LAUNCHER
     assert assigning.limit(said.spec, launcher, gang_of(said)) == holdings.Resources(cpus_milli=4100)
     assert assigning.limit(said.spec, launcher, gang_of(said, 3)) == holdings.Resources(cpus_milli=6100), "as it is now"
+    free = job("{framework: mpi, roles: {launcher: {cpus: 0, memory: 64Mi}, worker: {count: 2, cpus: 2, memory: 1Gi}}}")
+    limit = assigning.limit(free.spec, launcher, gang_of(free))
+    assert limit == holdings.Resources(cpus_milli=4000, memory_bytes=(2048 + 64) << 20)
     alone = job("{framework: mpi, command: x, roles: {worker: {nproc: 4}}}")
     assert (told(alone).command, told(alone).nproc) == ("x", 4)
 

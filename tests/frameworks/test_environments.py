@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from oarlock.frameworks import environments
+from oarlock.frameworks import environments, mpi
 from oarlock.spec import attempts, errors, jobfile, jobs, roles
 
 
@@ -127,6 +128,19 @@ def test_mpi_hostfile_has_a_line_for_each_host() -> None:
     key = attempts.TaskKey(one.id, 2, "launcher", 0, 1)
     assert environments.rendezvous(one, key).files["hostfile"] == "10.0.1.0 slots=4\n10.0.1.1 slots=4\n"
     assert told(one, "launcher", 0)[0]["OMPI_MCA_orte_default_hostfile"] == "{task_dir}/hostfile"
+
+
+def test_an_mpi_job_gets_the_launcher_that_runs_its_command_once() -> None:
+    worker = jobfile.Role(count=2, nproc=4, memory="1Gi")
+    asked = jobfile.JobSpec(command="mpirun x", framework=roles.Framework.MPI, roles={roles.RoleName.WORKER: worker})
+    told = mpi.with_launcher(asked)
+    assert told.roles[roles.RoleName.WORKER] is worker
+    assert told.roles[roles.RoleName.LAUNCHER] == jobfile.Role(cpus=0, memory="64Mi")
+    assert mpi.with_launcher(told) is told, "it has one"
+    torch = msgspec.structs.replace(asked, framework=roles.Framework.TORCH)
+    assert mpi.with_launcher(torch) is torch
+    unlimited = mpi.with_launcher(msgspec.structs.replace(asked, roles={roles.RoleName.WORKER: jobfile.Role()}))
+    assert unlimited.roles[roles.RoleName.LAUNCHER].memory is None
 
 
 def test_plain_describes_the_cluster() -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from oarlock.api import capabilities, inplace, routes
 from oarlock.api import services as services_module
+from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
 from oarlock.spec import (
@@ -262,7 +263,7 @@ def _judge_shell(shell: dict[str, str]) -> None:
 def draft(services: services_module.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
     """The job that the submission would become."""
     now = services.clock()
-    spec = sizes.filled(submission.spec)
+    spec = mpi.with_launcher(sizes.filled(submission.spec))
     return jobs.Job(
         id=services_module.fresh_id(services, now),
         name=spec.name or f"{_stem(spec.command)}-{_suffix(services.entropy)}",

@@ -36,6 +36,10 @@ def hint(spec: jobfile.JobSpec, script: str | None, text: str) -> str:
     shown = script or next((word for word in words if word.endswith(".py")), "SCRIPT")
     if words and words[0].rpartition("/")[2] in _MPI and spec.framework is not roles.Framework.MPI:
         return f"{words[0]} runs in each task; with `--framework mpi` it runs once, and the workers are its slots."
+    if spec.framework is roles.Framework.MPI and words and words[0].rpartition("/")[2].startswith("python"):
+        return (
+            f"with --framework mpi the command runs once. `mpirun {words[0]} ...` starts a rank in each worker's slot."
+        )
     name = _launcher(words)
     if name is not None:
         asked = _COUNTS.search(" ".join(words))

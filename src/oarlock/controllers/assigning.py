@@ -87,7 +87,7 @@ def assignment(
         spool_bytes=settings.spool_bytes,
         train_path=settings.train_path,
         hook_path=settings.hook_path,
-        gpus=_devices(task, node),
+        gpus=_devices(job, task, node),
         freeze_s=quantities.seconds(spec.freeze) if spec.freeze is not None else None,
     )
 
@@ -102,9 +102,12 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
     if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER):
         workers = sum(task.role is _WORKER for task in gang)
     counted = [(spec.roles[role], 1), *([(spec.roles[_WORKER], workers)] if workers else [])]
-    cpus = [quantities.cpus_milli(said.cpus) * count if said.cpus is not None else 0 for said, count in counted]
-    memory = [quantities.memory_bytes(said.memory) * count if said.memory is not None else 0 for said, count in counted]
-    return holdings.Resources(cpus_milli=sum(cpus) if all(cpus) else 0, memory_bytes=sum(memory) if all(memory) else 0)
+    cpus = memory = 0
+    if all(said.cpus is not None for said, _ in counted):
+        cpus = sum(quantities.cpus_milli(said.held_cpus) * count for said, count in counted)
+    if all(said.memory is not None for said, _ in counted):
+        memory = sum(quantities.memory_bytes(said.memory or 0) * count for said, count in counted)
+    return holdings.Resources(cpus_milli=cpus, memory_bytes=memory)
 
 
 def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
@@ -177,7 +180,14 @@ def _copies(job: jobs.Job) -> assignments.Copies | None:
     return assignments.Copies(to, job.spec.checkpoint.keep) if to is not None else None
 
 
-def _devices(task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:
-    """The devices that it may see: none of a machine's where it asked for none. Without any, nothing is hidden."""
+def _devices(job: jobs.Job, task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:
+    """The devices that it may see: none of a machine's where it asked for none. Without any, nothing is hidden.
+
+    MPI's launcher sees those of the workers beside it: it starts their processes.
+    """
+    seen, live = set(task.devices), job.live
+    if task.role is roles.RoleName.LAUNCHER and live is not None and _holds_slots(job.spec, _WORKER):
+        workers = [one for one in live.tasks if one.role is _WORKER and one.node == task.node]
+        seen |= {device for worker in workers for device in worker.devices}
     has_devices = node is not None and bool(node.devices)
-    return task.devices if task.devices or has_devices else None
+    return tuple(sorted(seen)) if seen or has_devices else None

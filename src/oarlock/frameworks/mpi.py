@@ -1,16 +1,32 @@
 """A hostfile, and the variables with which `mpirun` finds it: Open MPI 4 (`OMPI_MCA_*`) and 5 (`PRTE_MCA_*`), and Hydra
 (MPICH, Intel MPI).
 
-The launcher runs the user's command (`mpirun python train.py`); the workers hold the slots. Hosts that share one
+The launcher runs the user's command (`mpirun python train.py`) once; the workers hold the slots. Hosts that share one
 address are one line, since there `mpirun` starts the processes itself.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from oarlock.frameworks import cluster as clusters
-from oarlock.spec import roles
+from oarlock.spec import jobfile, roles
 
 HOSTFILE = "hostfile"
+LAUNCHER_MEMORY = "64Mi"
+"""What mpirun itself takes, where memory is counted."""
+
+
+def with_launcher(spec: jobfile.JobSpec) -> jobfile.JobSpec:
+    """The job with the launcher that runs its command once. `spec` itself where it has one, or is no MPI job.
+
+    The launcher holds no CPU: it waits while the processes of the workers' slots compute.
+    """
+    worker = spec.roles.get(roles.RoleName.WORKER)
+    if spec.framework is not roles.Framework.MPI or roles.RoleName.LAUNCHER in spec.roles or worker is None:
+        return spec
+    launcher = jobfile.Role(cpus=0, memory=LAUNCHER_MEMORY if worker.memory is not None else None)
+    return msgspec.structs.replace(spec, roles={roles.RoleName.LAUNCHER: launcher, **spec.roles})
 
 
 def environment(cluster: clusters.Cluster, member: clusters.Member, process: int) -> dict[str, str]:
