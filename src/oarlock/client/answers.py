@@ -5,12 +5,15 @@ that the server may be newer than the client.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from oarlock.data import port as data
-from oarlock.spec import holdings, nodes, phases, plans, pools, refusals, users
+from oarlock.spec import errors, holdings, nodes, phases, plans, pools, refusals, users
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -113,6 +116,31 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     series: tuple[Series, ...] = ()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each point: task, process, name, step, time (UTC) and value (NaN where it was not finite).
+
+        Thinned series have the last point of each part; ask for more `points` where that is too coarse. Raises
+        InvalidInput where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise errors.InvalidInput(
+                "pandas is not installed", hint="Install it: pip install 'oarlock[pandas]'"
+            ) from error
+        points = [(one, point) for one in self.series for point in one.points]
+        at = pd.Series([point.at for _, point in points], dtype="float64")
+        return pd.DataFrame(
+            {
+                "task": pd.Series([one.task for one, _ in points], dtype="str"),
+                "process": pd.Series([one.process for one, _ in points], dtype="int64"),
+                "name": pd.Series([one.name for one, _ in points], dtype="str"),
+                "step": pd.Series([point.step for _, point in points], dtype="int64"),
+                "time": pd.to_datetime(at, unit="s", utc=True).astype("datetime64[ns, UTC]"),
+                "value": pd.Series([point.value for _, point in points], dtype="float64"),
+            }
+        )
 
 
 class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
