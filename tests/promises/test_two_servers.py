@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.promises import crews
 from tests.promises import house as houses
@@ -45,19 +46,52 @@ def said(house: houses.House, event: str) -> list[dict[str, object]]:
     return [line for line in lines if line["event"] == event]
 
 
+AUDIT = """
+CREATE TABLE audit (seq bigint, writer text);
+CREATE FUNCTION audited() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO audit VALUES (NEW.seq, session_user); RETURN NULL; END $$;
+CREATE TRIGGER audits AFTER INSERT ON records FOR EACH ROW EXECUTE FUNCTION audited();
+"""
+"""The database itself notes which server wrote each record: each has a role of its own."""
+
+
+LATE = {"command": "true", "name": "late", "framework": "plain"}
+
+
+def role(url: str, name: str) -> str:
+    """The URL under which this server connects."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} SUPERUSER LOGIN")
+    return url.replace("//oarlock@", f"//{name}@")
+
+
+def audit(url: str) -> None:
+    asyncio.run(database.open_store(url).close())  # which makes the tables
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(AUDIT)
+
+
+def written_by(url: str, writer: str, after: int) -> set[str]:
+    """The kinds of the records that a server wrote since."""
+    asked = "SELECT DISTINCT kind FROM records JOIN audit USING (seq) WHERE writer = %s AND seq > %s"
+    with psycopg.connect(url, autocommit=True) as connection:
+        return {kind for (kind,) in connection.execute(asked, (writer, after))}
+
+
 async def test_a_leader_that_was_stopped_writes_nothing_more(
     house: houses.House, second: houses.House, postgres: postgresql.Server
 ) -> None:
     """It is stopped with a plan in its hands: what it was about to launch is launched by its successor, once."""
     url = postgres.url(postgres.make())
+    await asyncio.to_thread(audit, url)
     first = house
-    first.start("scheduling.before_commit:1:stop", database=url)
+    first.start("scheduling.before_commit:1:stop", database=role(url, "first"))
     first.until_ready()
     store = database.open_store(url)
     leader = lambda: store.read(lambda view: view.leader())  # noqa: E731
     try:
         crew = crews.Crew(second, [crews.Wish(key="wanted", kind="lines")])
-        second.start(database=url, standby="true")
+        second.start(database=role(url, "second"), standby="true")
         second.until_ready()
         before = await leader()
         assert before is not None
@@ -82,9 +116,17 @@ async def test_a_leader_that_was_stopped_writes_nothing_more(
         assert await store.read(lambda view: view.records(0)) == written, "something that it wrote was accepted"
         assert await store.read(lambda view: view.holdings()) == []
         crews.judge(crew)
+        assert written_by(url, "second", 0) >= {"submitted", "admitted", "released"}
+
+        # Its users may still submit through it: another server's leader gives the job its place.
+        seq = written[-1].seq
+        await asyncio.to_thread(lambda: first.persist(lambda client: client.submit(LATE, directory=None)))
+        houses.until(lambda: "phase" in written_by(url, "second", seq), PASSED_OVER_S, "nobody looked at it")
+        assert written_by(url, "first", seq) == {"submitted"}
         assert not first.record.exists(), "a process of its own ran"
         assert not first.task_directories()
-        (job,) = await store.read(lambda view: view.jobs(database.port.JobFilter()))
+        job = await store.read(lambda view: view.find("wanted"))
+        assert job is not None
         assert job.phase is phases.Phase.COMPLETED
     finally:
         await store.close()

@@ -138,6 +138,21 @@ async def test_a_process_stopped_within_a_transaction_loses_it(postgres_url: str
     await store.close()
 
 
+async def test_nor_does_one_stopped_between_two_rows_keep_the_lock(postgres_url: str, tmp_path: Path) -> None:
+    """Sent as a pipeline, they would leave the session waiting for the next row, without any limit."""
+    store = database.open_store(postgres_url)
+
+    def stop() -> int:
+        with programs.running("stall_between_rows", postgres_url, cwd=tmp_path) as stalled:
+            stalled.until("inside")
+            asyncio.run(store.write(lambda t: t.add_job(nouns.job("j-2"), at=1.0)))
+            stalled.process.send_signal(signal.SIGCONT)
+            return stalled.until("stored").count("again")
+
+    assert await asyncio.to_thread(stop) == 1
+    await store.close()
+
+
 @pytest.mark.parametrize("what", ["hold", "share"])
 async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path, what: str) -> None:
     store = database.open_store(url)

@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 
 import msgspec
+import psycopg
+import sqlalchemy as sa
+from psycopg.types import string
 from tests.store import nouns
 
 from oarlock.spec import errors, events, failpoints
 from oarlock.store import port
-from oarlock.store.sql import database, postgres
+from oarlock.store.sql import database, postgres, schema
 
 
 def say(*words: object) -> None:
@@ -91,6 +94,38 @@ async def stall(store: port.Store) -> None:
         if last == 1:
             say("inside")
             time.sleep(1.0)
+
+    await store.write(change)
+    say("stored", "again" if last > 1 else "at once")
+
+
+class Stopping(str):
+    """A text that stops this process, as SIGSTOP does, when the driver makes bytes of it for the first time."""
+
+
+class StoppingDumper(string.StrDumper):
+    stopped = False
+
+    def dump(self, obj: str) -> bytes:
+        if not StoppingDumper.stopped:
+            StoppingDumper.stopped = True
+            say("inside")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return obj.encode()
+
+
+async def stall_between_rows(store: port.Store) -> None:
+    """Be stopped half-way through the rows of one insertion; say how often it was begun."""
+    runs = itertools.count(1)
+    last = 0
+
+    def change(t: port.Transaction) -> None:
+        nonlocal last
+        last = next(runs)
+        row = {"at": 1.0, "job": "j-1", "kind": "many", "version": 1}
+        texts = ["{}"] * 500 + [Stopping("{}")]
+        rows = [row | {"seq": t.last_seq() + 1000 + place, "data": text} for place, text in enumerate(texts)]
+        t._connection.execute(sa.insert(schema.records), rows)
 
     await store.write(change)
     say("stored", "again" if last > 1 else "at once")
@@ -178,11 +213,18 @@ async def add(store: port.Store, prefix: str, count: str) -> None:
 
 
 async def main(name: str, url: str, *arguments: str) -> None:
-    if name == "stall":
+    if name.startswith("stall"):
         postgres.IDLE_LIMIT_S = 1  # the test waits for it
+        psycopg.adapters.register_dumper(Stopping, StoppingDumper)  # connections copy what there is when they are made
     store = database.open_store(url)
     say("open")
-    programs = {"submit": submit, "try": attempt, "lead": lead, "stall": stall}
+    programs = {
+        "submit": submit,
+        "try": attempt,
+        "lead": lead,
+        "stall": stall,
+        "stall_between_rows": stall_between_rows,
+    }
     programs |= {"hold": hold, "share": share, "follow": follow, "add": add}
     await programs[name](store, *arguments)
     await store.close()

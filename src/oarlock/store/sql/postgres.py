@@ -48,7 +48,7 @@ class PostgresEngine:
             f" -c idle_in_transaction_session_timeout={IDLE_LIMIT_S}s"
             f" -c default_transaction_read_only={'on' if read_only else 'off'} -c synchronous_commit=on"
         )
-        return sa.create_engine(
+        engine = sa.create_engine(
             url,
             pool_size=pool,
             max_overflow=0,
@@ -60,6 +60,10 @@ class PostgresEngine:
                 "application_name": "oarlock",
             },
         )
+        # Many rows are one statement. psycopg would send them as a pipeline, within which PostgreSQL waits for the
+        # next piece without any limit: a process that stops there would keep the lock for ever.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
+        return engine
 
     def notify(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
