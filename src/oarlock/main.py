@@ -467,7 +467,7 @@ class Engine:
             results=(root / "results").as_uri(),
             files=(root / "files").as_uri(),
             environments=str(root / "environments"),
-            helper=(sys.executable, "-m", "oarlock.data"),
+            helper=(sys.executable, "-m", "oarlock.data", "--home", str(root)),
             train_path=str(libraries.library(root / "library", Path(oarlock.__file__).parent)),
             hook_path=str(hook),
         )

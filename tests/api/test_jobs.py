@@ -307,6 +307,29 @@ async def test_why_a_frozen_job_still_holds_its_place(rig: rigs.Rig) -> None:
     )
 
 
+async def test_no_job_reads_from_the_servers_home_or_stores_there(rig: rigs.Rig, tmp_path: Path) -> None:
+    """Nor by a link, nor by `..`, nor by a directory that holds the home."""
+    home = Path(rig.services.about.home)
+    home.mkdir(exist_ok=True)
+    (home / "token").write_text("topsecret")
+    (tmp_path / "link").symlink_to(home / "token")
+    (tmp_path / "folder").symlink_to(home)
+    data = [f"file://{home}/token", str(home / "token"), f"{home}/results/../token", str(home), str(home.parent)]
+    data += [str(tmp_path / "link"), f"{tmp_path}/folder/token", f"file://{home}/%74oken", f"FILE:{home}/token"]
+    asked = [("data[0].source", {"data": [{"source": source, "mount": "data/it"}]}) for source in data]
+    stored = (str(home), f"{home}/secrets", f"file://{home}/results/j-other", f"{tmp_path}/folder/tasks")
+    asked += [("results", {"results": place}) for place in stored]
+    asked += [("checkpoint.to", {"checkpoint": {"to": place}}) for place in stored]
+    async with rig.as_user("ann") as http:
+        for path, spec in asked:
+            refused = await http.post("/api/v1/jobs", json=rigs.submission(**spec))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["path"]) == (422, path), (spec, error)
+            assert "home of the server" in error["message"]
+        for spec in ({"results": f"{tmp_path}/out"}, {"checkpoint": {"to": f"{home}/checkpoints"}}):
+            assert (await http.post("/api/v1/jobs", json=rigs.submission(**spec))).status_code == 201
+
+
 async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: rigs.Rig, tmp_path: Path) -> None:
     place = tmp_path / "hub-token"
     place.write_text("topsecret")

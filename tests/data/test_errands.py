@@ -544,3 +544,19 @@ def test_a_wrong_command_is_a_usage_error() -> None:
         [sys.executable, "-m", "oarlock.data", "frobnicate"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
+
+
+def test_nothing_is_fetched_from_the_servers_home_and_nothing_stored_there(tmp_path: Path) -> None:
+    """A link that was made after the job was submitted is met here."""
+    home = fill(tmp_path / "home", {"token": "topsecret", "results/j-1/out": "1"})
+    outside = fill(tmp_path / "outside", {"a": "1"})
+    (outside / "b").symlink_to(home / "token")
+    (tmp_path / "link").symlink_to(home)
+    for source in (home / "token", tmp_path / "link" / "token", outside, f"file://{outside}/b", tmp_path):
+        done = errand("--home", home, "fetch", source, tmp_path / "dest")
+        assert done.code == 2, done.said
+        assert "home of the server" in done.error["message"]
+    assert not (tmp_path / "dest").exists()
+    for place in (home, home / "secrets", tmp_path / "link"):
+        assert "home of the server" in errand("--home", home, "store", outside, place).error["message"]
+    assert errand("--home", home, "store", outside, f"file://{home}/results/j-1").code == 0

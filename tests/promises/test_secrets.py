@@ -23,6 +23,10 @@ raise SystemExit(3)
 """
 
 
+def text_of(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
 def test_a_secret_stays_where_it_was_put(house: houses.House) -> None:
     """Not in logs, last lines, the record, the server's log or a process's arguments; nor does it stay in a file."""
     place = house.home / "secrets" / "hub-token"
@@ -45,6 +49,10 @@ def test_a_secret_stays_where_it_was_put(house: houses.House) -> None:
         shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in house.alive(job)]
         assert shown
         assert not [line for line in shown if SECRET.encode() in line]
+        holds = [path for path in (house.home / "tasks").rglob("*") if path.is_file() and SECRET in text_of(path)]
+        assert holds, "the task's own output is there as it was printed, while it runs"
+        assert {path.stat().st_mode & 0o077 for path in holds} == {0}
+        assert {path.parent.stat().st_mode & 0o077 for path in holds} == {0}
         go.touch()
         ended = client.wait(job, timeout_s=crews.CONVERGENCE_S)
         assert (ended.phase, ended.exit_code) == (phases.Phase.FAILED, 3)

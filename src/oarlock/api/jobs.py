@@ -7,6 +7,7 @@ idempotency key: the same key again gives the same job.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import msgspec
 
 from oarlock.api import capabilities, inplace, routes
 from oarlock.api import services as services_module
+from oarlock.data import homeguard
 from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
@@ -223,7 +225,11 @@ async def judge(
 
 
 async def _judge_places(services: services_module.Services, spec: jobfile.JobSpec) -> None:
-    """Refuse directories of this machine that cannot be written. What object stores allow is known to tasks alone."""
+    """Refuse the server's home, and directories of this machine that cannot be written.
+
+    What object stores allow is known to tasks alone.
+    """
+    await asyncio.to_thread(_keep_out_of_home, services.about.home, spec)
     for path, place in (("checkpoint.to", spec.checkpoint.to), ("results", spec.results)):
         if place is None or checkpointplaces.elsewhere(place):
             continue
@@ -244,6 +250,22 @@ def _judge_left_out(left_out: tuple[jobfile.LeftOut, ...]) -> None:
     for one in left_out:
         judging.text(one.path, jobfile.MAX_LEFT_OUT_CHARACTERS)
         judging.text(one.why, jobfile.MAX_LEFT_OUT_CHARACTERS)
+
+
+def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
+    """Blocks, since links are resolved. Checkpoints may go to the server's own place: each job has a folder there."""
+    places = [(f"data[{place}].source", source.source) for place, source in enumerate(spec.data)]
+    places += [("results", spec.results)] if spec.results is not None else []
+    places += [("checkpoint.to", spec.checkpoint.to)] if spec.checkpoint.to is not None else []
+    for path, place in places:
+        try:
+            if path.startswith("data"):
+                homeguard.check_source(place, home)
+            else:
+                homeguard.check_destination(place, home, ("checkpoints",) if path == "checkpoint.to" else ())
+        except errors.InvalidInput as error:
+            error.path = path
+            raise
 
 
 def _judge_shell(shell: dict[str, str]) -> None:

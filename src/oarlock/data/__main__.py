@@ -1,7 +1,7 @@
 """`python -m oarlock.data`: the agent's errands, under our own interpreter: a user's image needs none of it.
 
-    fetch SOURCE DEST
-    store DIR URL
+    [--home DIR] fetch SOURCE DEST
+    [--home DIR] store DIR URL
     prune URL --keep N [--memory FILE]
     keep DIR URL --baseline FILE [--ignore PATTERN]...
     environment --requirements FILE --cache DIR [--python PYTHON]
@@ -39,10 +39,12 @@ def answer(asked: argparse.Namespace) -> str:
     if asked.command == "fetch":
         from oarlock.data import fetch
 
-        return str(fetch.run(asked.source, asked.dest))
+        return str(fetch.run(asked.source, asked.dest, home=asked.home))
     if asked.command == "store":
-        from oarlock.data import upload
+        from oarlock.data import homeguard, upload
 
+        if asked.home is not None:
+            homeguard.check_destination(asked.url, asked.home, homeguard.OWN)
         return str(upload.run(asked.directory, asked.url))
     if asked.command == "keep":
         from oarlock.data import keeping
@@ -62,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m oarlock.data", description="Fetch data, store results, make environments."
     )
+    top.add_argument("--home", metavar="DIR", help="the server's home: no data comes from there, no result goes there")
     commands = top.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="bring a file, directory or prefix to a path")
     fetching.add_argument("source", metavar="SOURCE")

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.data import durable, places, reporting, sizes, weblinks
+from oarlock.data import durable, homeguard, places, reporting, sizes, weblinks
 from oarlock.spec import errors
 
 WORKERS = 8
@@ -34,11 +34,18 @@ class Record(msgspec.Struct, frozen=True):
     listing: str
 
 
-def run(source: str, dest: str) -> Path:
-    """Returns where the data lies. Raises what `places` and `weblinks` raise; InvalidInput where DEST is taken."""
+def run(source: str, dest: str, *, home: str | None = None) -> Path:
+    """Return where the data lies. Nothing is fetched from `home`, the server's.
+
+    Raises what `places`, `weblinks` and `homeguard` raise; InvalidInput where DEST is taken.
+    """
     web = places.scheme(source) in ("http", "https")
+    if home is not None:
+        homeguard.check_source(source, home)
     reporting.detail(f"listing {source}")
     listing = weblinks.listing(source) if web else places.listing(source)
+    if home is not None and places.scheme(source) == "file":
+        homeguard.check_files((item.path for item in listing.items), home)
     target = Path(dest).absolute()
     if listing.single and (dest.endswith("/") or target.is_dir()):
         target /= listing.items[0].name
