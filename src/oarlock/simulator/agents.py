@@ -20,7 +20,7 @@ from oarlock.backends import fake
 from oarlock.backends import port as backends
 from oarlock.lifecycle import stepping
 from oarlock.simulator import physics, work
-from oarlock.spec import attempts, curves, events, holdings, jobs
+from oarlock.spec import attempts, curves, events, holdings, jobs, nodes
 from oarlock.store import port as stores
 
 RUNS = fake.Behaviour(at_barrier=True)
@@ -40,6 +40,12 @@ class Crew:
         self.begun = False  # its processes run
         self.working = False  # and they advance
         self.stopping = False
+        self.gpu_type = ""
+
+    @property
+    def held(self) -> list[tuple[str, int]]:
+        """Its devices, each by its node and its index."""
+        return [(claim.node, device) for claim in self.tasks.values() for device in claim.devices]
 
     @property
     def shape(self) -> physics.Shape:
@@ -71,6 +77,7 @@ class Agents:
     process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can; `ends_told` whether
     jobs say how many steps they still have to do; `interference` by what share gangs that lie on several nodes slow
     each other down where they share one. Of the jobs in `groups` each works only while all that are named there run.
+    `types` says by job how many times as fast it is on which type of the GPUs that `machines` have.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class Agents:
         ends_told: bool = True,
         interference: float = 0.0,
         groups: Mapping[str, Sequence[str]] = {},
+        machines: Iterable[nodes.Node] = (),
+        types: Mapping[str, Mapping[str, float]] = {},
     ) -> None:
         self.works: dict[str, work.Work] = {}
         self.failed = 0  # processes
@@ -94,6 +103,8 @@ class Agents:
         self._spoiled = spoiled
         self._crews: dict[str, Crew] = {}
         self._groups = groups
+        self._types = types
+        self._type_of = {(node.name, device.index): device.type for node in machines for device in node.devices}
         self._ends_told = ends_told
         self._interference = interference
         self._fails_at: dict[str, float] = {}
@@ -258,8 +269,17 @@ class Agents:
 
     def _work(self, crew: Crew) -> None:
         crew.working = True
+        held = [self._type_of.get(device, "") for device in crew.held]
+        crew.gpu_type = "+".join(sorted({name for name in held if name}))
+        known = self._types.get(crew.job, {})
         self.works[crew.job].start(
-            self._clock(), crew.attempt, crew.shape, crew.batch, devices=crew.devices, ready_s=self._ready_s
+            self._clock(),
+            crew.attempt,
+            crew.shape,
+            crew.batch,
+            devices=crew.devices,
+            ready_s=self._ready_s,
+            times=min((known.get(name, 1.0) for name in held), default=1.0),  # the slowest of them sets the pace
         )
         self._foresee(crew)
 
@@ -303,6 +323,7 @@ class Agents:
             local=batch.local if batch is not None else None,
             accumulate=batch.accumulate if batch is not None else None,
             noise=pace.noise,
+            gpu_type=crew.gpu_type,
         )
 
 

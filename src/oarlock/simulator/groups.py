@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -56,6 +57,7 @@ class Group(chances.Part, frozen=True):
     spec: dict[str, Any] = msgspec.field(default_factory=dict)  # of the job file; `command` may be left out
     owner: str = "somebody"
     apart: bool = False  # each task is a job of its own, which works once all of them run
+    types: dict[str, float] = msgspec.field(default_factory=dict)  # how many times as fast it is on which type of GPU
     jitter: chances.Quantity = 0.0  # within which the tasks of one that is apart are submitted, in any order
 
 
@@ -88,7 +90,7 @@ def arrivals(
             yield from _apart(group, spec, name, at, lasts_s, jitter)
         else:
             does = _physics(group.speed, spec, lasts_s, per_node, path)
-            yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner)
+            yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner, types=_types(group, path))
 
 
 def laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +100,13 @@ def laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         known = found.get(key)
         found[key] = laid(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return found
+
+
+def _types(group: Group, path: str) -> dict[str, float]:
+    for name, times in group.types.items():
+        if not 0 < times < math.inf:
+            raise errors.InvalidInput(f"{times:g}", path=f"{path}.types.{name}", hint="4 is four times as fast.")
+    return group.types
 
 
 def _check_sizes(group: Group, path: str) -> None:

@@ -123,6 +123,8 @@ class Simulation:
             ends_told=settings.ends_told,
             interference=settings.interference,
             groups=workload.groups(of),
+            machines=machines,
+            types={one.id: one.types for one in of.arrivals if one.types},
         )
         self.world = fake.World(machines, self.agents.script, self.clock)
         self.ledger = ledger.Ledger(self.store, ORIGIN_S)

@@ -39,6 +39,7 @@ class Work:
         self._attempt = 0
         self._devices = 0.0
         self._slowed = 0.0
+        self._times = 1.0
         self._ends_at = math.inf
 
     @property
@@ -66,10 +67,13 @@ class Work:
         *,
         ready_s: float,
         devices: float | None = None,
+        times: float = 1.0,
     ) -> None:
         """From its last checkpoint, at this shape. It advances after `ready_s` seconds of starting up. `devices` is
-        what it holds, where that is not what the shape says: a share of one, or none.
+        what it holds, where that is not what the shape says: a share of one, or none. On these devices it is `times` as
+        fast as its physics say.
         """
+        self._times = times
         self._shape, self._batch, self._attempt, self._slowed = shape, batch, attempt, 0.0
         self._devices = sum(shape) if devices is None else devices
         self._at = self._from = now + ready_s
@@ -150,6 +154,13 @@ class Work:
 
     def _pace(self, shape: physics.Shape, progress: float) -> physics.Pace:
         pace = self.physics.pace(shape, self._batch, progress)
+        if self._times != 1:
+            pace = msgspec.structs.replace(
+                pace,
+                rate=pace.rate * self._times,
+                step_s=pace.step_s / self._times,
+                sync_s=pace.sync_s / self._times,
+            )
         if not self._slowed:
             return pace
         step_s = pace.step_s / (1 - self._slowed)

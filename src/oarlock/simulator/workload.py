@@ -14,7 +14,8 @@ MOST_JOBS = 1_000_000
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """A job that is submitted `at` seconds after the beginning. Jobs of one group begin their work together, however
-    they are placed: the tasks of a gang that is scheduled one by one.
+    they are placed: the tasks of a gang that is scheduled one by one. `types` says how many times as fast the job is on
+    a type of GPU as `does` says; 1 where the type is not named.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     does: physics.Physics
     owner: str = "somebody"
     group: str = ""
+    types: dict[str, float] = {}
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
