@@ -211,7 +211,15 @@ def test_a_copy_that_takes_too_long_is_cut_off_and_nothing_is_left(rig, bucket, 
 
 
 RESTORED = "print('restored', *os.environ.get('OARLOCK_RESTORE', 'nothing').split(os.pathsep), flush=True)"
-URLS = [f"s3://bucket/ckpt/j/attempt-1-round-1-step-{step}" for step in (9, 8)]
+
+
+def urls(rig: rigs.Rig) -> list[str]:
+    """Copies of the job itself, best first."""
+    return [f"s3://bucket/ckpt/{job_of(rig)}/attempt-1-round-1-step-{step}" for step in (9, 8)]
+
+
+def job_of(rig: rigs.Rig) -> str:
+    return rig.key.partition("/")[0]
 
 
 def restored(rig: rigs.Rig) -> list[str]:
@@ -221,12 +229,12 @@ def restored(rig: rigs.Rig) -> list[str]:
 @pytest.mark.parametrize("torn", [None, "here", "there"])
 def test_a_checkpoint_that_is_not_here_is_fetched(rig, bucket, torn):
     """A torn one here is replaced; a torn one there is passed over for the next."""
-    remote = bucket.root / "bucket/ckpt/j"
+    remote = bucket.root / "bucket/ckpt" / job_of(rig)
     checkpoint(remote, 9, b"weights of 9", torn=torn == "there")
     checkpoint(remote, 8, b"weights of 8")
     if torn == "here":
         checkpoint(bucket.local, 9, b"weights of 9", torn=True)
-    rig.server.open_barrier(restore=URLS)
+    rig.server.open_barrier(restore=urls(rig))
     rig.run(bucket.script(rig, RESTORED), **bucket.fields)
     step = 8 if torn == "there" else 9
     assert restored(rig) == [str(bucket.local / f"attempt-1-round-1-step-{step}")]
@@ -238,26 +246,37 @@ def test_a_checkpoint_that_is_here_is_not_fetched(rig, bucket):
     for step in (9, 8):
         checkpoint(bucket.local, step)
     elsewhere = checkpoint(rig.outside / "own", 7)
-    rig.server.open_barrier(restore=[*URLS, str(elsewhere)])
+    rig.server.open_barrier(restore=[*urls(rig), str(elsewhere)])
     rig.run(bucket.script(rig, RESTORED), **bucket.fields)
-    assert restored(rig) == [*(str(bucket.local / os.path.basename(url)) for url in URLS), str(elsewhere)]
+    assert restored(rig) == [*(str(bucket.local / os.path.basename(url)) for url in urls(rig)), str(elsewhere)]
     assert [said for said in bucket.said() if said[0] == "fetch"] == []
 
 
+def test_a_checkpoint_of_another_job_comes_before_all_that_is_its_own(rig, bucket):
+    """It gets a name that no checkpoint of this job's has: the library removes it first."""
+    checkpoint(bucket.root / "bucket/ckpt/j-other", 9, b"weights of the other")
+    checkpoint(bucket.local, 9, b"weights of its own")
+    rig.server.open_barrier(restore=["s3://bucket/ckpt/j-other/attempt-1-round-1-step-9"])
+    rig.run(bucket.script(rig, RESTORED), **bucket.fields)
+    assert restored(rig) == [str(bucket.local / "attempt-0-round-1-step-9")]
+    assert (bucket.local / "attempt-0-round-1-step-9" / "rank-0.pt").read_text() == "weights of the other"
+
+
 def test_where_nothing_can_be_had_nothing_begins_again(rig, bucket):
-    rig.server.open_barrier(restore=URLS)
+    rig.server.open_barrier(restore=urls(rig))
     record = rig.run(bucket.script(rig, "open(os.environ['OUTSIDE'] + '/ran', 'w')"), **bucket.fields)
     assert record["reason"] == "download_failed"
-    assert "there is nothing at s3://bucket/ckpt/j/attempt-1-round-1-step-9" in record["detail"]
+    assert f"there is nothing at {urls(rig)[0]}" in record["detail"]
     assert not (rig.outside / "ran").exists()
 
 
 def test_two_tasks_of_one_machine_fetch_once(make_rig):
     one, two = make_rig(), make_rig()
     shared = Bucket(one)
-    checkpoint(shared.root / "bucket/ckpt/j", 9)
+    two.key = one.key.replace("worker/0", "worker/1")
+    checkpoint(shared.root / "bucket/ckpt" / job_of(one), 9)
     for each in (one, two):
-        each.server.open_barrier(restore=URLS)
+        each.server.open_barrier(restore=urls(one)[:1])
         each.begin(shared.script(one, RESTORED), **shared.fields)
     for each in (one, two):
         each.finish()

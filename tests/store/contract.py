@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.store import nouns
 
-from oarlock.spec import attempts, clocks, errors, events, holdings, intents, nodes, phases, pools, users
+from oarlock.spec import attempts, clocks, errors, events, holdings, intents, jobs, nodes, phases, pools, users
 from oarlock.store import port
 
 replace = msgspec.structs.replace
@@ -199,6 +199,26 @@ class StoreContract:
             assert [job.id for job in page] == found, asked
         count = await store.read(lambda v: v.count())
         assert count == {phases.Phase.QUEUED: 3, phases.Phase.COMPLETED: 1}
+
+    async def test_which_jobs_continue_one_is_asked_of_them(self, store: port.Store) -> None:
+        """The other one says nothing of it: it may have ended, or been removed."""
+        from_1 = jobs.Continued(job="j-1", name="train", step=50, attempt=1, path="/c/j-2/attempt-0-round-1-step-50")
+        await store.write(lambda t: t.add_job(nouns.job("j-1", at=1.0), at=1.0))
+        for job_id, at, continued in (("j-2", 2.0, from_1), ("j-3", 3.0, from_1), ("j-4", 4.0, None)):
+            job = nouns.job(job_id, at=at, continues=continued, owner="bob" if job_id == "j-3" else "ann")
+            await store.write(lambda t, job=job: t.add_job(job, at=1.0))
+        await finish(store, "j-1")
+        await store.write(lambda t: t.remove_jobs(["j-1"], at=9.0))
+        for asked, found in (
+            ({"continues": "j-1"}, ["j-3", "j-2"]),
+            ({"continues": "j-1", "owner": "ann"}, ["j-2"]),
+            ({"continues": "j-2"}, []),
+            ({"continues": ""}, []),
+        ):
+            page = await store.read(lambda v, asked=asked: v.jobs(port.JobFilter(**asked)))
+            assert [job.id for job in page] == found, asked
+        (record, *_) = await store.read(lambda v: v.records(0, job="j-2"))
+        assert (record.data["continues"], record.data["step"]) == ("j-1", 50)
 
     async def test_active_is_what_a_controller_must_look_at(self, store: port.Store) -> None:
         halt, halted = intents.Intent.HALT, phases.Phase.HALTED

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MANIFEST_LIMIT_BYTES = 32 << 20
 LOCK_POLL_S = 0.1
 LOCK = ".restoring.lock"
+ATTEMPT = re.compile(r"^attempt-\d+-")
 
 
 def elsewhere(path: str) -> bool:
@@ -105,9 +107,12 @@ class Restoring:
 
 
 def here(task: Assignment, url: str) -> str | None:
-    """Where a checkpoint of another place lies on this machine, or would."""
+    """Where a checkpoint of another place lies on this machine, or would. One of another job counts as of attempt 0."""
+    place, _, name = url.rstrip("/").rpartition("/")
+    if place.rpartition("/")[2] != task.key.job:
+        name = ATTEMPT.sub("attempt-0-", name)
     try:
-        return files.inside(task.checkpoints, url.rstrip("/").rpartition("/")[2])
+        return files.inside(task.checkpoints, name)
     except ValueError:
         return None
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oarlock.data import checkpoints, verification
-from oarlock.spec import errors, jobs
+from oarlock.spec import checkpointplaces, errors, jobs
 
 _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 
@@ -70,6 +70,27 @@ class CheckpointDirectories:
             lambda: {one.path for one in listed if "://" not in one.path and not _there(one.path)}
         )
 
+    async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
+        """See `services.Checkpoints`. Shards are linked where the file system can, else copied."""
+        if not local(checkpoint.path):
+            raise errors.NotFound(f"{checkpoint.path} is not a directory of this machine", hint="It cannot be held.")
+        source = Path(checkpoint.path)
+        name = checkpointplaces.name(0, checkpoint.round, checkpoint.step)
+        place = source.parent.parent / job / name
+        sha256 = _digest(checkpoint.manifest_sha256)
+        try:
+            await asyncio.to_thread(checkpoints.duplicate, source, place, manifest_sha256=sha256 or None)
+            await self._verifier.verify(place, sha256)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(_drop, place))
+            raise
+        return str(place)
+
+    async def drop(self, checkpoint: jobs.Checkpoint) -> None:
+        """See `services.Checkpoints`. One in an object store is only referred to."""
+        if local(checkpoint.path):
+            await asyncio.to_thread(_drop, Path(checkpoint.path))
+
     async def unwritable(self, place: str) -> str:
         """See `services.Checkpoints`. Tasks of this machine run as the server's user."""
         return await asyncio.to_thread(_unwritable, Path(place))
@@ -119,6 +140,12 @@ def _unwritable(place: Path) -> str:
     except OSError as error:
         return f"a directory cannot be made below {place}: {error.strerror}"
     return ""
+
+
+def _drop(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        place.parent.rmdir()  # the job's, where nothing else is in it
 
 
 def _delete(path: str) -> None:

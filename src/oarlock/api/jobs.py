@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from oarlock.api import capabilities, inplace, routes
+from oarlock.api import capabilities, continuing, inplace, routes
 from oarlock.api import services as services_module
 from oarlock.data import homeguard
 from oarlock.frameworks import mpi
@@ -41,6 +41,7 @@ MAX_PAGE = 1000
 MAX_KEY_CHARACTERS = 200
 MAX_REASON_CHARACTERS = 500
 MAX_SHELL_BYTES = 128 * 1024
+MAX_DIRECTORY_BYTES = 4096
 NAME_TRIES = 8
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _INTERPRETERS = {"python", "python3", "torchrun", "sh", "bash", "env", "exec", "mpirun", "mpiexec", "uv", "poetry"}
@@ -55,6 +56,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     owner: str | None = None
     pool: str | None = None
     name: str | None = None
+    continues: str | None = None
     after: str | None = None
     limit: Limit = 100
 
@@ -90,10 +92,12 @@ async def submit(call: routes.Call) -> routes.Answer:
     if earlier is not None:
         return routes.Answer(200, earlier)
     await judge(services, call, submission)
+    wanted = submission.continues
+    source = await continuing.find(services, call.access, wanted) if wanted is not None else None
     for attempt in range(NAME_TRIES):
         job = draft(services, owner, submission)
         try:
-            job, fresh = await call.access.add(lambda tx, job=job: _insert(tx, job, key, digest))  # type: ignore[misc]
+            job, fresh = await _add(call, job, source, key, digest)
         except errors.NameTaken as error:
             if submission.spec.name is not None:
                 raise errors.NameTaken(
@@ -108,6 +112,24 @@ async def submit(call: routes.Call) -> routes.Answer:
     raise AssertionError("unreachable")
 
 
+async def _add(
+    call: routes.Call, job: jobs.Job, source: continuing.Source | None, key: str, digest: str
+) -> tuple[jobs.Job, bool]:
+    """The stored job, and whether it is this one; with the checkpoint that it begins from held for it."""
+    if source is None:
+        return await call.access.add(lambda tx: _insert(tx, job, key, digest))
+    checkpoints = call.services.checkpoints
+    continued, held = await continuing.begin(call.services, job, source)
+    try:
+        stored, fresh = await call.access.add(lambda tx: _insert(tx, continued, key, digest, held))
+    except BaseException:
+        await checkpoints.drop(held)
+        raise
+    if not fresh:
+        await checkpoints.drop(held)
+    return stored, fresh
+
+
 async def show_all(call: routes.Call) -> JobPage:
     query = call.query(ListQuery)
     found = await call.access.list_jobs(
@@ -116,6 +138,7 @@ async def show_all(call: routes.Call) -> JobPage:
             owner=query.owner,
             pool=query.pool,
             name=query.name,
+            continues=(await call.access.job(query.continues)).id if query.continues is not None else None,
             after=query.after,
             limit=query.limit,
         )
@@ -152,8 +175,10 @@ async def want(call: routes.Call) -> jobs.Job:
     by = call.access.user.name
 
     def write(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
-        if _settled(job, wanted.intent):
+        if _settled(tx, job, wanted.intent):
             return job
+        if wanted.intent is intents.Intent.RUN:
+            continuing.check_resume(tx, job)
         now = services.clock()
         event = events.Intended(intent=wanted.intent, by=by, reason=wanted.reason)
         after = stepping.step(job, event, now)
@@ -170,15 +195,21 @@ async def checkpoints(call: routes.Call) -> CheckpointList:
     return CheckpointList([one for one in listed if one.path not in absent])
 
 
-def _settled(job: jobs.Job, intent: intents.Intent) -> bool:
+def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
     """Whether there is nothing to write; raises Conflict where the job cannot do that any more."""
     if job.terminal:
         if intent is intents.Intent.CANCEL and job.phase is phases.Phase.CANCELED:
             return True
-        raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint="Submit it again.")
+        raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint=_again(view, job))
     if intent is intents.Intent.RUN and job.intent is intents.Intent.CANCEL:
-        raise errors.Conflict(f"{job.name} is being canceled.", hint="Submit it again.")
+        raise errors.Conflict(f"{job.name} is being canceled.", hint=_again(view, job))
     return job.intent is intent
+
+
+def _again(view: stores.View, job: jobs.Job) -> str:
+    if view.checkpoints(job.id):
+        return f"Go on from its checkpoint in a new job: oarlock run --continue {job.name}"
+    return "Submit it again: it has no checkpoint to go on from."
 
 
 async def judge(
@@ -189,6 +220,7 @@ async def judge(
     judging.judge(spec)
     _judge_shell(submission.shell)
     _judge_left_out(submission.left_out)
+    _judge_sent_from(submission.sent_from)
     capabilities.refuse(spec, services.about.capabilities, services.about.backend)
     await inplace.refuse(submission.in_place, services.about.capabilities, services.about.backend)
     for place, secret in enumerate(spec.secrets):
@@ -197,6 +229,8 @@ async def judge(
         except errors.NotFound as error:
             raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
     await _judge_places(services, spec)
+    if submission.continues is not None:
+        await continuing.find(services, call.access, submission.continues)
     if submission.snapshot is not None:
         if not _DIGEST.fullmatch(submission.snapshot):
             raise errors.InvalidInput(
@@ -268,6 +302,14 @@ def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
             raise
 
 
+def _judge_sent_from(directory: str) -> None:
+    try:
+        judging.text(directory, MAX_DIRECTORY_BYTES)
+    except errors.InvalidInput as error:
+        error.path = "sent_from"
+        raise
+
+
 def _judge_shell(shell: dict[str, str]) -> None:
     if sum(len(name) + len(value) for name, value in shell.items()) > MAX_SHELL_BYTES:
         raise errors.TooLarge("The shell's variables are too large.", path="shell", hint="Send PATH and its like.")
@@ -297,6 +339,7 @@ def draft(services: services_module.Services, owner: str, submission: jobfile.Su
         shell=submission.shell,
         directory=submission.in_place.directory if submission.in_place is not None else None,
         left_out=submission.left_out,
+        sent_from=submission.sent_from,
         phase_at=now,
     )
 
@@ -350,12 +393,17 @@ def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job |
     return earlier
 
 
-def _insert(tx: stores.Transaction, job: jobs.Job, key: str, digest: str) -> tuple[jobs.Job, bool]:
+def _insert(
+    tx: stores.Transaction, job: jobs.Job, key: str, digest: str, held: jobs.Checkpoint | None = None
+) -> tuple[jobs.Job, bool]:
     earlier = _earlier(tx, job.owner, key, digest)
     if earlier is not None:
         return earlier, False
     pooltrees.check_leaf(job.pool, tx.pools())  # again: it may have gone, or have been divided, since it was judged
-    return tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest), True
+    added = tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest)
+    if held is not None:
+        tx.add_checkpoint(held)
+    return added, True
 
 
 _JOB = "/api/v1/jobs/{job}"

@@ -63,9 +63,16 @@ async def show(services: services_module.Services, key: attempts.TaskKey, job: j
         at=services.clock(),
     )
     listed = await services.store.read(lambda view: view.checkpoints(key.job))
-    gone = sorted(await services.checkpoints.gone(listed))
+    gone = [*await services.checkpoints.gone(listed), *_superseded(job, listed)]
     event = events.CheckpointVisible(checkpoint_step=told.step, attempt=key.attempt, path=told.path)
     await services.inbox.tell(key, event, checkpoint=made, unlisted=gone)
+
+
+def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
+    """The checkpoint of another job that lies in an object store, once this job has enough of its own with this one."""
+    own = sum(one.attempt > 0 for one in listed) + 1
+    enough = own >= job.spec.checkpoint.keep
+    return [one.path for one in listed if enough and one.attempt == 0 and checkpointplaces.elsewhere(one.path)]
 
 
 async def _read(services: services_module.Services, told: Report) -> tuple[str, int]:

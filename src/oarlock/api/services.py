@@ -56,6 +56,17 @@ class Checkpoints(Protocol):
         """The paths of those that cannot be had now, for whatever reason. One in an object store is not looked at."""
         ...
 
+    async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
+        """Give the new job `job` this checkpoint, read as a whole; its path there. Later changes do not touch it.
+
+        Raises NotFound or InvalidInput where it does not hold.
+        """
+        ...
+
+    async def drop(self, checkpoint: jobs.Checkpoint) -> None:
+        """Undo `hold`. Again: nothing."""
+        ...
+
     async def unwritable(self, place: str) -> str:
         """Why a task could not make a directory below `place`, a path of this machine; empty where it could."""
         ...

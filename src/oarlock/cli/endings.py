@@ -37,6 +37,8 @@ def summary(
         lines.append(f"  {'' if place else 'files':<11}  {line}")
     if checkpoint is not None:
         lines.append(f"  checkpoint   step {checkpoint.step} in {terminal.clean(checkpoint.path)}")
+        if job.phase in (phases.Phase.FAILED, phases.Phase.CANCELED):
+            lines.append(f"  go on        oarlock run --continue {terminal.clean(job.name)}")
     if job.phase is not phases.Phase.COMPLETED:
         lines += blame(job, printed)
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oarlock.cli import command, complaints, terminal
-from oarlock.spec import errors
+from oarlock.spec import errors, phases
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -32,8 +32,11 @@ def halt(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, a
 @command.json_option
 @command.connected
 def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bool) -> int:
-    """Go on with halted JOBs, from their last good checkpoint."""
-    return _each(jobs, lambda job: client.resume(job, reason), "goes on", as_json)
+    """Go on with halted JOBs, from their last good checkpoint.
+
+    A job that has ended is continued by a new one: oarlock run --continue JOB.
+    """
+    return _each(jobs, lambda job: _resumed(client, job, reason, as_json), "goes on", as_json)
 
 
 @command.verb("cancel", short_help="Stop jobs for good")
@@ -55,6 +58,14 @@ def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool,
 def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) -> int:
     """Forget JOBs that have ended: record, logs, metrics, and the checkpoints in the server's own place."""
     return _each(jobs, lambda job: _remove(client, job, force), "is forgotten", as_json)
+
+
+def _resumed(client: clients.Client, name: str, reason: str, as_json: bool) -> Any:
+    """Resume it; before that say what is not to be expected."""
+    job = client.job(name)
+    if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
+        terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it begins anew, at its first step.")
+    return client.resume(job.id, reason)
 
 
 def _wanted(client: clients.Client, job: Any, wait: bool) -> Any:

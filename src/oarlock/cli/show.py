@@ -46,11 +46,13 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
                 "speed": client.speed(found.id),
                 "events": client.events(found.id),
                 "checkpoints": client.checkpoints(found.id),
+                "continued_by": [job.id for job in client.jobs(continues=found.id)],
             }
         )
         return
     now = time.time()
     _head(found, now)
+    _continued(client, found)
     _cost(client, found, now)
     _loss(client, found)
     _spec(found)
@@ -98,6 +100,16 @@ def _head(job: jobs.Job, now: float) -> None:
     restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
     terminal.paragraph(f"owner {terminal.clean(job.owner)}, pool {job.pool}{restarts}{code}")
+
+
+def _continued(client: clients.Client, job: jobs.Job) -> None:
+    """From which job's checkpoint it began, and which jobs began from one of its own."""
+    if job.continues is not None:
+        one = job.continues
+        terminal.out(f"  continues {one.job} ({terminal.clean(one.name)}) from step {one.step}")
+    for other in client.jobs(continues=job.id):
+        step = other.continues.step if other.continues is not None else ""
+        terminal.out(f"  continued by {other.id} ({terminal.clean(other.name)}) from step {step}")
 
 
 def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:

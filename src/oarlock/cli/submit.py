@@ -19,6 +19,9 @@ SHOWN_NODES = 16
 @command.verb("submit", short_help="Submit a job file")
 @click.argument("file", type=click.Path())
 @command.option("--follow", is_flag=True, help="Follow it to its end; the exit code is the job's.")
+@command.option(
+    "--continue", "continues", metavar="JOB[@STEP]", help="Begin from this checkpoint of another job, its newest, else."
+)
 @command.option("--dir", "directory", type=click.Path(), help="The directory to send; the job file's, else.")
 @command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, not in copies of it.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")
@@ -31,6 +34,7 @@ def submit(
     client: clients.Client,
     file: str,
     follow: bool,
+    continues: str | None,
     directory: str | None,
     in_place: bool,
     no_snapshot: bool,
@@ -45,7 +49,13 @@ def submit(
     spec = _load(file, name)
     where = None if no_snapshot else Path(directory) if directory is not None else Path(file).parent
     choice = submitting.Choice(
-        directory=where, in_place=in_place, detach=not follow, dry_run=dry_run, as_json=as_json, quiet=quiet
+        directory=where,
+        in_place=in_place,
+        continues=submitting.continued(client, continues)[1] if continues is not None else None,
+        detach=not follow,
+        dry_run=dry_run,
+        as_json=as_json,
+        quiet=quiet,
     )
     return submitting.carry_out(client, spec, choice)
 

@@ -26,9 +26,10 @@ _SCRIPT_CHARACTERS = 1 << 20
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """`directory` None: the job needs no code."""
+    """`directory` None: the job needs no code. `continues` is the job, or JOB@STEP, from whose checkpoint it begins."""
 
     directory: Path | None
+    continues: str | None = None
     in_place: bool = False
     detach: bool = False
     dry_run: bool = False
@@ -44,10 +45,14 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
     if not choice.quiet:
         tell_launcher(spec, choice.directory)
     if choice.dry_run:
-        _show_request(client, spec, code)
+        _show_request(client, spec, code, choice)
         return 0
     localserver.ensure(client.settings)
-    job = _send(client, spec, code)
+    job = _send(client, spec, code, choice)
+    if job.continues is not None and not choice.as_json:
+        one = job.continues
+        said = f"{job.name} goes on from step {one.step} of {one.name} ({one.job})."
+        terminal.say(terminal.clean(said))
     tell_neighbours(client, job)
     if choice.detach:
         _tell_submitted(job, choice)
@@ -57,6 +62,18 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
     if choice.as_json:
         return _follow_as_json(client, job)
     return following.Follower(client, job).run()
+
+
+def continued(client: clients.Client, text: str) -> tuple[jobs.Job, str]:
+    """The job that `JOB` or `JOB@STEP` names, and how a submission names it. Raises InvalidInput, NotFound."""
+    try:
+        name, step = verbs.continued_of(text)
+        localserver.ensure(client.settings)
+        earlier = client.job(name)
+    except (errors.InvalidInput, errors.NotFound) as error:
+        error.path = "--continue"
+        raise
+    return earlier, verbs.continues(earlier.id, step)
 
 
 def tell_code(code: packing.Code, choice: Choice) -> None:
@@ -98,12 +115,15 @@ def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
         terminal.say(f"Hint: {terminal.clean(hint)}")
 
 
-def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> jobs.Job:
+def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> jobs.Job:
     """Upload and submit; where a local server turns out to be gone, start one and do it again."""
     key = verbs.fresh_key()
     for last in (False, True):
         try:
-            return client.submit_code(spec, code, key=key)
+            return client.submit_code(spec, code, key=key, continues=choice.continues)
+        except (errors.InvalidInput, errors.NotFound, errors.Conflict) as error:
+            error.path = "--continue" if error.path == "continues" else error.path
+            raise
         except failures.Unsent:
             if last or client.settings.server is not None:
                 raise
@@ -112,13 +132,13 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> 
     raise AssertionError("unreachable")
 
 
-def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code) -> None:
+def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> None:
     try:
         loopback = client.loopback
     except errors.ServerNotFound:
         loopback = True  # the local one that would be started
     shell = verbs.shell_of(os.environ) if loopback else {}
-    submission = verbs.submission(spec, code, shell)
+    submission = verbs.submission(spec, code, shell, choice.continues)
     terminal.json_out(submission)
 
 

@@ -112,17 +112,42 @@ class Client:
         in_place: bool = False,
         shell: Mapping[str, str] | None = None,
         key: str | None = None,
+        continues: str | None = None,
     ) -> Job:
         """Pack `directory` (None: the job needs no code), upload it where the server lacks it, and submit.
 
         With `in_place` the job runs in the very directory, on this machine; the snapshot only records the code. `shell`
         is what the job inherits of a shell's environment on a local server, this process's own where it is not given.
-        The same `key` again gives the same job. Raises InvalidInput, TooLarge, Unsupported, Impossible, NameTaken.
+        The same `key` again gives the same job. With `continues`, `JOB` or `JOB@STEP`, it begins from that checkpoint
+        of another job. Raises InvalidInput, TooLarge, Unsupported, Impossible, NameTaken; Conflict where there is no
+        such checkpoint.
         """
         spec = verbs.spec_of(wanted)
         place = Path(directory) if directory is not None else None
-        return self.submit_code(
-            spec, packing.code_of(place, spec, self.settings, in_place=in_place), shell=shell, key=key
+        code = packing.code_of(place, spec, self.settings, in_place=in_place)
+        return self.submit_code(spec, code, shell=shell, key=key, continues=continues)
+
+    def continue_job(
+        self,
+        job: str,
+        *,
+        step: int | None = None,
+        command: str | Sequence[str] | None = None,
+        directory: str | Path | None = None,
+        **fields: Any,
+    ) -> Job:
+        """Start a new job from a checkpoint of another one, its best or that of `step`, with the present code.
+
+        Without a command it takes the other job's fields, changed by `fields`, and runs in place where that one did;
+        without a directory it takes the one that the other job's code came from. Raises what `submit` raises.
+        """
+        earlier = self.job(job)
+        wanted = verbs.fields_of(earlier) if command is None else {"command": command}
+        return self.submit(
+            {**wanted, **fields},
+            directory=verbs.directory_of(earlier) if directory is None else directory,
+            in_place=command is None and earlier.directory is not None,
+            continues=verbs.continues(earlier.id, step),
         )
 
     def submit_code(
@@ -132,13 +157,14 @@ class Client:
         *,
         shell: Mapping[str, str] | None = None,
         key: str | None = None,
+        continues: str | None = None,
     ) -> Job:
         """Submit with what `packing.code_of` has made of a directory."""
         if code.snapshot is not None:
             self.upload(code.snapshot)
         if shell is None:
             shell = verbs.shell_of(os.environ) if self.loopback else {}
-        request = requests.submit(verbs.submission(spec, code, shell), key or verbs.fresh_key())
+        request = requests.submit(verbs.submission(spec, code, shell, continues), key or verbs.fresh_key())
         return self._sender.send(request)
 
     def submit_packed(
@@ -177,13 +203,16 @@ class Client:
         owner: str | None = None,
         pool: str | None = None,
         name: str | None = None,
+        continues: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """The newest jobs first, at most `limit`."""
+        """The newest jobs first, at most `limit`. `continues` is a job: those that began from a checkpoint of it."""
         found: list[Job] = []
         after: str | None = None
         while len(found) < limit:
-            page = self._sender.send(requests.list_jobs(phase, owner, pool, name, after, min(limit - len(found), 1000)))
+            page = self._sender.send(
+                requests.list_jobs(phase, owner, pool, name, after, min(limit - len(found), 1000), continues)
+            )
             found += page.items
             if page.next is None or not page.items:
                 break

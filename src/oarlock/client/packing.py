@@ -28,11 +28,15 @@ def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submission says of a directory. `unrecorded` is why there is no snapshot of a job that runs in place."""
+    """What a submission says of a directory. `unrecorded` is why there is no snapshot of a job that runs in place.
+
+    `sent_from` is the directory itself, empty where its name is no text.
+    """
 
     snapshot: snapshots.Snapshot | None = None
     in_place: jobfile.InPlace | None = None
     unrecorded: str = ""
+    sent_from: str = ""
 
     @property
     def digest(self) -> str | None:
@@ -71,15 +75,25 @@ def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settin
         scripts.check_without_code(spec)
         return Code()
     scripts.check_named(spec, directory)
+    sent_from = _text(directory.absolute())
     if not in_place:
         snapshot = pack(directory, told)
         if snapshot.left_out:
             scripts.check_kept(spec, directory, told.home)
-        return Code(snapshot=snapshot)
+        return Code(snapshot=snapshot, sent_from=sent_from)
     from oarlock.data import directories
 
     here = directories.identity(directory)
     try:
-        return Code(snapshot=pack(directory, told), in_place=here)
+        return Code(snapshot=pack(directory, told), in_place=here, sent_from=sent_from)
     except (errors.TooLarge, errors.InvalidInput, errors.Conflict) as error:
-        return Code(in_place=here, unrecorded=error.message.partition("\n")[0].rstrip(":; "))
+        unrecorded = error.message.partition("\n")[0].rstrip(":; ")
+        return Code(in_place=here, unrecorded=unrecorded, sent_from=sent_from)
+
+
+def _text(directory: Path) -> str:
+    """Its name; empty where that cannot be said in Unicode."""
+    try:
+        return str(directory).encode().decode()
+    except UnicodeEncodeError:
+        return ""

@@ -99,8 +99,9 @@ def list_jobs(
     name: str | None = None,
     after: str | None = None,
     limit: int | None = None,
+    continues: str | None = None,
 ) -> Request[answers.Page[jobs.Job]]:
-    query = _query(phase=phase, owner=owner, pool=pool, name=name, after=after, limit=limit)
+    query = _query(phase=phase, owner=owner, pool=pool, name=name, continues=continues, after=after, limit=limit)
     return Request(method="GET", path=f"{_V1}/jobs", answer=answers.Page[jobs.Job], query=query)
 
 

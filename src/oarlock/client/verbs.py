@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,11 +15,15 @@ from oarlock.client import answers, failures, packing
 from oarlock.data import port as data
 from oarlock.spec import errors, jobfile, phases, poolchanges
 
+if TYPE_CHECKING:
+    from oarlock.spec import jobs
+
 SHELL_VARIABLES = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 """What of the submitting shell a local server is told, so that `python` means the same program in the job."""
 
 POLL_S = 0.5
 EVENT_WAIT_S = 20.0
+MAX_STEP_DIGITS = 18
 
 Wanted = jobfile.JobSpec | Mapping[str, Any] | str | Path
 """A job as its spec, as plain objects in the job file's form, or as the path of a job file."""
@@ -35,6 +39,57 @@ def spec_of(wanted: Wanted) -> jobfile.JobSpec:
     if isinstance(wanted, (str, Path)):
         return judging.load(read_file(Path(wanted)), source=str(wanted))
     return judging.decode(dict(wanted))
+
+
+def continued_of(text: str) -> tuple[str, int | None]:
+    """The job and the step of `JOB` or `JOB@STEP`. Raises InvalidInput."""
+    job, at, step = text.partition("@")
+    if not job or (at and not (step.isascii() and step.isdigit() and len(step) <= MAX_STEP_DIGITS)):
+        raise errors.InvalidInput(f"{text!r} is not a job with a step", hint="Write JOB or JOB@STEP, as train@50.")
+    return job, int(step) if at else None
+
+
+def continues(job: str, step: int | None) -> str:
+    """What `Submission.continues` says for it."""
+    return job if step is None else f"{job}@{step}"
+
+
+def fields_of(earlier: jobs.Job) -> dict[str, Any]:
+    """The job file's fields of a job that is to be continued. One that has not ended keeps its name to itself.
+
+    A size stands for itself: what the server filled in from it is left out, so that another size can be given.
+    """
+    from oarlock.spec import sizes
+
+    fields: dict[str, Any] = msgspec.to_builtins(earlier.spec)
+    if not earlier.terminal:
+        del fields["name"]
+    if earlier.spec.size is not None:
+        meant = msgspec.structs.replace(
+            earlier.spec, roles={name: jobfile.Role(count=role.count) for name, role in earlier.spec.roles.items()}
+        )
+        filled = msgspec.to_builtins(sizes.filled(meant))["roles"]
+        for name, role in fields["roles"].items():
+            for field in ("cpus", "memory", "gpus", "gpu_type"):
+                if role[field] == filled[name][field]:
+                    del role[field]
+    return fields
+
+
+def directory_of(earlier: jobs.Job) -> Path | None:
+    """The directory that the job's code came from, None where it had none. Raises InvalidInput where it is not here."""
+    if earlier.snapshot is None and earlier.directory is None:
+        return None
+    where = earlier.directory or earlier.sent_from
+    place = Path(where)
+    if not where or not place.is_dir():
+        said = f"{where}, from which its code came, is not here" if where else "it was not noted"
+        raise errors.InvalidInput(
+            f"the directory of {earlier.name} cannot be sent again: {said}",
+            path="directory",
+            hint="Name the directory.",
+        )
+    return place
 
 
 def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
@@ -68,9 +123,17 @@ def shell_of(environ: Mapping[str, str], program: str | None = None) -> dict[str
     return shell
 
 
-def submission(spec: jobfile.JobSpec, code: packing.Code, shell: Mapping[str, str]) -> jobfile.Submission:
+def submission(
+    spec: jobfile.JobSpec, code: packing.Code, shell: Mapping[str, str], continues: str | None = None
+) -> jobfile.Submission:
     return jobfile.Submission(
-        spec=spec, snapshot=code.digest, shell=dict(shell), in_place=code.in_place, left_out=code.left_out
+        spec=spec,
+        snapshot=code.digest,
+        shell=dict(shell),
+        in_place=code.in_place,
+        left_out=code.left_out,
+        sent_from=code.sent_from,
+        continues=continues,
     )
 
 

@@ -11,6 +11,7 @@ that verifies.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -158,6 +159,34 @@ def verifies(checkpoint: Checkpoint) -> bool:
     except (errors.NotFound, errors.InvalidInput):
         return False
     return True
+
+
+def duplicate(path: Path, place: Path, *, manifest_sha256: str | None = None) -> None:
+    """Make `place` the same checkpoint, durably, by hard links or, where there are none, copies; its manifest last.
+
+    Raises NotFound and InvalidInput as `look` does, Unavailable where the disk refuses.
+    """
+    found = look(path, manifest_sha256=manifest_sha256)
+    try:
+        durable.make_folder(place)
+        for name in (*(shard.file for shard in found.manifest.shards), MANIFEST):
+            _duplicate_file(path / name, place / name)
+        durable.sync_folder(place)
+    except FileNotFoundError as error:  # it was removed meanwhile
+        raise broken(path, f"{error.filename} is not there any more") from error
+    except OSError as error:
+        raise durable.unavailable(error, f"the checkpoint {path}", place.parent) from error
+
+
+def _duplicate_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, one without links, or too many of them
+        shutil.copyfile(source, target, follow_symlinks=False)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def delete(path: Path) -> None:

@@ -91,7 +91,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         batch=event.batch,
         held=sum((claim.amount for claim in event.holdings), holdings.Resources()),
         price_per_h=event.price_per_h,
-        offered_step=None if last is None else _best(last.checkpoint_step, last.offered_step),
+        offered_step=_offered(job, last),
         tasks=tuple(
             attempts.Task(
                 role=roles.RoleName(held.role),
@@ -115,8 +115,11 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     )
 
 
-def _best(made: int | None, offered: int | None) -> int | None:
-    return offered if made is None else made
+def _offered(job: jobs.Job, last: attempts.Attempt | None) -> int | None:
+    """The step of the newest checkpoint: the last attempt's, an earlier one's, or that of the job that it continues."""
+    if last is None:
+        return job.continues.step if job.continues is not None else None
+    return last.offered_step if last.checkpoint_step is None else last.checkpoint_step
 
 
 def _batch_decided(job: jobs.Job, event: events.BatchDecided, now: float) -> jobs.Job:

@@ -231,11 +231,14 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the
     submitting shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same
     program in the job. With `in_place` the job runs in that directory; the snapshot then only records the code.
-    `left_out` says what the snapshot lacks, so that a failure can say it.
+    `left_out` says what the snapshot lacks, so that a failure can say it. `sent_from` is the directory of the code.
+    `continues` is `JOB` or `JOB@STEP`: the job begins from that checkpoint of another job.
     """
 
     spec: JobSpec
     snapshot: str | None = None
+    sent_from: str = ""
+    continues: str | None = None
     shell: dict[str, str] = {}
     in_place: InPlace | None = None
     left_out: tuple[LeftOut, ...] = ()

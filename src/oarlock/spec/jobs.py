@@ -21,6 +21,16 @@ def short_id(job_id: str) -> str:
     return job_id.removeprefix("j-")[-SHORT_ID:]
 
 
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint of another job from which a job began. The other job may have been removed since."""
+
+    job: str
+    name: str
+    step: int
+    attempt: int
+    path: str
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """`version` grows with every write (compare and swap). Times are Unix seconds, given by the server's clock."""
 
@@ -31,6 +41,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     pool: str = "default"
     snapshot: str | None = None
+    sent_from: str = ""  # the directory that its code was sent from, on the machine of its submitter
+    continues: Continued | None = None
     shell: dict[str, str] = {}
     directory: str | None = None  # in which it runs in place; else each task has a copy of the snapshot
     left_out: tuple[jobfile.LeftOut, ...] = ()  # of the directory, not in the snapshot

@@ -431,6 +431,7 @@ def _matches(job: Job, which: port.JobFilter) -> bool:
         and which.owner in (None, job.owner)
         and which.pool in (None, job.pool)
         and which.name in (None, job.name)
+        and (which.continues is None or (job.continues is not None and which.continues == job.continues.job))
     )
 
 

@@ -65,6 +65,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     pool: str | None = None
     name: str | None = None
+    continues: str | None = None  # the id of the job from whose checkpoint they began
     after: str | None = None
     limit: int = 100
 

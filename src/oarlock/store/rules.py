@@ -249,7 +249,10 @@ def _check_sum(node: nodes.Node, used: holdings.Resources, wanted: holdings.Reso
 
 
 def submitted(job: jobs.Job) -> Note:
-    return "submitted", {"name": job.name, "owner": job.owner, "pool": job.pool}
+    facts: dict[str, Any] = {"name": job.name, "owner": job.owner, "pool": job.pool}
+    if job.continues is not None:
+        facts |= {"continues": job.continues.job, "step": job.continues.step}
+    return "submitted", facts
 
 
 def removed(job: jobs.Job) -> Note:

@@ -149,6 +149,7 @@ class SqlView:
             (schema.jobs.c.owner, which.owner),
             (schema.jobs.c.pool, which.pool),
             (schema.jobs.c.name, which.name),
+            (schema.jobs.c.continues, which.continues),
         ):
             if wanted is not None:
                 if not rules.storable(wanted):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -31,6 +31,7 @@ jobs = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("snapshot", text),
+    sa.Column("continues", text),  # the job from whose checkpoint it began
     sa.Column("first_seq", sa.BigInteger, nullable=False),  # of its `submitted` record
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("jobs_by_age", "created_at", "id"),
@@ -39,6 +40,7 @@ jobs = sa.Table(
     sa.Index("jobs_by_owner_and_name", "owner", "name", "created_at", "id"),
     sa.Index("jobs_by_phase", "phase", "created_at", "id"),
     sa.Index("jobs_by_pool", "pool", "created_at", "id"),
+    sa.Index("jobs_by_continued", "continues", "created_at", "id"),
     sa.Index("jobs_active", "created_at", "id", sqlite_where=sa.text("active"), postgresql_where=sa.text("active")),
     sa.Index(
         "jobs_active_name",

@@ -1,0 +1,109 @@
+"""Both clients continue a job: from its checkpoint, with the present code of its directory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client import live
+from tests.data.test_checkpoints import save
+
+import oarlock
+from oarlock.client import verbs
+from oarlock.spec import errors, jobfile, jobs, phases, sizes
+
+
+def failed(server: live.LiveServer, client: oarlock.Client, place: Path) -> jobs.Job:
+    """A job with the checkpoints 10 and 50 that has failed."""
+    job = client.run("python train.py", name="digits", env={"RATE": "1"}, max_restarts=0, directory=place)
+    for step in (10, 50):
+        path = save(Path(server.rig.checkpoints.own) / job.id, step)
+        one = jobs.Checkpoint(
+            job=job.id, step=step, attempt=1, round=1, path=str(path), manifest_sha256="", bytes=1, at=1.0
+        )
+        server.do(server.rig.store.write(lambda tx, one=one: tx.add_checkpoint(one)))
+    server.launch(job.id)
+    server.end(job.id, code=1)
+    return client.job(job.id)
+
+
+async def both(server: live.LiveServer, verb: Callable[[Any], Any]) -> list[Any]:
+    """What `verb` gives with each of the clients."""
+    with oarlock.Client() as client:
+        found = [verb(client)]
+    async with oarlock.AsyncClient() as client:
+        answer: Awaitable[Any] = verb(client)
+        return [*found, await answer]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "code"
+    place.mkdir()
+    (place / "train.py").write_text("print(1)\n")
+    return place
+
+
+async def test_a_job_is_continued_with_the_code_as_it_is_now(server: live.LiveServer, place: Path) -> None:
+    with oarlock.Client() as client:
+        old = failed(server, client, place)
+    assert old.sent_from == str(place)
+    (place / "train.py").write_text("print(2)\n")
+    found = await both(server, lambda client: client.continue_job("digits", name=None, env={"RATE": "2"}))
+    for new in found:
+        assert (new.continues.job, new.continues.step) == (old.id, 50)
+        assert (new.spec.command, new.spec.env, new.sent_from) == (old.spec.command, {"RATE": "2"}, str(place))
+        assert new.spec.roles == old.spec.roles
+        assert new.snapshot != old.snapshot
+    assert found[0].snapshot == found[1].snapshot
+    for listed in await both(server, lambda client: client.jobs(continues="digits")):
+        assert {job.id for job in listed} == {new.id for new in found}
+
+
+async def test_a_step_a_command_and_a_directory_may_be_said(
+    server: live.LiveServer, place: Path, tmp_path: Path
+) -> None:
+    with oarlock.Client() as client:
+        old = failed(server, client, place)
+    other = tmp_path / "other"
+    shutil.move(place, other)
+    for new in await both(
+        server, lambda client: client.continue_job(old.id, step=10, command=["python", "train.py"], directory=other)
+    ):
+        assert (new.continues.step, new.spec.env, new.sent_from) == (10, {}, str(other))
+    with oarlock.Client() as client:
+        with pytest.raises(errors.InvalidInput, match="code came, is not here"):
+            client.continue_job(old.id)
+        with pytest.raises(errors.Conflict, match="no checkpoint of step 11"):
+            client.continue_job(old.id, step=11, directory=other)
+        new = client.submit({"command": "true"}, directory=None, continues=f"{old.id}@10")
+        assert new.continues is not None
+        assert new.continues.step == 10
+
+
+def test_a_size_can_be_another_one() -> None:
+    """What the first size meant is not said of the tasks any more."""
+    worker = jobfile.Role(count=2, cpus=3)
+    spec = sizes.filled(jobfile.JobSpec(command="true", size="1-v100", roles={"worker": worker}))
+    earlier = jobs.Job(id="j-1", name="n", owner="o", spec=spec, created_at=1.0, phase=phases.Phase.FAILED)
+    again = sizes.filled(verbs.spec_of({**verbs.fields_of(earlier), "size": "2-k80"}))
+    found = again.roles["worker"]
+    assert (found.count, found.cpus, found.gpus, found.gpu_type) == (2, 3, 2, ("k80",))
+    assert sizes.filled(verbs.spec_of(verbs.fields_of(earlier))) == spec
+
+
+@pytest.mark.parametrize("text", ["", "@5", "train@", "train@x", "train@-1", "train@1@2", "train@" + "9" * 19])
+def test_what_names_no_job_and_step(text: str) -> None:
+    with pytest.raises(errors.InvalidInput, match="not a job with a step"):
+        verbs.continued_of(text)
+
+
+def test_a_job_and_a_step() -> None:
+    assert [verbs.continued_of(text) for text in ("train", "train@0", "j-1@50")] == [
+        ("train", None),
+        ("train", 0),
+        ("j-1", 50),
+    ]
