@@ -333,11 +333,26 @@ def test_a_gang_that_others_make_way_for_is_told_who_and_when(ran_s: float, when
     held = msgspec.structs.replace(running("big", "a", 4), started_at=NOW - ran_s)
     of = snapshot(node("a"), run=(held,), rules=PRIORITY)
     found = asked(of, gang("urgent", gpus=4, priority=900))
-    assert found.makes_way == f"big would be preempted for it {when}."
+    assert found.makes_way == f"big is expected to be preempted for it {when}."
     assert [(one.job, one.shrinks) for one in found.stops] == [("big", False)]
     assert "being stopped" not in found.message, "nothing is stopped yet"
     assert found.start is not None
     assert asked(of, gang("modest", gpus=4)).makes_way == ""
+
+
+def test_an_elastic_gang_that_shrinks_is_told_apart() -> None:
+    ask = plans.Ask(role="worker", count=4, min=1, max=4, amount=holdings.Resources(gpus=1))
+    elastic = msgspec.structs.replace(gang("wide", gpus=1), asks=(ask,))
+    claims = tuple(
+        holdings.Holding(
+            job="wide", attempt=1, role="worker", index=place, node="a", amount=ask.amount, devices=(place,)
+        )
+        for place in range(4)
+    )
+    held = plans.Running(gang=elastic, holdings=claims, started_at=NOW - 600)
+    found = asked(snapshot(node("a"), run=(held,), rules=PRIORITY), gang("urgent", gpus=2, priority=900))
+    assert found.makes_way == "wide is expected to shrink for it in the next round, within 60 s."
+    assert [(one.job, one.shrinks) for one in found.stops] == [("wide", True)]
 
 
 def test_a_gang_that_is_being_stopped_is_said_to_be() -> None:

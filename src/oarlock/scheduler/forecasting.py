@@ -242,13 +242,17 @@ def _with_stops(
         return of
     preempted = [one.name for one in stops if not one.shrinks]
     shrunk = [one.name for one in stops if one.shrinks]
-    told = [f"{wording.named(preempted)} would be preempted for it"] if preempted else []
-    told += [f"{wording.named(shrunk)} would shrink for it"] if shrunk else []
+    told = [f"{wording.named(preempted)} {_are(preempted)} expected to be preempted for it"] if preempted else []
+    told += [f"{wording.named(shrunk)} {_are(shrunk)} expected to shrink for it"] if shrunk else []
     in_s = stops[0].at - now
     when = (
         f"in about {wording.about(in_s)}" if in_s > 0 else f"in the next round, within {wording.about(rules.round_s)}"
     )
     return msgspec.structs.replace(of, stops=stops, makes_way=f"{', and '.join(told)} {when}.")
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
