@@ -236,6 +236,8 @@ def test_a_server_that_follows_has_the_port_the_token_and_the_jobs(
     server = start().ready()
     wait_for(lambda: server.ask("GET", "/readyz")[0] == 200)
     port, token = server.port, (home / "token").read_text()
+    unnamed = {"spec": {"command": "true", "framework": "plain"}}
+    keyed = server.ask("POST", "/api/v1/jobs", unnamed, **{"Idempotency-Key": "k"})[1]
     release = home / "release"
     command = f"echo before; while [ ! -e {release} ]; do sleep 0.05; done; echo after"
     status, job = server.ask("POST", "/api/v1/jobs", {"spec": {"command": command, "framework": "plain", "name": "on"}})
@@ -247,6 +249,8 @@ def test_a_server_that_follows_has_the_port_the_token_and_the_jobs(
     release.touch()
     after = start().ready()
     assert (after.port, (home / "token").read_text()) == (port, token)
+    again = after.ask("POST", "/api/v1/jobs", unnamed, **{"Idempotency-Key": "k"})
+    assert (again[0], again[1].get("id")) == (200, keyed["id"]), "a key is the record's, not one server's"
     told = after.lines("/api/v1/jobs/on/logs?follow=true")
     assert [line.get("text") for line in told] == ["before", "after", None]
     assert told[-1] == {"end": {"phase": "COMPLETED", "exit_code": 0}}

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
 
 from oarlock.backends import fake, port
 from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, scheduling
@@ -18,6 +21,8 @@ from oarlock.scheduler import planning
 from oarlock.spec import attempts, errors, events, holdings, intents, jobs, judging, nodes, observations, phases, plans
 from oarlock.store import memory
 from oarlock.store import port as stores
+
+T = TypeVar("T")
 
 START = 1_000_000.0
 STEP_S = 0.25
@@ -78,6 +83,21 @@ class MemoryMetrics(MemoryLogs):
         return []
 
 
+class OfControllers:
+    """The store as controllers are given it: a write that names no epoch fails, whoever leads."""
+
+    def __init__(self, store: stores.Store) -> None:
+        self._store = store
+
+    async def write(self, change: Callable[[stores.Transaction], T], *, epoch: int | None = None) -> T:
+        if epoch is None:
+            pytest.fail("a controller writes without its epoch")  # no handler of theirs catches this
+        return await self._store.write(change, epoch=epoch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 class NoBlanks:
     reach = 0
 
@@ -96,13 +116,14 @@ class Server:
         self.reports: list[tuple[str, str]] = []
         self.stale_writes = 0
         backend = fake.Fake(plant.world)
-        self.leading = leading.Leading(plant.store, holder=name, clock=plant.clock)
+        store: Any = OfControllers(plant.store)
+        self.leading = leading.Leading(store, holder=name, clock=plant.clock)
         left = leftovers.Leftovers(
             backend, plant.logs, plant.metrics, blanker=lambda job: NoBlanks(), clock=plant.clock
         )
-        self.inventory = inventory.Inventory(plant.store, backend, self.leading, clock=plant.clock)
+        self.inventory = inventory.Inventory(store, backend, self.leading, clock=plant.clock)
         self.scheduling = scheduling.Scheduling(
-            plant.store,
+            store,
             self.leading,
             plan,
             clock=plant.clock,
@@ -111,7 +132,7 @@ class Server:
             memo=planning.Memo(),
         )
         self.guardian = guardian.Guardian(
-            plant.store, backend, self.leading, left, SETTINGS, clock=plant.clock, report=self.report
+            store, backend, self.leading, left, SETTINGS, clock=plant.clock, report=self.report
         )
 
     def report(self, what: str, error: Exception) -> None:

@@ -178,6 +178,38 @@ async def test_of_two_servers_one_writes() -> None:
     assert await plant.phases() == EXPECTED | {"j-late": Phase.COMPLETED}
 
 
+@pytest.mark.parametrize("point", [name for name in POINTS if not name.startswith("leading")])
+async def test_a_leader_that_is_passed_over_at_any_point_writes_nothing_after_it(point: str) -> None:
+    """Somebody else leads from that moment on: neither the record nor what is held may change by this server's hand."""
+    plant = Plant()
+    await workload(plant)
+    seen: list[object] = []
+
+    async def everything() -> object:
+        return await plant.store.read(
+            lambda view: (view.last_seq(), view.holdings(), view.usage(), view.nodes(), view.active())
+        )
+
+    def passed_over() -> None:
+        """Nothing of the memory store suspends: each of these is over with its first step."""
+        failpoints.disarm(point)
+        for asked in (plant.store.lead("another", now=plant.now + leading.TTL_S + 1, ttl_s=60.0), everything()):
+            with pytest.raises(StopIteration) as over:
+                asked.send(None)
+            seen.append(over.value.value)
+
+    failpoints.arm(point, passed_over)
+    for moment in range(400):
+        await plant.step()
+        if moment == 40:
+            await plant.intend("j-deaf", "cancel")
+            await plant.intend("j-halted", "halt")
+        if seen:
+            break
+    assert len(seen) == 2, f"{point} was never reached"
+    assert await everything() == seen[1]
+
+
 async def test_who_does_not_lead_rests_until_it_leads() -> None:
     """It would else look again at once, and at once again."""
     plant = Plant()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.controllers.plant import Phase, Plant, Server, machine
+from tests.controllers.plant import OfControllers, Phase, Plant, Server, machine
 from tests.lifecycle import script
 
 from oarlock.backends import fake
@@ -30,7 +30,9 @@ class Rig:
         self.step = 0
 
     def of(self, server: Server) -> measuring.Measuring:
-        return measuring.Measuring(self.plant.store, server.leading, clock=self.plant.clock, report=server.report)
+        return measuring.Measuring(
+            OfControllers(self.plant.store), server.leading, clock=self.plant.clock, report=server.report
+        )
 
     async def started(self, text: str, count: int) -> str:
         job_id = await self.plant.submit(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, Phase, Plant
+from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, OfControllers, Phase, Plant
 from tests.data.test_checkpoints import flip, save
 
 from oarlock.api import checkpoints as api_checkpoints
@@ -80,7 +80,7 @@ class Shelf:
 
     def another(self) -> retention.Retention:
         return retention.Retention(
-            self.plant.store,
+            OfControllers(self.plant.store),  # type: ignore[arg-type]
             self.plant.server.leading,
             self.logs,
             self.metrics,

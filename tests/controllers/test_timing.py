@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from tests.controllers.plant import OfControllers
 from tests.lifecycle import script
 
 from oarlock.controllers import leading, timing
@@ -55,7 +56,7 @@ class Server:
         self.machine = machine
         self.clock = timing.Clock(machine.clocks(), anchor)  # type: ignore[arg-type]
         self.leading = leading.Leading(store, holder=name, clock=self.clock)
-        self.timing = timing.Timing(store, self.leading, self.clock)
+        self.timing = timing.Timing(OfControllers(store), self.leading, self.clock)  # type: ignore[arg-type]
 
     @classmethod
     async def after(cls, store: stores.Store, machine: Machine) -> Server:

@@ -31,6 +31,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     argument: str = "0"
     lines: int = 20
     fields: dict[str, Any] = {}
+    named: bool = True  # a name is one active job's: without it only the key keeps a second job away
     workers: int = 1
     then: str = ""  # what its owner does once it is PROCESSING: cancel, or halt and resume
     ends: Phase = Phase.COMPLETED
@@ -116,7 +117,7 @@ class Crew:
     def _submit(self, wish: Wish) -> None:
         spec: dict[str, Any] = {
             "command": [PYTHON, "-I", "-S", "task.py", wish.kind, wish.argument],
-            "name": wish.key,
+            **({"name": wish.key} if wish.named else {}),
             "framework": "plain",
             "grace": "1s",
             "roles": {"worker": {"count": wish.workers, "cpus": 0.1}},

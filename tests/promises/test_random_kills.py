@@ -33,7 +33,8 @@ def random_wishes(dice: random.Random, count: int) -> list[crews.Wish]:
     wishes = []
     for number in range(count):
         kind = dice.choice(("true", "fails", "pair", "sleeps", "lines"))
-        wish = crews.Wish(key=f"{kind}-{number}", kind="lines", attempts=None, restarts=None, lines=5)
+        key = f"{kind}-{number}"
+        wish = crews.Wish(key=key, kind="lines", attempts=None, restarts=None, lines=5, named=False)
         match kind:
             case "fails":
                 wish = msgspec.structs.replace(
