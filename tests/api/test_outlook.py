@@ -81,7 +81,7 @@ async def test_why_a_job_runs_where_it_does(rig: rigs.Rig) -> None:
     rig.clock.now += 600
     assert (await ask(rig, "big/why"))["lines"] == [
         "big has been PROCESSING for 10 min.",
-        "It has held 2 GPUs on here for 10 min: first in order.",
+        "It has held 2 GPUs on here for 10 min. It was admitted for this reason: first in order.",
         "Its time-out ends it within 51 min. Follow it: oarlock logs big -f",
     ]
 

