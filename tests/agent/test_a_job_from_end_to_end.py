@@ -244,6 +244,7 @@ def test_progress_checkpoints_and_metrics_flow(rig):
             "sync_s": 0.1,
             "local": 8,
             "noise": 90.5,
+            "gpu_type": "a100",
             "odd": 1,
         },
         {"event": "checkpoint", "step": 5, "path": str(checkpoint), "manifest_sha256": digest, "bytes": 9},
@@ -264,7 +265,8 @@ def test_progress_checkpoints_and_metrics_flow(rig):
     assert (posted["step"], posted["manifest"]) == (5, {"format": 1, "step": 5})
     reports = rig.server.reports
     progress = next(r["progress"] for r in reports if r.get("progress"))
-    assert progress == {"step": 5, "loss": 0.5, "step_s": 0.25, "sync_s": 0.1, "local": 8, "noise": 90.5}
+    measured = {"step_s": 0.25, "sync_s": 0.1, "local": 8, "noise": 90.5, "gpu_type": "a100"}
+    assert progress == {"step": 5, "loss": 0.5, **measured}
     assert next(r["hello"] for r in reports if r.get("hello"))["can_rejoin"] is True
     assert bytes(rig.server.metrics["0"]) == bytes(range(256)) * 8192
     assert "does not have the digest" in (rig.directory / "agent.log").read_text()

@@ -230,6 +230,7 @@ async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(ri
         "local": 32,
         "accumulate": 4,
         "noise": 900,
+        "gpu_type": "a100",
     }
     odd = {"step": 4, "time": 2.0, "step_s": -1, "sync_s": 1e300, "ranks": 0, "local": 2**40, "noise": 1e400}
     async with rig.as_task(key) as http:
@@ -244,6 +245,7 @@ async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(ri
             4,
             900,
         )
+        assert kept.gpu_type == "a100"
         body = json.dumps({"progress": odd}).replace("Infinity", "1e308")
         answer = await http.post("/agent/v1/report", content=body)
         assert answer.status_code == 200

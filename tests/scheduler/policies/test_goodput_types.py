@@ -151,3 +151,15 @@ def test_a_gang_on_several_types_keeps_them() -> None:
 def test_reasons_name_both_types() -> None:
     found = ask([running("gains", GAINS, "t4"), running("little", LITTLE, "a100")], budget(t4=4, a100=4))
     assert found["gains"].reason == "4 on a100, of at most 4: 8.0 times as fast as with 4 on t4"
+
+
+def test_the_reason_says_why_it_does_not_get_what_is_faster() -> None:
+    crowd = [
+        candidates.waiting(gang("gains", GAINS)),
+        candidates.waiting(gang("less", curve(t4=0.2, a100=0.1), at=0.0)),
+    ]
+    found = ask(crowd, budget(t4=4, a100=4))["less"]
+    assert found.on == "t4"
+    assert found.reason.endswith("; with 4 on a100 it would be 2.0 times as fast, but others gain more by it")
+    often = [running("less", curve(t4=0.2, a100=0.1), "t4", starts=400)]
+    assert ask(often, budget(t4=4, a100=4))["less"].reason.endswith("but that would not pay for a restart")

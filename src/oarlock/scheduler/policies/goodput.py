@@ -54,6 +54,9 @@ device-seconds of service, and again whenever that has grown by the factor.
 CAUTION = 0.5
 """By how many standard deviations the speed on a type is reckoned lower on which a job never ran."""
 
+WORTH_SAYING = 1.25
+"""So much faster a job would have to be on another type for the reason to name that type."""
+
 ORDINARY_PRIORITY = 50
 DOUBLE_WEIGHT = 25.0
 """So much more priority makes an elastic gang's speed count twice."""
@@ -365,7 +368,8 @@ class _Typed(_Part):
         self._on = on.pop() if len(on) == 1 else ""
         self.units = max(1, self._ask.amount.gpus)
         self.fixed = sum(ask.count * ask.amount.gpus for place, ask in enumerate(one.gang.asks) if place != self._place)
-        self.gpu_type, self.tasks, self.price = self._on, self._had, 0.0
+        self.gpu_type, self.tasks = self._on, self._had
+        self.prices: Mapping[str, float] = {}
 
     def _accepts(self, of: port.TypeShare) -> bool:
         return all(
@@ -453,13 +457,25 @@ class _Typed(_Part):
         text = f"{self.tasks} on {self.gpu_type}, of at most {self._ask.max}"
         than = self.present() or (self.gpu_type, self._ask.min)
         if than == (self.gpu_type, self.tasks):
-            return text
+            return text + self._elsewhere()
         many = self.rate(self.gpu_type, self.tasks) / max(self.rate(*than), 1e-9)
         sure = self._guessed.get(self.gpu_type, 0.0)
         guessed = ", as far as one can guess" if self._curve is None else ""
         guessed = f", within {100 * sure:.0f} %, as it never ran there" if sure else guessed
         other = f"{than[1]} on {than[0]}" if than[0] != self.gpu_type else str(than[1])
-        return f"{text}: {many:.1f} times as fast as with {other}{guessed}"
+        return f"{text}: {many:.1f} times as fast as with {other}{guessed}{self._elsewhere()}"
+
+    def _elsewhere(self) -> str:
+        """Why it does not get another type on which it would be much faster; empty where there is none."""
+        here = self.rate(self.gpu_type, self.tasks)
+        options = [
+            (self.rate(name, tasks), name, tasks) for name, of in self._types.items() for tasks in self.sizes(of)
+        ]
+        most, name, tasks = max(options, default=(0.0, "", 0))
+        if name == self.gpu_type or most < WORTH_SAYING * here:
+            return ""
+        why = "others gain more by it" if self.prices.get(name) else "that would not pay for a restart"
+        return f"; with {tasks} on {name} it would be {most / max(here, 1e-9):.1f} times as fast, but {why}"
 
 
 def _nodes_of(one: port.Candidate, ask: plans.Ask) -> int:

@@ -36,7 +36,7 @@ class Part(Protocol):
     fixed: int
     tasks: int
     gpu_type: str
-    price: float
+    prices: Mapping[str, float]
 
     def present(self) -> tuple[str, int] | None:
         """The type and the size that it has; None: nothing."""
@@ -107,7 +107,7 @@ def divide(parts: Iterable[P], types: Sequence[port.TypeShare]) -> list[P]:
         choice = bidders[part.job].choice
         if choice is not None:
             part.gpu_type, part.tasks = choice.gpu_type, (choice.units - part.fixed) // part.units
-            part.price = prices[choice.gpu_type]
+            part.prices = prices
             served.append(part)
     return served
 
