@@ -88,10 +88,11 @@ class Secrets:
 class Echo:
     """An exec process that says back what it hears, and exits with 7 at the end of its input."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], key: attempts.TaskKey) -> None:
         import asyncio
 
         self.command = list(command)
+        self.key = key
         self.killed = False
         self.sizes: list[tuple[int, int]] = []
         self._queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -271,7 +272,7 @@ class Rig:
     ) -> Echo:
         if command[0] == "nowhere":
             raise errors.Conflict("The task does not run.", hint="Start it.")
-        self.executed.append(Echo(command))
+        self.executed.append(Echo(command, key))
         return self.executed[-1]
 
     async def _health(self) -> dict[str, str]:

@@ -350,4 +350,8 @@ async def test_exec_into_what_does_not_run_says_what_to_do_instead(rig: rigs.Rig
     assert exec_route.instead(job) == "It waits; see oarlock why digits"
     halted = msgspec.structs.replace(job, phase=phases.Phase.HALTED)
     assert exec_route.instead(halted) == "Go on with it: oarlock resume digits"
-    assert "--freeze" in exec_route.instead(msgspec.structs.replace(job, phase=phases.Phase.FAILED))
+    failed = msgspec.structs.replace(job, phase=phases.Phase.FAILED)
+    assert "--freeze 30m" in exec_route.instead(failed)
+    for asked, said in (("10m", "10m"), (90, "90s")):
+        kept = msgspec.structs.replace(failed, spec=msgspec.structs.replace(job.spec, freeze=asked))
+        assert exec_route.instead(kept) == f"Its place was kept for {said} after the failure, or until it was canceled."

@@ -13,7 +13,7 @@ from tests.api import rig as rigs
 from tests.api import test_agents
 
 from oarlock.api import events as event_routes
-from oarlock.spec import errors, jobs
+from oarlock.spec import attempts, errors, events, jobs
 
 
 class Stream:
@@ -289,6 +289,36 @@ async def test_only_its_owner_looks_inside(rig: rigs.Rig, who: str, status: int)
         assert first["type"] == "websocket.accept"
         talk.leave()
         await talk.task
+
+
+async def test_a_frozen_job_is_looked_into_where_it_failed(rig: rigs.Rig) -> None:
+    """Its other tasks were stopped, and are gone."""
+    job = await test_agents.gang(rig, 2, freeze="10m", max_restarts=0)
+    places = [{"attempt": 1, "role": "worker", "index": index, "incarnation": 1} for index in range(2)]
+    for where in places:
+        await rig.happen(job.id, events.TaskRegistered(**where, address="127.0.0.1"))
+    failed = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=rig.clock())
+    stopped = attempts.Exit(code=143, cause=attempts.Cause.STOPPED, at=rig.clock(), reason="stopped")
+    await rig.happen(job.id, events.TaskExited(**places[1], exit=failed))
+    too_early = Talk(rig, job, "index=1")
+    assert (await too_early.hear())["status"] == 409
+    await too_early.task
+    decided = events.StopDecided(attempt=1, cause=attempts.Cause.ERROR, message="worker-1 failed", task="worker-1")
+    await rig.happen(job.id, decided, events.TaskExited(**places[0], exit=stopped))
+
+    talk = Talk(rig, job)
+    assert (await talk.hear())["type"] == "websocket.accept"
+    talk.say('["sh"]')
+    assert (await talk.hear())["bytes"] == b"\x02sh"
+    assert (rig.executed[0].key.role, rig.executed[0].key.index) == ("worker", 1)
+    talk.leave()
+    await talk.task
+
+    other = Talk(rig, job, "index=0")
+    assert (await other.hear())["status"] == 409
+    body = await other.hear()
+    assert b"worker-1 failed, and is kept: oarlock exec" in body["body"]
+    await other.task
 
 
 async def test_nothing_is_executed_where_nothing_runs(rig: rigs.Rig) -> None:

@@ -142,6 +142,20 @@ def test_numbers_are_short(value: float, text: str) -> None:
     assert progress.number(value) == text
 
 
+def test_a_frozen_job_is_shown_as_one_until_its_time_is_over() -> None:
+    attempt = msgspec.structs.replace(
+        processing(40, total_steps=100).attempts[0],
+        frozen_until=700.0,
+        stop=attempts.Cause.ERROR,
+        stop_message="worker-1 exited with code 3",
+    )
+    kept = job(phase=phases.Phase.PROCESSING, attempts=(attempt,), reason="worker-1 exited with code 3", started_at=110)
+    cells = ps.row(kept, 160.0)
+    assert (cells[2], cells[-1]) == ("FROZEN", f"until {ps.since(700.0, 160.0)}: worker-1 exited with code 3")
+    assert ps.row(kept, 701.0)[2] == "PROCESSING", "it is being released"
+    assert progress.status(kept, 160.0, 79).startswith("digits  FROZEN  ")
+
+
 def test_the_blame_is_told_with_its_last_lines() -> None:
     verdict = attempts.Verdict(
         cause=attempts.Cause.ERROR, message="exit code 1", at=1.0, task="worker-1", last_lines=("boom\x1b[2J", "line 2")

@@ -178,5 +178,7 @@ def test_whoever_follows_a_job_that_froze_is_told_what_to_do(work: Path, home: P
         assert "kept has failed: worker-0 exited with code 3. Its place is kept until" in said
         assert "oarlock exec kept -- sh" in said
         assert "and its place is kept for" in typed.run("why", "kept").stdout
+        assert "FROZEN" in typed.run("ps").stdout
+        assert "FROZEN" in typed.run("show", "kept").stdout
         assert typed.run("cancel", "kept").returncode == 0
         assert process.wait(typed.TIMEOUT_S) == 3

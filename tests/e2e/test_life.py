@@ -157,13 +157,26 @@ def test_timeout_ends_the_job(shell: shells.Shell) -> None:
 
 
 def test_freeze_keeps_a_failed_job_for_a_look_inside(shell: shells.Shell) -> None:
-    shell.write("fails.py", "open('evidence', 'w').write('it was the butler'); raise SystemExit(4)")
+    """In the task that failed, which is not the first."""
+    shell.write(
+        "fails.py",
+        """
+        import os, time
+        if os.environ["OARLOCK_INDEX"] == "0":
+            time.sleep(1000)
+        open("evidence", "w").write("it was the butler")
+        raise SystemExit(4)
+        """,
+    )
     command = ["--freeze", "5m", "--max-restarts", "0", "--name", "frozen", "--", "python", "fails.py"]
-    shell.do("run", "--detach", *command)
+    shell.do("run", "--detach", "--workers", "2", "--cpus", "0.1", "--grace", "1s", *command)
     shell.wait_for("frozen", lambda job: bool(job["attempts"]) and job["attempts"][-1].get("frozen_until") is not None)
     inside = shell.do("exec", "frozen", "--", "cat", "evidence")
     assert inside.stdout == "it was the butler"
     assert shell.do("exec", "frozen", "--", "sh", "-c", "exit 9", code=9).returncode == 9
+    shell.wait_for("frozen", lambda job: job["attempts"][-1]["tasks"][0]["phase"] == "STOPPED")
+    other = shell.do("exec", "--index", "0", "frozen", "--", "true", code=1)
+    assert "worker-1 failed, and is kept: oarlock exec frozen -- sh" in other.stderr
     shell.do("cancel", "frozen")
     shell.wait_phase("frozen", "FAILED", "CANCELED")
 

@@ -27,7 +27,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 class ExecQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     role: roles.RoleName | None = None
-    index: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
     tty: bool = False
     rows: Size = 24
     columns: Size = 80
@@ -49,6 +49,7 @@ async def run(call: routes.Call) -> None:
     if live is None:
         raise errors.Conflict(f"{job.name} does not run: {job.phase}.", hint=instead(job))
     task = _task(live, query)
+    _check_there(job, live, task)
     socket = Socket(call.receive, call.send)
     await socket.accept()
     try:
@@ -71,20 +72,48 @@ async def run(call: routes.Call) -> None:
 def instead(job: jobs.Job) -> str:
     """The next step where nothing of it runs."""
     if job.terminal:
-        return "With --freeze a job that fails keeps its place for a look inside."
+        if job.spec.freeze is None or job.phase is not phases.Phase.FAILED:
+            return "With --freeze 30m a job that fails keeps its place for a look inside."
+        return f"Its place was kept for {_freeze(job)} after the failure, or until it was canceled."
     if job.phase is phases.Phase.HALTED:
         return f"Go on with it: oarlock resume {job.name}"
     return f"It waits; see oarlock why {job.name}"
 
 
+def _check_there(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> None:
+    """Raises Conflict for a task that has ended and is not kept for a look inside."""
+    if task.phase not in phases.ENDED or (task.phase is phases.TaskPhase.FAILED and live.frozen_until is not None):
+        return
+    if live.frozen_until is not None:
+        hint = f"{live.stop_task} failed, and is kept: oarlock exec {job.name} -- sh"
+    elif job.spec.freeze is not None:
+        hint = f"`freeze: {_freeze(job)}` keeps the task whose failure ends the job."
+    else:
+        hint = "With --freeze 30m a job that fails keeps its place for a look inside."
+    raise errors.Conflict(f"{task.name} has ended: {task.phase}.", hint=hint)
+
+
+def _freeze(job: jobs.Job) -> str:
+    """As its owner wrote it."""
+    asked = job.spec.freeze
+    return asked if isinstance(asked, str) else f"{asked:g}s"
+
+
 def _task(live: attempts.Attempt, query: ExecQuery) -> attempts.Task:
-    """The task that was asked for; without a role the one that a person would mean by the job's first."""
+    """The task that was asked for. Else the one whose failure froze the job; else the one that a person would mean by
+    the job's first.
+    """
+    if query.role is None and query.index is None and live.frozen_until is not None:
+        failed = next((task for task in live.tasks if task.name == live.stop_task), None)
+        if failed is not None:
+            return failed
     order = [query.role] if query.role is not None else [roles.RoleName.CHIEF, roles.RoleName.WORKER, *roles.RoleName]
+    index = query.index or 0
     for role in order:
-        task = live.task(role, query.index)
+        task = live.task(role, index)
         if task is not None:
             return task
-    asked = f"{query.role or 'worker'}-{query.index}"
+    asked = f"{query.role or 'worker'}-{index}"
     raise errors.NotFound(
         f"There is no task {asked}.", hint=f"There are {', '.join(one.name for one in live.tasks[:20])}."
     )

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 @command.verb("exec", short_help="Run a command inside a task", context_settings={"allow_interspersed_args": False})
 @command.job_argument
 @click.argument("words", nargs=-1, required=True, metavar="[--] COMMAND...", type=click.UNPROCESSED)
-@command.option("--role", metavar="ROLE", help="The task's role; the first one's, else.")
-@command.option("--index", type=int, metavar="I", help="The task's index; 0, else.")
+@command.option(
+    "--role", metavar="ROLE", help="The task's role. [default: the first one's; of a frozen job the failed one's]"
+)
+@command.option("--index", type=int, metavar="I", help="The task's index. [default: 0, or the failed one's]")
 @command.option("--tty/--no-tty", default=None, help="Give the command a terminal; where stdin is one, else.")
 @command.connected
 def execute(

@@ -11,7 +11,11 @@ import msgspec
 from oarlock.cli import terminal
 from oarlock.spec import attempts, intents, jobs, phases, quantities
 
-PHASE_COLOURS = {
+FROZEN = "FROZEN"
+"""Shown in place of the phase while a job that failed keeps its place for a look inside."""
+
+PHASE_COLOURS: dict[str, str] = {
+    FROZEN: "red",
     phases.Phase.QUEUED: "yellow",
     phases.Phase.DEPLOYING: "cyan",
     phases.Phase.DOWNLOADING: "cyan",
@@ -38,6 +42,17 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     epoch: float | None = None
     fraction: float | None = None
     left_s: float | None = None
+
+
+def phase(job: jobs.Job, now: float) -> str:
+    """The phase as people see it."""
+    return FROZEN if frozen_until(job, now) is not None else str(job.phase)
+
+
+def frozen_until(job: jobs.Job, now: float) -> float | None:
+    """Until when a job that failed keeps its place (Unix seconds); None where it does not, or no more."""
+    until = job.live.frozen_until if job.live is not None else None
+    return until if until is not None and until > now else None
 
 
 def read(job: jobs.Job) -> Reading | None:
@@ -108,15 +123,15 @@ def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, pai
         drawn = _with_bar(name, reading, columns, unicode, lambda text: paint(text, PHASE_COLOURS[job.phase]))
         if drawn:
             return drawn
-    phase = str(job.phase) if job.intent is intents.Intent.RUN or job.terminal else f"{job.phase} ({job.intent})"
-    phase = f"{job.phase} (frozen)" if frozen else phase
+    word = FROZEN if frozen else str(job.phase)
+    shown = word if job.intent is intents.Intent.RUN or job.terminal else f"{word} ({job.intent})"
     if reading is not None:
         parts = facts(reading)
     else:
         waited = quantities.duration_text(max(0.0, now - (job.phase_at or job.created_at)))
         parts = [part for part in (_whole_seconds(waited), waiting_for(job)) if part]
-    rest = terminal.cut("  ".join(parts), columns - terminal.cells(name) - len(phase) - 4)
-    return f"{name}  {paint(phase, PHASE_COLOURS[job.phase])}  {rest}"
+    rest = terminal.cut("  ".join(parts), columns - terminal.cells(name) - len(shown) - 4)
+    return f"{name}  {paint(shown, PHASE_COLOURS[word])}  {rest}"
 
 
 def _with_bar(name: str, reading: Reading, columns: int, unicode: bool, paint: Callable[[str], str]) -> str:

@@ -124,14 +124,14 @@ def row(job: jobs.Job, now: float) -> list[str]:
     return [
         jobs.short_id(job.id),
         job.name,
-        str(job.phase),
+        progress.phase(job, now),
         intent(job),
         tasks(job),
         job.pool,
         since(job.phase_at or job.created_at, now),
         age(job.ran_s(now)) if job.started_at is not None else "",
         "" if job.terminal and job.phase != "FAILED" else progress.short(job),
-        places(job) or reason(job),
+        frozen(job, now) or places(job) or reason(job),
     ]
 
 
@@ -157,6 +157,14 @@ def reason(job: jobs.Job) -> str:
     if job.phase == "FAILED" and verdict is not None:
         return verdict.message
     return job.reason
+
+
+def frozen(job: jobs.Job, now: float) -> str:
+    """`until 16:40: worker-1 exited with code 1`, while its place is kept for a look inside."""
+    from oarlock.cli import progress
+
+    until = progress.frozen_until(job, now)
+    return "" if until is None else f"until {since(until, now)}: {job.reason}"
 
 
 def places(job: jobs.Job) -> str:

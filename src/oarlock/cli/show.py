@@ -72,7 +72,8 @@ def _head(job: jobs.Job, now: float) -> None:
     from oarlock.cli import progress, ps
 
     on = terminal.wants_colour(sys.stdout)
-    phase = terminal.coloured(str(job.phase), progress.PHASE_COLOURS[job.phase], "bold", on=on)
+    shown = progress.phase(job, now)
+    phase = terminal.coloured(shown, progress.PHASE_COLOURS[shown], "bold", on=on)
     intent = f" (wanted: {ps.intent(job)})" if ps.intent(job) else ""
     terminal.out(f"{terminal.coloured(terminal.clean(job.name), 'bold', on=on)}  {phase}{intent}  {job.id}")
     reason = ps.places(job) or ps.reason(job)

@@ -281,7 +281,7 @@ class LocalBackend:
         task = self._tasks.find(key)
         if task is None or not task.agent_lives():
             raise errors.Conflict(
-                f"{key} neither runs nor is frozen", hint="Set `freeze: 30m` in the job file to look at failed tasks."
+                f"{key} neither runs nor is frozen", hint="Set `freeze` in the job file to look at failed tasks."
             )
         try:
             env = msgspec.json.decode((task.path / "env.json").read_bytes(), type=dict[str, str])
