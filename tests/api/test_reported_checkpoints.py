@@ -145,6 +145,30 @@ async def test_copies_are_listed_as_their_agent_says(rig: rigs.Rig) -> None:
     assert (await tell(rig, other, {"names": []}, "/kept")).status_code == 409
 
 
+async def test_one_that_was_reported_in_time_is_listed_though_the_attempt_ended_meanwhile(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes a while to be read, and a failure is not held up for it. The agent is stale all the same."""
+    job = await gang(rig, 1, max_restarts=0)
+    path = save(place_of(rig, job), 10)
+    verify = rig.checkpoints.verify
+
+    async def slow(*arguments: Any) -> Any:
+        await rig.end(job.id, code=3)
+        return await verify(*arguments)
+
+    monkeypatch.setattr(rig.checkpoints, "verify", slow)
+    key = rigs.key_of(job)
+    async with rig.as_task(key) as http:
+        assert (await http.post("/agent/v1/checkpoints", json=said(path, 10))).status_code == 410
+        ended = await rig.store.read(lambda view: view.job(job.id))
+        assert await shown(rig, job) == [10]
+        late = save(place_of(rig, job), 11)
+        assert (await http.post("/agent/v1/checkpoints", json=said(late, 11))).status_code == 410
+    assert await shown(rig, job) == [10], "what is reported after the end is not"
+    assert await rig.store.read(lambda view: view.job(job.id)) == ended
+
+
 async def test_the_step_that_was_restored_is_the_one_that_the_processes_say(rig: rigs.Rig) -> None:
     """Step 20 was offered and did not hold: the record says 10."""
     job = await gang(rig, 1)

@@ -102,6 +102,13 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> 
     last = _checkpoints(shell)[0]
     assert last == f"s3://bucket/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
 
+    step = int(_checkpoints(shell)[1].rpartition("-")[2])
+    shutil.rmtree(shell.home / "checkpoints" / job["id"])
+    shell.do("run", "--continue", f"far@{step}", "--name", "farther")
+    assert shell.job("farther")["attempts"][0]["restore_step"] == step
+    assert f"began at step {step + 1} with 1 2 3" in shell.do("logs", "farther").stdout, "the copy was fetched"
+    assert shell.job("far") == done, "the other job does not change"
+
 
 def _checkpoints(shell: shells.Shell) -> list[str]:
     """Where the visible ones lie, best first."""

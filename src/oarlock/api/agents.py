@@ -279,7 +279,8 @@ async def stacks(call: routes.Call) -> Heard:
 async def checkpoint(call: routes.Call) -> Visible:
     """Make a checkpoint visible: it lies in its job's place, and every digest holds."""
     told = call.body(reportedcheckpoints.Report)
-    await reportedcheckpoints.show(call.services, call.task, await present(call), told)
+    await present(call)
+    await reportedcheckpoints.show(call.services, call.task, told)
     return Visible()
 
 

@@ -11,8 +11,10 @@ from typing import Annotated
 
 import msgspec
 
+from oarlock.api import inbox
 from oarlock.api import services as services_module
 from oarlock.spec import attempts, checkpointplaces, errors, events, jobs
+from oarlock.store import port as stores
 
 MAX_KEPT = 100_000
 
@@ -39,8 +41,11 @@ class Kept(msgspec.Struct, frozen=True):
     names: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=255)], ...], msgspec.Meta(max_length=MAX_KEPT)]
 
 
-async def show(services: services_module.Services, key: attempts.TaskKey, job: jobs.Job, told: Report) -> None:
+async def show(services: services_module.Services, key: attempts.TaskKey, told: Report) -> None:
     """Make a checkpoint visible. Raises Conflict where it is not what it is said to be, StaleTask."""
+    job = await services.store.read(lambda view: view.job(key.job))
+    if job is None or inbox.task_of(job, key) is None:
+        raise inbox.stale(key)
     manifest = told.manifest
     if (manifest.step, manifest.attempt) != (told.step, key.attempt):
         raise errors.Conflict(
@@ -65,7 +70,21 @@ async def show(services: services_module.Services, key: attempts.TaskKey, job: j
     listed = await services.store.read(lambda view: view.checkpoints(key.job))
     gone = [*await services.checkpoints.gone(listed), *_superseded(job, listed)]
     event = events.CheckpointVisible(checkpoint_step=told.step, attempt=key.attempt, path=told.path)
-    await services.inbox.tell(key, event, checkpoint=made, unlisted=gone)
+    try:
+        await services.inbox.tell(key, event, checkpoint=made, unlisted=gone)
+    except errors.StaleTask:
+        await services.store.write(lambda tx: _late(tx, made))
+        raise
+
+
+def _late(tx: stores.Transaction, made: jobs.Checkpoint) -> None:
+    """List a checkpoint that was reported in time, and whose attempt ended while the server read it.
+
+    It may be the last one before the job failed. It is worse than any of a later attempt, so it is in nobody's way.
+    """
+    job = tx.job(made.job)
+    if job is not None and any(attempt.number == made.attempt for attempt in job.attempts):
+        tx.add_checkpoint(made)
 
 
 def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
