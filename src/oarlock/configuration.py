@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     url: str | None = None  # under which others reach it, where that is not http://HOST:PORT
     log_level: str = "INFO"
     snapshot_limit_bytes: int = 10 << 30
+    private_jobs: bool = False  # users do not see the names of other users' jobs
     keep_jobs: str = "30d"  # after their end; then they go to the archive
     policy: str = plans.Rules().policy  # of pools that name none
     round_s: float = plans.Rules().round_s

@@ -30,7 +30,7 @@ import msgspec
 
 import oarlock
 from oarlock import configuration
-from oarlock.spec import errors, failpoints, quantities
+from oarlock.spec import errors, failpoints, privacy, quantities
 
 if TYPE_CHECKING:
     import uvicorn
@@ -168,6 +168,7 @@ class Server:
             authentication,
             capabilities,
             crossing,
+            forecaster,
             health,
             inbox,
             serverlog,
@@ -211,6 +212,7 @@ class Server:
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic),
             rules=settings.rules,
+            forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
             hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in configuration.LOOPBACK else None,
         )
@@ -418,6 +420,7 @@ class Engine:
                     clock=clock,
                     report=report,
                     rules=settings.rules,
+                    names=privacy.Names(settings.private_jobs, self._home.task_secret(secrets.token_bytes)),
                     memo=planning.Memo(),
                 ),
                 guardian.Guardian(

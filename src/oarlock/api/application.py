@@ -211,7 +211,7 @@ async def admit(call: routes.Call) -> None:
         call.admit(task=authenticator.task(call.headers))
         return
     user = await authenticator.user(call.headers)
-    access = authorisation.Access(call.services.store, user)
+    access = authorisation.Access(call.services.store, user, call.services.forecaster.names)
     access.demand(users_module.Right.ADMIN if isinstance(needs, routes.Open) else needs)
     call.admit(access=access)
 

@@ -2,6 +2,9 @@
 
 A user sees and acts on their own jobs, an administrator on everybody's, a viewer sees their own. What one may not see
 does not exist: NotFound, never Forbidden, so that names and ids of others cannot be guessed out of answers.
+
+Of other users' jobs everybody sees what `tenant` tells: which user, pool and job name holds what, and nothing else.
+With the setting `private_jobs` the names are hidden too (`oarlock.spec.privacy`).
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import errors, events, jobs, nearness, users
+from oarlock.spec import errors, events, jobs, nearness, privacy, users
 from oarlock.store import port as stores
 
 T = TypeVar("T")
@@ -29,12 +32,22 @@ class Records(msgspec.Struct, frozen=True):
     seen: int
 
 
-class Access:
-    """The store, as one user may use it."""
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """What every user sees of a job: whose it is, in which pool, how it is called. `job` is "" where that is hidden."""
 
-    def __init__(self, store: stores.Store, user: users.User) -> None:
+    user: str
+    pool: str
+    name: str
+    job: str = ""
+
+
+class Access:
+    """The store, as one user may use it. `names` says how other users' jobs are called."""
+
+    def __init__(self, store: stores.Store, user: users.User, names: privacy.Names = privacy.PUBLIC) -> None:
         self._store = store
         self.user = user
+        self._names = names
 
     @property
     def admin(self) -> bool:
@@ -102,6 +115,13 @@ class Access:
     async def administered(self, look: Callable[[stores.View], T]) -> T:
         self.demand(users.Right.ADMIN)
         return await self._store.read(look)
+
+    def tenant(self, job: jobs.Job) -> Tenant:
+        """What this user may know of a job that holds something or waits, whoever's it is."""
+        if self._sees(job):
+            return Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
+        hidden = self._names.private
+        return Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
 
     def _sees(self, job: jobs.Job) -> bool:
         return self.admin or job.owner == self.user.name

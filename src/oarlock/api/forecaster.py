@@ -20,7 +20,7 @@ import msgspec
 
 from oarlock.api import authorisation
 from oarlock.scheduler import forecasting, gangs, remedies
-from oarlock.spec import holdings, jobs, phases, plans, refusals
+from oarlock.spec import holdings, jobs, phases, plans, privacy, refusals
 from oarlock.store import port as stores
 
 KEPT_S = 2.0
@@ -60,8 +60,9 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Forecaster:
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, names: privacy.Names = privacy.PUBLIC) -> None:
         self._monotonic = monotonic
+        self.names = names
         self._told: Told | None = None
         self._making: asyncio.Task[Told] | None = None
         self._history: dict[tuple[str, str], tuple[float, tuple[float, ...]]] = {}
@@ -91,7 +92,7 @@ class Forecaster:
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """The forecast of a job that nobody has submitted yet."""
         look = await access.shared(lambda view: self._look(view, rules, now))
-        gang = gangs.gang(job)
+        gang = gangs.gang(job, self.names)
         if gang.lasts_s is None:
             took = await access.shared(lambda view: _took(view, job.owner, job.name))
             gang = msgspec.structs.replace(gang, lasts_s=_median(took))
@@ -155,11 +156,11 @@ class Forecaster:
         )
 
     def _waiting(self, job: jobs.Job) -> plans.Gang:
-        gang = gangs.gang(job)
+        gang = gangs.gang(job, self.names)
         return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=_median(self._known(job)))
 
     def _running(self, job: jobs.Job, held: Iterable[holdings.Holding], now: float) -> plans.Running:
-        running = gangs.running(job, held)
+        running = gangs.running(job, held, self.names)
         lasts_s = None if tells(job) else self._lasts_s(job, now)
         processing_at = job.live.processing_at if job.live is not None else None
         if lasts_s is None or processing_at is None:

@@ -22,7 +22,6 @@ def nodes(client: clients.Client, as_json: bool) -> None:
         return
     from oarlock.cli import tables
 
-    names = {job.id: job.name for job in client.jobs(limit=1000)} if any(view.holdings for view in found) else {}
     columns = [
         tables.Column("NODE", weight=1),
         tables.Column("STATE", colours={"ready": "green"}),
@@ -32,14 +31,15 @@ def nodes(client: clients.Client, as_json: bool) -> None:
         tables.Column("TYPE", weight=1),
         tables.Column("HELD BY", weight=9),
     ]
-    tables.show(columns, [_row(view, names) for view in found])
+    tables.show(columns, [_row(view) for view in found])
 
 
-def _row(view: answers.NodeView, names: dict[str, str]) -> list[str]:
+def _row(view: answers.NodeView) -> list[str]:
     from oarlock.spec import quantities
 
     node, held = view.node, view.held
-    holders = dict.fromkeys(names.get(holding.job, holding.job) for holding in view.holdings)
+    several = len({one.user for one in view.holders}) > 1
+    holders = dict.fromkeys(f"{one.name} ({one.user})" if several else one.name for one in view.holders)
     types = dict.fromkeys(device.type + (" (virtual)" if device.virtual else "") for device in node.devices)
     memory = f"{quantities.memory_text(held.memory_bytes)} / {quantities.memory_text(node.capacity.memory_bytes)}"
     return [

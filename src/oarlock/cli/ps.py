@@ -11,6 +11,7 @@ import click
 from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
+    from oarlock.client import answers
     from oarlock.client import client as clients
     from oarlock.spec import jobs
 
@@ -27,6 +28,7 @@ SHORT = {"worker": "w", "evaluator": "eval"}
 @command.option("--owner", metavar="USER", help="Only this user's.")
 @command.option("--name", metavar="NAME", help="Only those of this name.")
 @command.option("--wide", "-w", is_flag=True, help="With loss, age, owner, priority and what each has cost.")
+@command.option("--everybody", is_flag=True, help="The queue: each user's jobs that run or wait, and what they hold.")
 @command.option("--quiet", "-q", is_flag=True, help="Print ids alone.")
 @command.json_option
 @command.connected
@@ -39,10 +41,14 @@ def ps(
     owner: str | None,
     name: str | None,
     wide: bool,
+    everybody: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
+    if everybody:
+        _queue(client, pool, owner, as_json=as_json)
+        return
     found = client.jobs(phase=_phase(phase), pool=pool, owner=owner, name=name, limit=10**9 if everything else limit)
     if as_json:
         terminal.json_out({"items": found})
@@ -55,6 +61,31 @@ def ps(
         terminal.say("No jobs. Begin with: oarlock run -- python train.py")
     else:
         _table(client, found, time.time(), wide=wide)
+
+
+def _queue(client: clients.Client, pool: str | None, owner: str | None, *, as_json: bool) -> None:
+    found = [one for one in client.queue() if pool in (None, one.pool) and owner in (None, one.user)]
+    if as_json:
+        terminal.json_out({"items": found})
+        return
+    from oarlock.cli import tables
+
+    columns = [
+        tables.Column("USER"),
+        tables.Column("POOL"),
+        tables.Column("NAME", weight=2),
+        tables.Column("PHASE"),
+        tables.Column("CPUS", right=True),
+        tables.Column("GPUS", right=True),
+        tables.Column("NODES", weight=1),
+    ]
+    tables.show(columns, [_queue_row(one) for one in found])
+
+
+def _queue_row(one: answers.QueueRow) -> list[str]:
+    cpus = f"{one.amount.cpus_milli / 1000:g}" if one.amount.cpus_milli else ""
+    gpus = f"{one.amount.devices:g}" if one.amount.devices else ""
+    return [one.user, one.pool, terminal.clean(one.name), str(one.phase), cpus, gpus, " ".join(one.nodes)]
 
 
 def _phase(text: str | None) -> str | None:

@@ -197,10 +197,29 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
     present: int = 0
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of any user and what it holds. `job` is "" where the server hides other users' jobs."""
+
+    user: str
+    pool: str
+    name: str
+    job: str = ""
+    amount: holdings.Resources = holdings.Resources()
+
+
+class QueueRow(Held, frozen=True, kw_only=True):
+    """A job that runs or waits. `amount` is zero where it waits; `since` is when it came to its phase, Unix seconds."""
+
+    phase: phases.Phase
+    since: float
+    nodes: tuple[str, ...] = ()
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     node: nodes.Node
     held: holdings.Resources = holdings.Resources()
     holdings: tuple[holdings.Holding, ...] = ()
+    holders: tuple[Held, ...] = ()
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):

@@ -420,6 +420,10 @@ class AsyncClient:
     async def nodes(self) -> list[answers.NodeView]:
         return list((await self._sender.send(requests.nodes())).items)
 
+    async def queue(self) -> list[answers.QueueRow]:
+        """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
+        return list((await self._sender.send(requests.queue())).items)
+
     async def pools(self) -> answers.PoolTree:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
         return await self._sender.send(requests.pools())

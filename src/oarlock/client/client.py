@@ -426,6 +426,10 @@ class Client:
     def nodes(self) -> list[answers.NodeView]:
         return list(self._sender.send(requests.nodes()).items)
 
+    def queue(self) -> list[answers.QueueRow]:
+        """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
+        return list(self._sender.send(requests.queue()).items)
+
     def pools(self) -> answers.PoolTree:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
         return self._sender.send(requests.pools())

@@ -206,6 +206,10 @@ def nodes() -> Request[answers.Page[answers.NodeView]]:
     return Request(method="GET", path=f"{_V1}/nodes", answer=answers.Page[answers.NodeView])
 
 
+def queue() -> Request[answers.Page[answers.QueueRow]]:
+    return Request(method="GET", path=f"{_V1}/queue", answer=answers.Page[answers.QueueRow])
+
+
 def pools() -> Request[answers.PoolTree]:
     return Request(method="GET", path=f"{_V1}/pools", answer=answers.PoolTree)
 

@@ -12,13 +12,14 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.scheduler import gangs
-from oarlock.spec import holdings, jobs, plans
+from oarlock.spec import holdings, jobs, plans, privacy
 
 T = TypeVar("T")
 
 
 class Candidates:
-    def __init__(self) -> None:
+    def __init__(self, names: privacy.Names = privacy.PUBLIC) -> None:
+        self._names = names
         self._gangs: dict[str, tuple[int, plans.Gang]] = {}
         self._running: dict[str, tuple[int, plans.Running]] = {}
 
@@ -27,7 +28,7 @@ class Candidates:
         self._running.pop(job.id, None)
         version, known = self._gangs.get(job.id, (0, None))
         if known is None or version != job.version:
-            known = _kept(known, gangs.gang(job))
+            known = _kept(known, gangs.gang(job, self._names))
             self._gangs[job.id] = (job.version, known)
         return known
 
@@ -35,7 +36,7 @@ class Candidates:
         """A job that holds these."""
         version, known = self._running.get(job.id, (0, None))
         if known is None or version != job.version:
-            seen = gangs.running(job, claims)
+            seen = gangs.running(job, claims, self._names)
             _, gang = self._gangs.get(job.id, (0, None))
             gang = _kept(gang, seen.gang)
             self._gangs[job.id] = (job.version, gang)

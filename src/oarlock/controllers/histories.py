@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import jobs, phases, plans
+from oarlock.spec import jobs, phases, plans, privacy
 from oarlock.store import port as stores
 
 KEPT = 500
@@ -18,8 +18,9 @@ KEPT = 500
 class History:
     """`ended` is the same object for as long as nobody ends."""
 
-    def __init__(self, store: stores.Store) -> None:
+    def __init__(self, store: stores.Store, names: privacy.Names = privacy.PUBLIC) -> None:
         self._store = store
+        self._names = names
         self._known: dict[str, plans.Ended] | None = None
         self.ended: tuple[plans.Ended, ...] = ()
 
@@ -41,7 +42,7 @@ class History:
             if job.terminal and job.served_s > 0:
                 known[job.id] = plans.Ended(
                     owner=job.owner,
-                    name=job.name,
+                    name=self._names.of(job),
                     served_s=job.served_s,
                     types=() if job.curve is None else job.curve.types,
                 )

@@ -23,7 +23,7 @@ from oarlock.controllers import batches, candidates, histories, rosters, rounds,
 from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import pricing
-from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, refusals
+from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, privacy, refusals
 from oarlock.store import port as stores
 
 Named = TypeVar("Named", nodes.Node, pools.Pool)
@@ -53,6 +53,7 @@ class Scheduling:
         clock: Callable[[], float],
         report: batches.Report,
         rules: plans.Rules | None = None,
+        names: privacy.Names = privacy.PUBLIC,
         memo: Any = None,
         resync_s: float = rounds.RESYNC_S,
     ) -> None:
@@ -64,9 +65,9 @@ class Scheduling:
         self._rules = rules or plans.Rules()
         self._memo = memo
         self._roster = rosters.Roster(store)
-        self._history = histories.History(store)
+        self._history = histories.History(store, names)
         self._rounds = rounds.Rounds(self._rules.round_s, resync_s)
-        self._candidates = candidates.Candidates()
+        self._candidates = candidates.Candidates(names)
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}
         self._ground: tuple[tuple[nodes.Node, ...], tuple[pools.Pool, ...]] = ((), ())

@@ -328,4 +328,4 @@ def _workers(gang: plans.Gang) -> int:
 
 def _holder(gang: plans.Gang) -> refusals.Holder:
     """One that is to have it."""
-    return refusals.Holder(gang.job, gang.name, wording.needed(gang))
+    return refusals.Holder(gang.job, gang.name, wording.needed(gang), gang.owner, gang.pool)

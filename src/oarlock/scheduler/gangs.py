@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oarlock.scheduler import samples
-from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, quantities, roles
+from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, privacy, quantities, roles
 
 PORTS_PER_TASK = 4
 """Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
@@ -14,11 +14,11 @@ GONE_WITHIN_S = 10.0
 """After the grace, whatever its processes do."""
 
 
-def gang(job: jobs.Job) -> plans.Gang:
-    """What `job` asks for, and what is known of it."""
+def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
+    """What `job` asks for, and what is known of it. `names` says how it is called in what all users read."""
     return plans.Gang(
         job=job.id,
-        name=job.name,
+        name=names.of(job),
         pool=job.pool,
         owner=job.owner,
         asks=tuple(asks(job.spec)),
@@ -65,12 +65,12 @@ def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
         )
 
 
-def running(job: jobs.Job, held: Iterable[holdings.Holding]) -> plans.Running:
+def running(job: jobs.Job, held: Iterable[holdings.Holding], names: privacy.Names = privacy.PUBLIC) -> plans.Running:
     """A job with an attempt: what it holds, and when it may end."""
     live = job.live
     stopping = live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN)
     return plans.Running(
-        gang=gang(job),
+        gang=gang(job, names),
         holdings=tuple(held),
         started_at=live.started_at if live else job.created_at,
         expected_end=expected_end(job),

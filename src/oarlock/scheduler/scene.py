@@ -118,6 +118,8 @@ def _holders(snapshot: plans.Snapshot, resource: str, cards: wording.Cards) -> t
             job.job,
             job.name,
             usages.numbers(_sum(one for one in job.holdings if where is None or one.node in where)),
+            job.gang.owner,
+            job.gang.pool,
         )
         for job in jobs
     )

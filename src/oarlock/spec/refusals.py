@@ -27,11 +27,13 @@ NEVER = frozenset({Code.NEVER_FITS, Code.NEVER_IN_POOL, Code.NO_SUCH_DEVICE})
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
-    """A job that holds what the refused one needs."""
+    """A job that holds what the refused one needs. `name` is the one for all users to read (`oarlock.spec.privacy`)."""
 
     job: str
     name: str
     amount: dict[str, float]
+    owner: str = ""
+    pool: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, kw_only=True):
