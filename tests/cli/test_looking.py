@@ -313,6 +313,66 @@ def test_show_fits_80_columns(server: live.LiveServer) -> None:
     assert reason.strip() in typed.run("show", "waits").stdout
 
 
+SHOWN = """\
+digits  FAILED  j-ID
+  worker-0 failed
+  [━━━━━━━━━━━━━━━━━━━╌╌╌╌╌]  step 7/9  loss 0.5
+  submitted CLOCK, started CLOCK, ended CLOCK after 5.0 s
+  owner root, pool default, restarts 0 of 0, exit code 3
+
+Spec
+  command: true
+  roles:
+    worker: {count: 2}
+  max_restarts: 0
+  env: {LR: 0.1}
+
+Decisions
+  CLOCK  admitted             attempt 1: 2 tasks on here
+
+Attempt 1
+  began CLOCK, lasted 5.0 s
+  TASK      PHASE   NODE  STEP  EXIT
+  worker-0  FAILED  here  7     3 error
+  worker-1  FAILED  here        3 error
+  error: worker-0 failed
+    | Traceback
+    | KeyError: 'lr'
+
+Events
+  ... 1 earlier one: --events
+  CLOCK  admitted               attempt=1 price_per_h=0.0
+  CLOCK  phase                  from=QUEUED to=DEPLOYING
+  CLOCK  launched               attempt=1
+  CLOCK  task_registered        worker-0 attempt=1 address=127.0.0.1
+  CLOCK  phase                  from=DEPLOYING to=DOWNLOADING
+  CLOCK  task_registered        worker-1 attempt=1 address=127.0.0.1
+  CLOCK  task_reported          worker-0 attempt=1 phase=PROCESSING
+  CLOCK  phase                  from=DOWNLOADING to=PROCESSING
+  CLOCK  task_reported          worker-1 attempt=1 phase=PROCESSING
+  CLOCK  task_registered x2     worker-1 attempt=1 address=127.0.0.1
+  CLOCK  task_exited x2         worker-1 attempt=1
+  CLOCK  task_gone x2           worker-1 attempt=1
+  CLOCK  stop_decided           attempt=1 cause=error message=worker-0 fai...
+  CLOCK  released               attempt=1
+  CLOCK  phase                  from=PROCESSING to=FAILED reason=worker-0 ...
+"""
+
+
+def test_a_failed_job_as_it_is_shown(server: live.LiveServer) -> None:
+    server.rig.clock.now = time.time()
+    made = server.submit(name="digits", max_restarts=0, roles={"worker": {"count": 2}}, env={"LR": "0.1"})
+    server.launch(made.id)
+    server.process(made.id)
+    server.progress(made.id, step=7, total_steps=9, loss=0.5)
+    server.end(made.id, 3, last_lines=("Traceback", "KeyError: 'lr'"))
+    with typed.terminal("show", "digits") as shown:
+        assert shown.ended() == 0
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.text).replace(made.id, "j-ID")
+    plain = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d", "CLOCK", plain)
+    assert plain.rstrip() == SHOWN.strip(), plain
+
+
 def test_lines_are_broken_between_words_and_hang() -> None:
     assert terminal.broken("one two three four", 80, indent=2) == ["  one two three four"]
     assert terminal.broken("one two three four five six", 24, indent=2, hang=2) == [

@@ -315,7 +315,8 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
     shown = lines if all_events else lines[-SHOWN_EVENTS:]
     if len(shown) < len(found):
         told = sum(count for _, count in shown)
-        earlier = f"{len(found) - told} earlier ones" if told < len(found) else "alike ones are one line"
+        left = len(found) - told
+        earlier = f"{left} earlier one{'' if left == 1 else 's'}" if left else "alike ones are one line"
         terminal.out(f"  ... {earlier}: --events")
     width = terminal.columns(sys.stdout) if terminal.is_terminal(sys.stdout) else 140
     for record, count in shown:
@@ -340,13 +341,17 @@ def folded(found: Sequence[events.Record]) -> list[tuple[events.Record, int]]:
 
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:
-    """The short facts of an event; long ones are in --json."""
+    """The short facts of an event, its task by name; long ones are in --json."""
     from oarlock.spec import checkpointplaces
 
+    short = {name: value for name, value in facts if isinstance(value, (str, int, float)) and value != ""}
     said = []
-    for name, value in facts:
-        if isinstance(value, (str, int, float)) and value != "":
-            said.append(f"{name}={checkpointplaces.short(str(value)) if name == 'path' else value}")
+    if {"role", "index"} <= short.keys():
+        said.append(f"{short.pop('role')}-{short.pop('index')}")
+        if short.get("incarnation") == 1:
+            del short["incarnation"]
+    for name, value in short.items():
+        said.append(f"{name}={checkpointplaces.short(str(value)) if name == 'path' else value}")
     return terminal.cut(" ".join(said), 110)
 
 
