@@ -12,6 +12,7 @@ what a device of each type is worth to the gangs at the margin.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -25,7 +26,7 @@ HALVINGS = 16
 PASSES = 8
 LEAST_GAIN = 1e-9
 PAIRED = 24
-TRIED = 64
+TRIED = 32
 """Gangs for which an exchange is looked for in one pass: those to which it would bring most."""
 
 
@@ -65,7 +66,7 @@ def allot(bidders: Iterable[Bidder], capacity: Mapping[str, int]) -> dict[str, f
     present = [one.choice for one in ones]
     prices = _prices(ones, capacity)
     starts = [[one.choice for one in ones], *([present] if any(present) else [])]
-    found = [_improved(ones, start, capacity) for start in starts]
+    found = [_improved(ones, start, capacity, prices) for start in starts]
     best = max(range(len(found)), key=lambda place: (round(found[place][0], 9), -place))
     for one, choice in zip(ones, found[best][1], strict=True):
         one.choice = choice
@@ -73,7 +74,10 @@ def allot(bidders: Iterable[Bidder], capacity: Mapping[str, int]) -> dict[str, f
 
 
 def _improved(
-    ones: Sequence[Bidder], start: Sequence[Option | None], capacity: Mapping[str, int]
+    ones: Sequence[Bidder],
+    start: Sequence[Option | None],
+    capacity: Mapping[str, int],
+    prices: Mapping[str, float],
 ) -> tuple[float, list[Option | None]]:
     """Return what can be reached from these choices by steps and exchanges, and what it is worth."""
     free = dict(capacity)
@@ -83,7 +87,7 @@ def _improved(
             free[choice.gpu_type] -= choice.units
     _relieve(ones, free)
     for _ in range(PASSES):
-        if not (_step(ones, free) + _exchange(ones, free) + _together(ones, free)):
+        if not (_step(ones, free) + _exchange(ones, free, prices) + _together(ones, free)):
             break
     return total(ones), [one.choice for one in ones]
 
@@ -172,9 +176,11 @@ def _step(ones: Sequence[Bidder], free: dict[str, int]) -> int:
         best: tuple[float, Bidder, Option] | None = None
         for one in ones:
             here = _worth(one.choice)
-            for option in one.options:
+            for option in one.dearest_first:
                 gain = option.value - here
-                if gain > LEAST_GAIN and _fits(option, one.choice, free):
+                if gain <= LEAST_GAIN:
+                    break
+                if _fits(option, one.choice, free):
                     each = gain / option.units
                     if best is None or each > best[0]:
                         best = each, one, option
@@ -184,19 +190,21 @@ def _step(ones: Sequence[Bidder], free: dict[str, int]) -> int:
         steps += 1
 
 
-def _exchange(ones: Sequence[Bidder], free: dict[str, int]) -> int:
-    """Let one have more where others lose less by it than it gains. Return how many exchanges."""
-    wishes = sorted(
-        (
-            (_worth(one.choice) - option.value, one.name, option, one)
-            for one in ones
+def _exchange(ones: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float]) -> int:
+    """Let one have more where others lose less by it than it gains: first where it gains most beyond the prices. Return
+    how many exchanges.
+    """
+    wishes = []
+    for one in ones:
+        here = _worth(one.choice)
+        paid = here - (prices[one.choice.gpu_type] * one.choice.units if one.choice is not None else 0.0)
+        wishes += [
+            (paid - option.value + prices[option.gpu_type] * option.units, one.name, option, one)
             for option in one.options
-            if option.value > _worth(one.choice)
-        ),
-        key=lambda wish: wish[:3],
-    )
+            if option.value > here
+        ]
     done = 0
-    for _, _, option, one in wishes[:TRIED]:
+    for _, _, option, one in heapq.nsmallest(TRIED, wishes, key=lambda wish: wish[:3]):
         gain = option.value - _worth(one.choice)
         if gain <= LEAST_GAIN:
             continue
@@ -256,14 +264,16 @@ def _payer(
         had = one.choice
         if had is None or had.gpu_type != gpu_type or one in changed:
             continue
-        for option in one.options:
+        for option in one.dearest_first:
+            loss = had.value - option.value
+            if loss >= below - LEAST_GAIN or (best is not None and loss >= best[0] * lacks):
+                break
             same = option.gpu_type == gpu_type
             gives = had.units - option.units if same else had.units
-            if gives <= 0 or not (same or _fits(option, None, free)):
+            if gives <= 0 or not (same or option.units <= free[option.gpu_type]):
                 continue
-            loss = had.value - option.value
             each = loss / min(gives, lacks)
-            if loss < below - LEAST_GAIN and (best is None or each < best[0]):
+            if best is None or each < best[0]:
                 best = each, one, option
     return None if best is None else (best[1], best[2])
 

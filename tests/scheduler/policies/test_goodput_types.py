@@ -163,3 +163,17 @@ def test_the_reason_says_why_it_does_not_get_what_is_faster() -> None:
     assert found.reason.endswith("; with 4 on a100 it would be 2.0 times as fast, but others gain more by it")
     often = [running("less", curve(t4=0.2, a100=0.1), "t4", starts=400)]
     assert ask(often, budget(t4=4, a100=4))["less"].reason.endswith("but that would not pay for a restart")
+
+
+def test_of_many_gangs_some_are_looked_at_in_each_round_and_all_in_turn() -> None:
+    """So a plan takes no longer; whoever is not looked at keeps what it has."""
+    crowd = [running(f"j{place:03}", curve(t4=0.2, a100=0.1), "t4", size=1) for place in range(300)]
+    of, looked_at = budget(t4=400, a100=400), set[str]()
+    for turn in range(10):
+        now = NOW + turn * candidates.RULES.round_s
+        wishes = goodput.wishes(crowd, of, now, candidates.RULES, {})
+        chosen = {wish.job for wish in wishes if wish.on}
+        assert len(chosen) <= 96
+        assert {wish.size for wish in wishes if not wish.on} == {(1,)}
+        looked_at |= chosen
+    assert len(looked_at) == 300

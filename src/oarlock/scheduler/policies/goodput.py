@@ -75,8 +75,7 @@ def wishes(
     found: dict[str, port.Wish] = {}
     gains: dict[str, float] = {}
     if budget.types:
-        for each in _by_type(ranked, budget, now, rules, known):
-            found[each.job] = each.wish()
+        found |= _by_type(ranked, budget, now, rules, known)
     if any(one.gang.elastic for one in ranked):
         wholes = [(True, budget.amount.cpus_milli)]
         if not budget.types:
@@ -325,23 +324,31 @@ def _by_type(
     now: float,
     rules: plans.Rules,
     known: Mapping[str, float],
-) -> list[_Typed]:
-    """Return the gangs with whole devices, each with its type and its size."""
+) -> dict[str, port.Wish]:
+    """Return the wishes of the gangs with whole devices, each for its type and its size."""
     ones = [one for one in ranked if typed.divides(one.gang)]
     if not ones:
-        return []
+        return {}
     seen = [(relative.kind(one), one.types) for one in budget.ended if len(one.types) > 1]
     curves = ((one.gang, one.gang.curve) for one in ones)
     seen += [(relative.kind(gang), curve.types) for gang, curve in curves if curve is not None and len(curve.types) > 1]
     speeds_of = relative.Relative(seen)
     least = {one.gang.job: _least(one.gang.asks)[0] // 1000 for one in ones}
-    parts = [_Typed(one, budget, speeds_of, now, rules, known) for one in typed.admitted(ones, least, budget.types)]
-    share = sum(one.devices for one in budget.types) / max(1, len(parts))
+    admitted = typed.admitted(ones, least, budget.types)
+    looked_at = typed.in_turn(admitted, now, rules.round_s)
+    parts = [_Typed(one, budget, speeds_of, now, rules, known) for one in looked_at]
+    share = sum(one.devices for one in budget.types) / max(1, len(admitted))
     for part in parts:
         part.value(share)
     dividing_now = {part.job for part in parts if part.present() or not part.holds}
     others = [one for one in ranked if one.gang.job not in dividing_now]
-    return typed.divide((part for part in parts if part.job in dividing_now), typed.without(budget, others))
+    served = typed.divide((part for part in parts if part.job in dividing_now), typed.without(budget, others))
+    wishes = {part.job: part.wish() for part in served}
+    for one in others:
+        if typed.divides(one.gang) and any(had := one.had(now)):
+            reason = "it keeps what it has until gangs like it are looked at again"
+            wishes[one.gang.job] = port.Wish(job=one.gang.job, size=had, level=_level(one), reason=reason)
+    return wishes
 
 
 class _Typed(_Part):

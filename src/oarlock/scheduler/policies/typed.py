@@ -22,6 +22,9 @@ ADMITTED = 100.0
 """What the first devices of a gang are worth beyond their value: more than all that others could do with them."""
 
 
+LOOKED_AT = 96
+"""So many gangs at most are compared in one plan: that takes some 20 ms."""
+
 HELD = 10 * ADMITTED
 """The same of one that runs: it gives way for no other here, but only where its policy's levels say so."""
 
@@ -78,6 +81,18 @@ def admitted(
             left -= least[one.gang.job]
             having.append(one)
     return having
+
+
+def in_turn(ones: Sequence[port.Candidate], now: float, round_s: float) -> list[port.Candidate]:
+    """Return the gangs that are looked at in this plan: all of them where they are few, else the first that wait and a
+    part of those that run, another part in each round.
+    """
+    if len(ones) <= LOOKED_AT:
+        return list(ones)
+    waiting = [one for one in ones if one.running is None and not one.gang.destined][: LOOKED_AT // 2]
+    having = [one for one in ones if one.running is not None or one.gang.destined]
+    parts = -(-len(having) // (LOOKED_AT - len(waiting)))
+    return [*having[int(now // max(1.0, round_s)) % parts :: parts], *waiting]
 
 
 def without(budget: port.Budget, others: Iterable[port.Candidate]) -> list[port.TypeShare]:
