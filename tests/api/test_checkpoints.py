@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.data.test_checkpoints import flip, save
+from tests.data.test_verification import aged
 
 from oarlock.api import checkpoints
 from oarlock.spec import errors, jobs
@@ -48,7 +49,7 @@ async def test_what_lies_here_without_a_manifest_is_gone_and_not_good(
 async def test_a_good_one_is_known_until_a_byte_of_it_is_flipped(
     directories: checkpoints.CheckpointDirectories, tmp_path: Path
 ) -> None:
-    one = at(str(save(tmp_path / "j", 7)))
+    one = at(str(aged(save(tmp_path / "j", 7))))
     assert await directories.good(one)
     assert (await directories.known([one]), await directories.gone([one])) == ({one.path}, set())
     flip(Path(one.path) / "rank-1.pt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from tests.data.test_checkpoints import flip, save
 
-from oarlock.data import verification
+from oarlock.data import checkpoints, verification
 from oarlock.spec import errors
 
 
@@ -37,8 +38,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def aged(path: Path) -> Path:
+    """As if its files had been written an hour ago."""
+    for file in path.iterdir():
+        os.utime(file, (file.stat().st_mtime - 3600,) * 2)
+    return path
+
+
 async def test_a_good_one_is_read_once(verifier: verification.Verifier, reads: list[str], tmp_path: Path) -> None:
-    path = save(tmp_path, 7)
+    path = aged(save(tmp_path, 7))
     assert not verifier.knows(path)
     assert (await verifier.verify(path)).manifest.step == 7
     await verifier.verify(path)
@@ -47,18 +55,46 @@ async def test_a_good_one_is_read_once(verifier: verification.Verifier, reads: l
     assert len(reads) == 4
 
 
-async def test_a_flipped_byte_is_found_though_size_and_time_are_as_they_were(
-    verifier: verification.Verifier, tmp_path: Path
+async def test_hard_links_to_what_was_read_are_not_read(
+    verifier: verification.Verifier, reads: list[str], tmp_path: Path
 ) -> None:
-    path = save(tmp_path, 7)
+    path = aged(save(tmp_path, 7))
     await verifier.verify(path)
-    before = (path / "rank-1.pt").stat()
+    checkpoints.duplicate(path, tmp_path / "linked")
+    await verifier.verify(tmp_path / "linked")
+    assert len(reads) == 2
+
+
+async def test_a_flipped_byte_is_found(verifier: verification.Verifier, tmp_path: Path) -> None:
+    path = aged(save(tmp_path, 7))
+    await verifier.verify(path)
     flip(path / "rank-1.pt")
-    os.utime(path / "rank-1.pt", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert not verifier.knows(path)
     for _ in range(2):
         with pytest.raises(errors.InvalidInput, match=r"rank-1\.pt does not have the digest"):
             await verifier.verify(path)
+
+
+async def test_where_time_and_size_do_not_tell_a_fresh_reading_does(
+    verifier: verification.Verifier, tmp_path: Path
+) -> None:
+    path = aged(save(tmp_path, 7))
+    await verifier.verify(path)
+    before = (path / "rank-1.pt").stat()
+    flip(path / "rank-1.pt")
+    os.utime(path / "rank-1.pt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert verifier.knows(path)
+    with pytest.raises(errors.InvalidInput, match=r"rank-1\.pt does not have the digest"):
+        await verifier.verify(path, fresh=True)
+    assert not verifier.knows(path)
+
+
+async def test_one_that_was_written_just_now_is_not_remembered(verifier: verification.Verifier, tmp_path: Path) -> None:
+    """It could be written once more in the same tick of the file system's clock."""
+    path = save(tmp_path, 7)
+    os.utime(path / "rank-0.pt", (time.time() + 3600,) * 2)
+    await verifier.verify(path)
+    assert not verifier.knows(path)
 
 
 async def test_what_is_not_there_does_not_hold(verifier: verification.Verifier, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class CheckpointDirectories:
         name = checkpointplaces.name(0, checkpoint.round, checkpoint.step)
         place = source.parent.parent / job / name
         sha256 = _digest(checkpoint.manifest_sha256)
+        await self._verifier.verify(source, sha256)  # asked again, for want of patience, it is not read again
         try:
             await asyncio.to_thread(checkpoints.duplicate, source, place, manifest_sha256=sha256 or None)
             await self._verifier.verify(place, sha256)

@@ -93,7 +93,8 @@ class AsyncSender:
     async def _once(self, request: requests.Request[T]) -> T:
         place = self.place
         with sender.translated(place, self._told.named):
-            async with self._open(place, request, (self._timeout_s, sender.CONNECT_TIMEOUT_S)) as response:
+            silence_s = max(self._timeout_s, request.patience_s)
+            async with self._open(place, request, (silence_s, sender.CONNECT_TIMEOUT_S)) as response:
                 body = await response.aread()
                 self.server_date = response.headers.get("date")
                 if response.status_code >= 300:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _V1 = "/api/v1"
 FILES_PAGE = 5000
+READING_S = 3600.0
+"""The longest that a server may take to read a checkpoint."""
 
 
 class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     upload: Path | bytes | None = None
     headers: Mapping[str, str] = {}
     repeatable: bool = True
+    patience_s: float = 0.0  # the longest silence before its answer, where that is longer than for others
 
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -83,8 +86,14 @@ def _typed(name: str, of: str, hint: str, names: re.Pattern[str] = _NAME) -> str
 
 
 def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:
+    """The server reads the whole checkpoint of a job that is continued before it answers."""
     return Request(
-        method="POST", path=f"{_V1}/jobs", answer=jobs.Job, body=submission, headers={"Idempotency-Key": key}
+        method="POST",
+        path=f"{_V1}/jobs",
+        answer=jobs.Job,
+        body=submission,
+        headers={"Idempotency-Key": key},
+        patience_s=READING_S if submission.continues is not None else 0.0,
     )
 
 

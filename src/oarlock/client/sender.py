@@ -98,7 +98,7 @@ class Sender:
         place = self.place
         with (
             translated(place, self._told.named),
-            self._open(place, request, (self._timeout_s, CONNECT_TIMEOUT_S)) as response,
+            self._open(place, request, (max(self._timeout_s, request.patience_s), CONNECT_TIMEOUT_S)) as response,
         ):
             body = response.read()
             self.server_date = response.headers.get("date")

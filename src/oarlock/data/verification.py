@@ -1,9 +1,10 @@
 """The reading of whole checkpoints, done once for each state of their files.
 
 A checkpoint holds when its manifest is the one that was reported and every shard has the size and the digest that the
-manifest gives. A file whose device, inode, size and times are as they were is not read again, unless a fresh answer is
-wanted. Two that ask about the same checkpoint at once wait for one reading. Readings have threads of their own, so that
-a large checkpoint holds up nothing else; `close` cuts them short.
+manifest gives. A checkpoint whose files have the device, inode, size and time of change that they had is not read
+again, unless a fresh answer is wanted. Its path does not matter, so hard links to it are known too. Two that ask about
+the same checkpoint at once wait for one reading. Readings have threads of their own, so that a large checkpoint holds
+up nothing else; `close` cuts them short.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from concurrent import futures
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from oarlock.spec import errors
 
 READERS = 2
 REMEMBERED = 10_000
+SETTLED_S = 0.05
+"""A file that was written so shortly before it was read may be written again without another time of change."""
 
 State = tuple[tuple[int, ...], ...]
 
@@ -31,7 +35,7 @@ class Verifier:
 
     def __init__(self) -> None:
         self._pool = futures.ThreadPoolExecutor(READERS, thread_name_prefix="digests")
-        self._known: collections.OrderedDict[Path, tuple[str, State]] = collections.OrderedDict()
+        self._known: collections.OrderedDict[tuple[str, State], None] = collections.OrderedDict()
         self._reading: dict[tuple[Path, str, bool], futures.Future[checkpoints.Checkpoint]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -45,13 +49,13 @@ class Verifier:
 
     def knows(self, path: Path, manifest_sha256: str = "") -> bool:
         """Whether it was read before and nothing of it has changed since: a look at sizes and times."""
-        with self._lock:
-            known = self._known.get(path)
         try:
             found = checkpoints.look(path, manifest_sha256=manifest_sha256 or None)
-            return known == (found.manifest_sha256, _state(found))
+            state = _state(found)
         except (errors.OarlockError, OSError):
             return False
+        with self._lock:
+            return (found.manifest_sha256, state) in self._known
 
     def close(self) -> None:
         """End the readings that are under way: whoever waits for one hears Unavailable."""
@@ -80,17 +84,19 @@ class Verifier:
             if path.is_symlink():
                 raise checkpoints.broken(path, "it is a link")
             found = checkpoints.look(path, manifest_sha256=manifest_sha256 or None)
-            before = _state(found)
+            key = found.manifest_sha256, _state(found)
             with self._lock:
-                known = self._known.get(path)
-            if fresh or known != (found.manifest_sha256, before):
-                self._forget(path)
+                known = key in self._known
+            if fresh or not known:
+                began_at = time.time()
+                self._forget(key)
                 self._read(found)
-                if _state(found) != before:
+                if _state(found) != key[1]:
                     raise checkpoints.broken(path, "it was changed while it was read")
+                if all(changed_ns < (began_at - SETTLED_S) * 1e9 for *_, changed_ns in key[1]):
+                    self._remember(key)
         except OSError as error:
             raise checkpoints.broken(path, f"{error.filename or 'a shard'} cannot be read: {error.strerror}") from error
-        self._remember(path, (found.manifest_sha256, before))
         return found
 
     def _read(self, checkpoint: checkpoints.Checkpoint) -> None:
@@ -109,16 +115,15 @@ class Verifier:
                 digest.update(block)
         return digest.hexdigest()
 
-    def _remember(self, path: Path, what: tuple[str, State]) -> None:
+    def _remember(self, key: tuple[str, State]) -> None:
         with self._lock:
-            self._known[path] = what
-            self._known.move_to_end(path)
+            self._known[key] = None
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
 
-    def _forget(self, path: Path) -> None:
+    def _forget(self, key: tuple[str, State]) -> None:
         with self._lock:
-            self._known.pop(path, None)
+            self._known.pop(key, None)
 
 
 def _state(checkpoint: checkpoints.Checkpoint) -> State:
@@ -127,7 +132,7 @@ def _state(checkpoint: checkpoints.Checkpoint) -> State:
     found = [(checkpoint.path / name).lstat() for name in names]
     if not all(stat.S_ISREG(each.st_mode) for each in found):
         raise checkpoints.broken(checkpoint.path, "a shard is not a regular file")
-    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
 
 
 def _ending() -> errors.Unavailable:
