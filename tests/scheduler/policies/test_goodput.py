@@ -113,6 +113,12 @@ def test_an_unknown_gang_starts_small_and_grows_as_it_is_measured() -> None:
     assert sizes([running("told", curves.Curve(model=curves.Table(rates=tuple(range(1, 17)))), 1)]) == {"told": 16}
 
 
+def test_beyond_a_bound_service_does_not_count() -> None:
+    crowd = [running("old", GOOD, 4, served_s=500 * HOUR), running("middle", GOOD, 4, served_s=20 * HOUR)]
+    assert sizes(crowd, 16)["old"] < 8 < sizes(crowd, 16)["middle"]
+    assert sizes(crowd, 16, old_s=10 * HOUR) == {"old": 8, "middle": 8}
+
+
 def test_a_change_must_pay_for_its_restart() -> None:
     """Two devices more bring 17 %: too little for a gang that has only begun, or has been restarted often."""
     curve = curves.Curve(model=curves.Table(rates=(1.0, 1.5, 1.5, 1.76)))
@@ -247,7 +253,16 @@ def test_gangs_without_devices_divide_cpus() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"power": 0.0}, {"power": 1.5}, {"young_s": 0.0}, {"first": 0.5}, {"growth": 0.0}, {"margin": -0.1}]
+    "given",
+    [
+        {"power": 0.0},
+        {"power": 1.5},
+        {"young_s": 0.0},
+        {"first": 0.5},
+        {"growth": 0.0},
+        {"margin": -0.1},
+        {"old_s": -1.0},
+    ],
 )
 def test_a_parameter_that_makes_no_sense_is_refused(given) -> None:
     with pytest.raises(errors.InvalidInput, match=next(iter(given))):

@@ -34,6 +34,8 @@ PARAMETERS: Mapping[str, float] = {
     "age": 0.25,
     # Device-seconds of service up to which a gang is new.
     "young_s": 3600.0,
+    # Device-seconds of service beyond which more of it lowers a gang's worth no further; 0: there is no such bound.
+    "old_s": 0.0,
     # A change must promise to be better by this part, beyond what its restart costs.
     "margin": 0.2,
     # How many times its cost a restart is counted against a gang that has had some already.
@@ -101,7 +103,7 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     for parameter in ("first", "growth"):
         if known[parameter] < 1:
             raise parameters.refused(name, parameter, known[parameter], "1 or more")
-    for parameter in ("age", "margin", "restarts"):
+    for parameter in ("age", "old_s", "margin", "restarts"):
         if known[parameter] < 0:
             raise parameters.refused(name, parameter, known[parameter], "0 or more")
     return known
@@ -292,7 +294,8 @@ class _Part:
 
     def _weight(self) -> float:
         one, known = self._one, self._known
-        return math.pow(1 + one.served_s / known["young_s"], -known["age"]) * math.pow(
+        served_s = min(one.served_s, known["old_s"]) if known["old_s"] else one.served_s
+        return math.pow(1 + served_s / known["young_s"], -known["age"]) * math.pow(
             2, (one.gang.priority - ORDINARY_PRIORITY) / DOUBLE_WEIGHT
         )
 
