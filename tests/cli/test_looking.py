@@ -435,7 +435,7 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
     for part in ("story  FAILED", "Spec", "env: {A: 1}", "Attempt 1", "worker-1", "here", "3 error", "Events", "7/9"):
         assert part in said, part
     everything = json.loads(type_("show", "story", "--json"))
-    assert set(everything) == {"job", "cost", "speed", "decisions", "events", "checkpoints"}
+    assert set(everything) == {"job", "continued_by", "cost", "speed", "decisions", "events", "checkpoints"}
     assert type_("why", "story").count("\n") == 3
     assert json.loads(type_("why", "story", "--json"))["phase"] == "FAILED"
 
@@ -470,7 +470,8 @@ def test_several_jobs_at_once_and_one_that_fails(
     assert ", halted " in shown
     assert "running" not in shown
     assert main.main(["resume", "one"]) == 0
-    assert capsys.readouterr().err == "one goes on: QUEUED.\n"
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["one has no checkpoint: it begins anew, at its first step.", "one goes on: QUEUED."]
     type_("cancel", "one", "two", "--wait")
     type_("rm", "one", "two")
     type_("show", "one", code=1)
