@@ -177,3 +177,11 @@ def test_of_many_gangs_some_are_looked_at_in_each_round_and_all_in_turn() -> Non
         assert {wish.size for wish in wishes if not wish.on} == {(1,)}
         looked_at |= chosen
     assert len(looked_at) == 300
+
+
+def test_many_that_wait_at_once() -> None:
+    """The first of them are compared, the others take what they find."""
+    crowd = [candidates.waiting(gang(f"j{place:03}", None, at=float(place))) for place in range(200)]
+    wishes = ask(crowd, budget(t4=200, a100=200))
+    assert sum(bool(wish.on) for wish in wishes.values()) == 48
+    assert len(wishes) == 200

@@ -91,7 +91,7 @@ def in_turn(ones: Sequence[port.Candidate], now: float, round_s: float) -> list[
         return list(ones)
     waiting = [one for one in ones if one.running is None and not one.gang.destined][: LOOKED_AT // 2]
     having = [one for one in ones if one.running is not None or one.gang.destined]
-    parts = -(-len(having) // (LOOKED_AT - len(waiting)))
+    parts = max(1, -(-len(having) // (LOOKED_AT - len(waiting))))
     return [*having[int(now // max(1.0, round_s)) % parts :: parts], *waiting]
 
 
