@@ -37,6 +37,32 @@ def test_a_long_line_is_whole_for_programs_and_broken_on_a_terminal(clean: bool,
     assert (shown.count("\n"), len(shown.replace("\n", ""))) == (lines, 3 * 65_536 + 3)
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_lines_that_come_together_are_shown_as_if_each_had_come_alone(prefix: bool, clean: bool) -> None:
+    """Also after a piece without an end, whose line they finish."""
+    style = loglines.Style(prefix=prefix, colour=False, clean=clean)
+    alone, together = loglines.Writer(style), loglines.Writer(style)
+    expected, shown = "", ""
+    for piece, texts in (("", ["one", "", "a\tb\x1b[31m"]), ("open", ["ed", "two"]), ("\r50%", ["\r100%", "three"])):
+        for writer in (alone, together):
+            said = writer.text(line(piece, partial=True)) if piece else ""
+            expected, shown = (expected + said, shown) if writer is alone else (expected, shown + said)
+        expected += "".join(alone.text(line(text)) for text in texts)
+        block = data.Lines(
+            task="worker-0",
+            attempt=1,
+            incarnation=1,
+            stream="stdout.0",
+            offset=0,
+            at=1.0,
+            text="\n".join(texts),
+            last=9,
+        )
+        shown += together.text(block)
+    assert shown + together.rest() == expected + alone.rest()
+
+
 BAR = ("\r 10%|#    |", "\r 20%|##   |\r 30%|###  |", "\r", "\r100%|#####|")
 
 

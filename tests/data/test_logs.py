@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oarlock.data import loglines, logs, port
@@ -178,6 +178,59 @@ def test_tails_and_lines_whatever_the_cuts(
             store.close()
 
     asyncio.run(scenario())
+
+
+def taken_apart(line: port.Line) -> list[tuple[object, ...]]:
+    """Each line of a block, as it would have come alone."""
+    if not isinstance(line, port.Lines):
+        return [(line.task, line.stream, line.offset, line.at, line.text, line.partial)]
+    found, offset = [], line.offset
+    for text in line.text.split("\n"):
+        found.append((line.task, line.stream, offset, line.at, text, False))
+        offset += len(text.encode()) + 1
+    assert line.last == found[-1][2]
+    return found
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([W0, W1]), st.text("ab\né", max_size=9), st.integers(1, 60), st.integers(0, 4)),
+        max_size=12,
+    )
+)
+def test_blocks_are_the_same_lines_at_the_same_times(tmp_path_factory, appends):
+    """Whatever arrived when, in however long lines."""
+
+    async def both() -> None:
+        store = logs.DirectoryLogs(tmp_path_factory.mktemp("blocks"), writers=1, readers=1)
+        at = 0.0
+        for key, text, times, later in appends:
+            at += later
+            await add(store, key, text * times, at)
+        alone = [one async for line in store.read(ALL) for one in taken_apart(line)]
+        blocks = [line async for line in store.read(port.LogQuery(job="j-1", blocks=True))]
+        assert [one for line in blocks for one in taken_apart(line)] == alone
+        ended = asyncio.Event()
+        ended.set()
+        followed = store.follow(port.LogQuery(job="j-1", blocks=True), until=ended)
+        assert sorted([one async for line in followed for one in taken_apart(line)]) == sorted(alone)
+        store.close()
+
+    before = loglines.PIECE_BYTES, loglines.BLOCK_BYTES
+    loglines.PIECE_BYTES, loglines.BLOCK_BYTES = 40, 120
+    try:
+        asyncio.run(both())
+    finally:
+        loglines.PIECE_BYTES, loglines.BLOCK_BYTES = before
+
+
+async def test_a_million_lines_are_a_few_blocks(store: port.Logs) -> None:
+    """One object for each would cost a reader more than the task that prints them."""
+    await add(store, W0, "x" * 9 + "\n" + "".join(f"{number:09}\n" for number in range(999_999)), 1)
+    found = [line async for line in store.read(port.LogQuery(job="j-1", blocks=True))]
+    assert len(found) < 100
+    assert sum(len(taken_apart(line)) for line in found) == 1_000_000
 
 
 async def test_a_tail_does_not_read_the_file(store: port.Logs, monkeypatch: pytest.MonkeyPatch) -> None:

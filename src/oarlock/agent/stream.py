@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oarlock.agent.blanking import Blanker
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 4 << 20
 LINE_SEARCH_BYTES = 64 << 10
 
 

@@ -23,6 +23,7 @@ from oarlock.spec import errors, jobs, phases, roles, users
 MAX_TAIL = 1_000_000
 CHUNK_BYTES = 64 * 1024
 QUEUED_LINES = 1000
+QUEUED_BLOCKS = 16
 _LOOK_S = 30.0
 
 
@@ -33,6 +34,7 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
     since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
     follow: bool = False
+    blocks: bool = False  # lines that arrived together come together: `text` joins them, `last` is the last's offset
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -51,7 +53,13 @@ async def stream(call: routes.Call) -> responses.StreamingResponse:
     job = await call.access.job(call.path["job"])
     _check(job, query)
     asked = data.LogQuery(
-        job=job.id, attempt=query.attempt, role=query.role, index=query.index, tail=query.tail, since=query.since
+        job=job.id,
+        attempt=query.attempt,
+        role=query.role,
+        index=query.index,
+        tail=query.tail,
+        since=query.since,
+        blocks=query.blocks and query.tail is None,
     )
     lines = _follow(call.services, job.id, asked) if query.follow else _read(call.services, asked)
     return responses.StreamingResponse(lines, media_type="application/x-ndjson")
@@ -93,7 +101,9 @@ async def _follow(services: services_module.Services, job_id: str, query: data.L
     encoder = msgspec.json.Encoder()
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
-    queue: asyncio.Queue[data.Line | errors.OarlockError | None] = asyncio.Queue(maxsize=QUEUED_LINES)
+    queue: asyncio.Queue[data.Line | errors.OarlockError | None] = asyncio.Queue(
+        maxsize=QUEUED_BLOCKS if query.blocks else QUEUED_LINES
+    )
     reading = asyncio.create_task(_feed(services.logs.follow(query, until=until), queue))
     try:
         item = await queue.get()

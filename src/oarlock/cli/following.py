@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 LIVE_LOOK_S = 0.3
 CALM_LOOK_S = 1.0
 _BLINK_S = 0.1
-_BATCH = 2000
+_BATCH = 64
 _RECENT = 60  # printed lines that are taken to stand on the screen still
-_QUEUE = 20_000
+_RECENT_CHARACTERS = 16_384
+_QUEUE = 256
 LEFT = 130
 """The exit code of somebody who left a job running: how it ends is not known yet."""
 
@@ -114,7 +115,11 @@ class Follower:
     def _read(self) -> None:
         try:
             for item in self._client.log_items(
-                self._job.id, self._choice, follow=True, on_contact=lambda failure: self._put(Contact(failure))
+                self._job.id,
+                self._choice,
+                follow=True,
+                blocks=True,
+                on_contact=lambda failure: self._put(Contact(failure)),
             ):
                 self._put(item)
         except BaseException as error:  # noqa: BLE001 - told and raised by the thread that prints
@@ -164,8 +169,9 @@ class Follower:
 
     def _print(self, text: list[str]) -> None:
         if any(text):
-            self._recent.extend("".join(text[-_RECENT:]).splitlines())
-            self._screen.print("".join(text), self._rows())
+            whole = "".join(text)
+            self._recent.extend(whole[-_RECENT_CHARACTERS:].splitlines())
+            self._screen.print(whole, self._rows())
         text.clear()
 
     def _tell(self, item: jobs.Job | Contact | Broken) -> None:

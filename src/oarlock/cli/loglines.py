@@ -52,6 +52,8 @@ class Writer:
         """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
         task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style.process else line.task
         stream = (task, line.attempt, line.incarnation, line.stream)
+        if isinstance(line, data.Lines):
+            return self._many(task, stream, line)
         whole = self._pending.pop(stream, "") + line.text
         if stream in self._redrawn or (line.partial and "\r" in whole and not self._style.clean):
             (self._redrawn.add if line.partial else self._redrawn.discard)(stream)
@@ -74,6 +76,22 @@ class Writer:
         """Everything that never got an end."""
         left, self._pending = self._pending, {}
         return "".join(self._shown(task, text) for (task, *_), text in left.items())
+
+    def _many(self, task: str, stream: Stream, lines: data.Lines) -> str:
+        """Return whole lines as they stand, where nothing has to be done to each."""
+        if not (self._style.clean or self._style.prefix or stream in self._pending or stream in self._redrawn):
+            return lines.text + "\n"
+        first, *rest = lines.text.split("\n")
+        head = data.Line(
+            task=lines.task,
+            attempt=lines.attempt,
+            incarnation=lines.incarnation,
+            stream=lines.stream,
+            offset=lines.offset,
+            at=lines.at,
+            text=first,
+        )
+        return self.text(head) + "".join([self._shown(task, text) for text in rest])
 
     def _shown(self, task: str, text: str) -> str:
         if self._style.clean:

@@ -67,7 +67,7 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
         clean=terminal.is_terminal(sys.stdout),
     )
     writer = loglines.Writer(style)
-    for item in client.log_items(found.id, choice):
+    for item in client.log_items(found.id, choice, blocks=True):
         if isinstance(item, data.Line):
             sys.stdout.write(writer.text(item))
     sys.stdout.write(writer.rest())

@@ -73,10 +73,22 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     text: str = ""
     partial: bool = False
+    last: int | None = None  # the fields are those of `Lines`
     end: End | None = None
     error: dict[str, Any] | None = None
 
     def line(self) -> data.Line:
+        if self.last is not None:
+            return data.Lines(
+                task=self.task,
+                attempt=self.attempt,
+                incarnation=self.incarnation,
+                stream=self.stream,
+                offset=self.offset,
+                at=self.at,
+                text=self.text,
+                last=self.last,
+            )
         return data.Line(
             task=self.task,
             attempt=self.attempt,

@@ -277,14 +277,17 @@ class Client:
         choice: requests.LogChoice,
         *,
         follow: bool = False,
+        blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
     ) -> Iterator[data.Line | answers.End]:
-        """As `logs`, and last how the job ended."""
+        """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
         cursor = following.Cursor(choice)
         losses = 0
         while True:
             try:
-                with self._sender.lines(requests.logs(job, cursor.choice(), follow=follow)) as lines:
+                with self._sender.lines(
+                    requests.logs(job, cursor.choice(), follow=follow, blocks=blocks and not cursor.started)
+                ) as lines:
                     if losses >= following.TOLD_LOSSES and on_contact is not None:
                         on_contact(None)
                     losses = 0

@@ -56,6 +56,11 @@ class Cursor:
         at = self._positions.get(stream)
         self._newest = line.at if self._newest is None else max(self._newest, line.at)
         self._first = line.at if self._first is None else min(self._first, line.at)
+        if isinstance(line, data.Lines):
+            # Asked for until the first loss only: there is nothing yet that could have been seen.
+            length = len(line.text) - line.text.rfind("\n") - 1
+            self._positions[stream] = Position(line.last, length, False, line.last, length)
+            return line
         length = len(line.text)
         if at is None or line.offset > at.offset:
             if at is not None and at.partial:

@@ -158,8 +158,8 @@ class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
 
 
-def logs(name: str, choice: LogChoice, *, follow: bool = False) -> Request[answers.LogItem]:
-    query = _query(**msgspec.structs.asdict(choice), follow=follow or None)
+def logs(name: str, choice: LogChoice, *, follow: bool = False, blocks: bool = False) -> Request[answers.LogItem]:
+    query = _query(**msgspec.structs.asdict(choice), follow=follow or None, blocks=blocks or None)
     return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query)
 
 

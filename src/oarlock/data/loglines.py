@@ -90,14 +90,20 @@ def block_for(streams: int) -> int:
 
 
 class Cursor:
-    """A reader's place in one stream: `offset` is of the first byte that it was not given yet."""
+    """A reader's place in one stream: `offset` is of the first byte that it was not given yet.
 
-    def __init__(self, key: attempts.TaskKey, stream: str, path: Path, index: Index, offset: int) -> None:
+    With `blocks` whole lines that arrived together are one `port.Lines`: a reader of millions handles them as text.
+    """
+
+    def __init__(
+        self, key: attempts.TaskKey, stream: str, path: Path, index: Index, offset: int, *, blocks: bool = False
+    ) -> None:
         self.key = key
         self.stream = stream
         self.offset = offset
         self._path = path
         self._index = index
+        self._blocks = blocks
         self._task = f"{key.role}-{key.index}"
 
     def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[port.Line]:
@@ -110,6 +116,8 @@ class Cursor:
         data, spans = b"", list[tuple[int, int, bool]]()
         for size in (block, BLOCK_BYTES):
             data = read(self._path, self.offset, min(end - self.offset, size))
+            if self._blocks and (whole := whole_lines(data)):
+                return self._together(data[:whole])
             spans = list(spans_of(data, flush=flush and self.offset + len(data) >= end))
             if spans or len(data) < size:
                 break
@@ -135,6 +143,30 @@ class Cursor:
         self.offset += stop if partial else stop + 1
         return lines
 
+    def _together(self, data: bytes) -> list[port.Line]:
+        """Return these whole lines, in one piece for each record of the index: a line's time is its newline's."""
+        offsets, times = self._index.between(self.offset, self.offset + len(data))
+        found: list[port.Line] = []
+        start = 0
+        for place, at in enumerate(times):
+            until = offsets[place + 1] - self.offset if place + 1 < len(offsets) else len(data)
+            stop = data.rfind(b"\n", start, until) + 1
+            if stop > start:
+                lines = port.Lines(
+                    task=self._task,
+                    attempt=self.key.attempt,
+                    incarnation=self.key.incarnation,
+                    stream=self.stream,
+                    offset=self.offset + start,
+                    at=at,
+                    text=data[start : stop - 1].decode(errors="replace"),
+                    last=self.offset + max(start, data.rfind(b"\n", start, stop - 1) + 1),
+                )
+                found.append(lines)
+                start = stop
+        self.offset += len(data)
+        return found
+
     def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[port.Line]:
         while lines := self.take(end, flush=flush, block=block):
             yield from lines
@@ -150,6 +182,14 @@ def read(path: Path, offset: int, size: int) -> bytes:
         return os.pread(fd, size, offset)
     finally:
         os.close(fd)
+
+
+def whole_lines(data: bytes) -> int:
+    """Return the length of the whole lines at the beginning of `data`, up to the first that comes in pieces."""
+    place = 0
+    while (stop := data.rfind(b"\n", place, place + PIECE_BYTES + 1)) >= 0:
+        place = stop + 1
+    return place
 
 
 def spans_of(data: bytes, *, flush: bool) -> Iterator[tuple[int, int, bool]]:

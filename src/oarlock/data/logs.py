@@ -35,6 +35,7 @@ RESOLUTION_S = 0.02
 """Appends of one stream that follow each other faster share a record of the index."""
 PARTIAL_S = 0.5
 BATCH_LINES = 2000
+BATCH_BLOCKS = 16
 MISSING = (
     "[oarlock] {:,} bytes of this log are missing here: somebody deleted or cut its file on the server's disk."
     " They are shown once the task has sent them again; they are lost if it has ended."
@@ -78,7 +79,7 @@ class DirectoryLogs:
 
     async def read(self, query: port.LogQuery) -> AsyncIterator[port.Line]:
         lines = await self._on(self._readers, lambda: reading(self._jobs.get(query.job), query, {}, flush=True))
-        while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, BATCH_LINES))):
+        while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, batch_of(query)))):
             for line in batch:
                 yield line
 
@@ -89,7 +90,7 @@ class DirectoryLogs:
             stopper = asyncio.create_task(ring_when(until, rung)) if until is not None else None
             try:
                 lines = await self._on(self._readers, lambda: reading(job, query, cursors, flush=False))
-                while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, BATCH_LINES))):
+                while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, batch_of(query)))):
                     for line in batch:
                         yield line
                 patience = Patience(asyncio.get_running_loop().time)
@@ -476,7 +477,9 @@ def reading(
     block = loglines.block_for(len(streams))
     for one in streams:
         end = one.length()
-        cursors[one] = cursor = loglines.Cursor(one.key, one.name, one.path, one.index(), start_of(one, query, end))
+        cursors[one] = cursor = loglines.Cursor(
+            one.key, one.name, one.path, one.index(), start_of(one, query, end), blocks=query.blocks
+        )
         parts.append(cursor.all(end, flush=flush, block=block))
     if flush:
         parts.append(iter(shortened(job, query)))
@@ -487,6 +490,11 @@ def reading(
     for part in parts:
         last = sorted([*last, *part], key=arrival)[-query.tail :] if query.tail else []
     return iter(last)
+
+
+def batch_of(query: port.LogQuery) -> int:
+    """How many lines, or blocks of them, are in memory for one reader."""
+    return BATCH_BLOCKS if query.blocks else BATCH_LINES
 
 
 def shortened(job: JobLogs, query: port.LogQuery) -> list[port.Line]:
@@ -520,7 +528,7 @@ def news(
         end = one.length()
         cursor = cursors.get(one)
         if cursor is None:
-            cursor = cursors[one] = loglines.Cursor(one.key, one.name, one.path, one.index(), 0)
+            cursor = cursors[one] = loglines.Cursor(one.key, one.name, one.path, one.index(), 0, blocks=query.blocks)
         found += cursor.take(end, flush=flush or one in ripe, block=block)
         if cursor.offset < end:
             waiting[one] = cursor.offset

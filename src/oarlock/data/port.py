@@ -42,6 +42,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
 
 
+class Lines(Line, frozen=True, kw_only=True):
+    """Several whole lines that arrived together: `text` joins them by newlines, `last` is the last one's offset."""
+
+    last: int
+
+
 class Shortage(msgspec.Struct, frozen=True):
     """A stream that has fewer bytes than were acknowledged: `length` are left, `missing` more were there."""
 
@@ -56,6 +62,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     index: int | None = None
     tail: int | None = None  # the last N lines over all streams
     since: float | None = None  # Unix seconds
+    blocks: bool = False  # whole lines that arrived together are one `Lines`; not with `tail`
 
 
 class Point(msgspec.Struct, frozen=True):
