@@ -404,7 +404,7 @@ class Engine:
             values = []
             for secret in job.spec.secrets:
                 with contextlib.suppress(errors.OarlockError):
-                    values.append(kept.secrets.read(secret.name))
+                    values += kept.secrets.values(secret.name, job.owner)
             return blanking.Blanker(values)
 
         remains = leftovers.Leftovers(self.backend, kept.logs, kept.metrics, blanker=blanker, clock=clock)

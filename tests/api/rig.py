@@ -27,6 +27,7 @@ from oarlock.api import (
     services,
     wakes,
 )
+from oarlock.api import home as homes
 from oarlock.data import blobs, jobfiles, logs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
@@ -79,10 +80,20 @@ class Secrets:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
 
-    def read(self, name: str) -> str:
+    def read(self, name: str, owner: str, *, admin: bool = False) -> str:
         if name not in self.values:
             raise errors.NotFound(f"There is no secret `{name}`.", hint="Make it.")
         return self.values[name]
+
+    def listed(self, owner: str, *, admin: bool = False) -> list[homes.SecretInfo]:
+        return [homes.SecretInfo(name=name) for name in self.values if admin]
+
+    def put(self, name: str, value: str | None, owner: str, sharing: homes.Sharing) -> homes.SecretInfo:
+        self.values[name] = value or ""
+        return homes.SecretInfo(name=name, owner=owner)
+
+    def remove(self, name: str, owner: str) -> None:
+        self.values.pop(name, None)
 
 
 class Echo:

@@ -30,6 +30,7 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "add": {"name": "new"},
         "change": {},
         "add_token": {},
+        "confide": {"value": "v"},
         "register": {"address": "127.0.0.1"},
         "report": {},
         "stacks": {"request": 1, "stacks": {}},

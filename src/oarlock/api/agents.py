@@ -22,7 +22,7 @@ from oarlock.data import port as data_port
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
-from oarlock.spec import assignments, attempts, errors, events, exitrecords, jobfile, jobs, phases
+from oarlock.spec import assignments, attempts, errors, events, exitrecords, jobfile, jobs, phases, users
 
 MAX_WAIT_S = 60.0
 LOG_LIMIT_BYTES = 8 << 20
@@ -151,7 +151,7 @@ async def register(call: routes.Call) -> Registered:
     told = call.body(Registration)
     key = call.task
     job = await present(call)
-    confided = _secrets(call, job)
+    confided = await _secrets(call, job)
     event = events.TaskRegistered(
         attempt=key.attempt,
         role=key.role,
@@ -166,7 +166,7 @@ async def register(call: routes.Call) -> Registered:
 
 async def secrets(call: routes.Call) -> Confided:
     """Before it registers, a task may need them to fetch its data."""
-    return Confided(_secrets(call, await present(call)))
+    return Confided(await _secrets(call, await present(call)))
 
 
 async def rendezvous(call: routes.Call) -> assignments.Rendezvous | routes.Answer:
@@ -346,11 +346,15 @@ async def _rendezvous(call: routes.Call, job: jobs.Job, number: int) -> assignme
     return environments.rendezvous(job, call.task, await reportedcheckpoints.offered(call.services, job.id))
 
 
-def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, SecretValue]:
+async def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, SecretValue]:
     """Read at every registration and kept nowhere. A missing one may still be made: Conflict means ask again."""
+    if not job.spec.secrets:
+        return {}
+    owner = await call.services.store.read(lambda view: view.user(job.owner))
+    admin = owner is not None and owner.right is users.Right.ADMIN
     try:
         return {
-            secret.name: SecretValue(secret.form, call.services.secrets.read(secret.name))
+            secret.name: SecretValue(secret.form, call.services.secrets.read(secret.name, job.owner, admin=admin))
             for secret in job.spec.secrets
         }
     except errors.NotFound as error:

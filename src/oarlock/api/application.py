@@ -37,6 +37,7 @@ from oarlock.api import (
     speed,
     usage,
     users,
+    usersecrets,
 )
 from oarlock.api import errors as wire
 from oarlock.api import exec as exec_module
@@ -59,6 +60,7 @@ TABLE: tuple[routes.Route, ...] = (
     *pools.ROUTES,
     *usage.ROUTES,
     *users.ROUTES,
+    *usersecrets.ROUTES,
     *server.ROUTES,
     *operations.ROUTES,
     *openapi.ROUTES,

@@ -225,7 +225,7 @@ async def judge(
     await inplace.refuse(submission.in_place, services.about.capabilities, services.about.backend)
     for place, secret in enumerate(spec.secrets):
         try:
-            services.secrets.read(secret.name)
+            services.secrets.read(secret.name, call.access.user.name, admin=call.access.admin)
         except errors.NotFound as error:
             raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
     await _judge_places(services, spec)

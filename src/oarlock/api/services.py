@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.api import authentication
+from oarlock.api import authentication, home
 from oarlock.api import forecaster as forecaster_module
 from oarlock.api import inbox as inbox_module
 from oarlock.api import meters as meters_module
@@ -30,8 +30,23 @@ class Exec(Protocol):
 class Secrets(Protocol):
     """Where the values of secrets lie. Read when a task registers, and kept nowhere; tried when a job is submitted."""
 
-    def read(self, name: str) -> str:
-        """Raises NotFound where there is none or others could read it, with how to mend that."""
+    def read(self, name: str, owner: str, *, admin: bool = False) -> str:
+        """The value for a job of `owner`, who may be an administrator.
+
+        Raises NotFound where they have none or others could read it, with how to mend that.
+        """
+        ...
+
+    def listed(self, owner: str, *, admin: bool = False) -> list[home.SecretInfo]:
+        """The secrets that jobs of `owner` may name."""
+        ...
+
+    def put(self, name: str, value: str | None, owner: str, sharing: home.Sharing) -> home.SecretInfo:
+        """Write a user's secret, or the server's where `owner` is "", which is shared so."""
+        ...
+
+    def remove(self, name: str, owner: str) -> None:
+        """Raises NotFound."""
         ...
 
 

@@ -54,6 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("server:down", "End the local server; what runs goes on"),
         "doctor": ("doctor:doctor", "Look for what is wrong here, and say how to mend it"),
         "login": ("login:login", "Remember a server and its token"),
+        "secrets": ("secretnames:secrets", "Secrets that jobs may name"),
         "users": ("users:users", "Users and tokens, for administrators"),
         "version": ("version:version", "Versions of the client and the server"),
     },

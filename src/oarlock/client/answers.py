@@ -209,6 +209,15 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
     present: int = 0
 
 
+class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret without its value. `owner` is "" for one of the server's, which `users`, or everyone, may use."""
+
+    name: str
+    owner: str = ""
+    everyone: bool = False
+    users: tuple[str, ...] = ()
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """A job of any user and what it holds. `job` is "" where the server hides other users' jobs."""
 

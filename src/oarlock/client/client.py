@@ -455,6 +455,30 @@ class Client:
     def server(self) -> answers.Server:
         return self._sender.send(requests.server())
 
+    def secrets(self) -> list[answers.SecretInfo]:
+        """The secrets that one's jobs may name, without their values."""
+        return list(self._sender.send(requests.secrets()).items)
+
+    def set_secret(
+        self,
+        name: str,
+        value: str | None = None,
+        *,
+        server: bool = False,
+        everyone: bool = False,
+        users: tuple[str, ...] = (),
+    ) -> answers.SecretInfo:
+        """Make or replace a secret of one's own.
+
+        Administrators make the server's (`server`), and share them with `users` or `everyone`. A value of None stays
+        as it is.
+        """
+        told = requests.SecretBody(value=value, server=server, everyone=everyone, users=users)
+        return self._sender.send(requests.set_secret(name, told))
+
+    def remove_secret(self, name: str, *, server: bool = False) -> None:
+        self._sender.send(requests.remove_secret(name, server))
+
     def shutdown(self) -> None:
         """End the server; what runs goes on. For administrators."""
         self._sender.send(requests.shutdown())

@@ -271,6 +271,27 @@ def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=path, answer=answers.Nothing)
 
 
+def secrets() -> Request[answers.Page[answers.SecretInfo]]:
+    return Request(method="GET", path=f"{_V1}/secrets", answer=answers.Page[answers.SecretInfo])
+
+
+class SecretBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    value: str | None = None
+    server: bool = False
+    everyone: bool = False
+    users: tuple[str, ...] = ()
+
+
+def set_secret(name: str, told: SecretBody) -> Request[answers.SecretInfo]:
+    path = f"{_V1}/secrets/{quote(name, safe='')}"
+    return Request(method="PUT", path=path, answer=answers.SecretInfo, body=told)
+
+
+def remove_secret(name: str, server: bool) -> Request[answers.Nothing]:
+    path = f"{_V1}/secrets/{quote(name, safe='')}{'?server=true' if server else ''}"
+    return Request(method="DELETE", path=path, answer=answers.Nothing)
+
+
 def shutdown() -> Request[answers.Nothing]:
     return Request(method="POST", path=f"{_V1}/shutdown", answer=answers.Nothing, repeatable=False)
 
