@@ -195,6 +195,8 @@ def parameter(told: dict[str, Any]) -> st.SearchStrategy[Any]:
         return mostly(pick(pools.get(told["name"], "numbers")), JUNK_TEXT)
     if told["name"] == "after":
         return mostly(st.one_of(pick("seqs"), pick("jobs")), JUNK_TEXT, of=4)
+    if told["name"] in ("path", "under"):
+        return mostly(st.sampled_from(["results/model.pt", "results", "files/worker-0/.."]), JUNK_TEXT)
     if told["name"] == "wait":
         return mostly(st.just(0.01), JUNK_TEXT, of=4)
     return mostly(value(told["schema"]), JUNK_TEXT, of=8)
@@ -254,6 +256,9 @@ class Fuzz:
             roles = {"worker": {"count": 2, "cpus": 0.1}}
             job = await self.rig.submit("ann", name=f"job-{number}", roles=roles, snapshot=DIGESTS[0])
             self.pools["jobs"] += [job.id, job.name]
+            left = Path(self.rig.services.about.home, "results", job.id)
+            left.mkdir(parents=True)
+            (left / "model.pt").write_bytes(b"weights")
             if number:
                 job = await self.rig.launch(job)
                 self.keys += [rigs.key_of(job, 0), rigs.key_of(job, 1)]

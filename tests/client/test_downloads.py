@@ -14,7 +14,7 @@ import pytest
 from tests.client import live
 
 import oarlock
-from oarlock.client import answers, downloads
+from oarlock.client import answers, downloads, elsewhere
 from oarlock.data import jobfiles
 from oarlock.data import port as data
 from oarlock.spec import errors, jobs
@@ -214,3 +214,38 @@ def test_a_job_that_left_nothing_says_so(server: live.LiveServer, tmp_path: Path
     server.submit(name="nothing")
     with pytest.raises(errors.NotFound, match="nothing has left no files"):
         download("nothing", to=tmp_path)
+
+
+def test_a_place_that_does_not_answer_is_not_waited_for() -> None:
+    never = threading.Event()
+    with pytest.raises(errors.Unavailable, match="it did not answer within"):
+        elsewhere.within(0.05, never.wait)
+    never.set()
+    assert elsewhere.within(20, lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        elsewhere.within(20, lambda: 1 // 0)
+
+
+def test_results_in_an_object_store_come_with_the_users_own_credentials(
+    server: live.LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boto3
+
+    store = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    store.start()
+    try:
+        host, port = store.get_host_and_port()
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in (keys | {"AWS_ENDPOINT_URL": f"http://{host}:{port}"}).items():
+            monkeypatch.setenv(name, value)
+        bucket = boto3.client("s3")
+        bucket.create_bucket(Bucket="bucket")
+        bucket.put_object(Bucket="bucket", Key="out/run/model.pt", Body=b"weights")
+        server.submit(name="far", results="s3://bucket/out")
+        with oarlock.Client() as client:
+            assert [one.path for one in client.files("far").items] == ["results/run/model.pt"]
+        done = threads("far", to=tmp_path / "to")
+    finally:
+        store.stop()
+    assert (done.files, done.bytes) == (1, 7)
+    assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights"}

@@ -24,7 +24,7 @@ from oarlock.data import durable, filekeys, sizes
 from oarlock.data import port as data
 from oarlock.spec import errors
 
-AT_ONCE = 4
+AT_ONCE = 8
 LOSSES = 6
 """Connections lost in a row, without a byte between them, after which a download is given up."""
 SAME_TIME_S = 0.002
@@ -152,10 +152,8 @@ class Draft:
         self.moved += len(chunk)
 
     def finish(self) -> int:
-        """Put the whole file in its place; return its size."""
+        """Put the whole file in its place; return its size. It is not synced: it can be fetched again."""
         with writing(self.target.place):
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
             size = self._size()
             os.utime(self.path, (time.time(), self.target.file.modified_at))
             self.path.replace(self.target.place)

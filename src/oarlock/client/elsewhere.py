@@ -5,8 +5,10 @@ rights, since the server has no business there.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +16,10 @@ from oarlock.client import answers
 from oarlock.data import durable, filekeys
 from oarlock.data import port as data
 from oarlock.spec import errors
+
+T = TypeVar("T")
+
+LIMIT_S = 20.0
 
 
 def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers.FileList:
@@ -48,8 +54,29 @@ def _listed(part: answers.Elsewhere, same_machine: bool) -> list[data.JobFile]:
         raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
     return [
         data.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)
-        for item in places.listing(part.url).items
+        for item in within(LIMIT_S, lambda: places.listing(part.url).items)
     ]
+
+
+def within(limit_s: float, look: Callable[[], T]) -> T:
+    """Return what `look` returns. Raises Unavailable where it takes too long: libraries try for minutes to log in."""
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(look())
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="elsewhere", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise errors.Unavailable(f"it did not answer within {limit_s:g} s", hint="Check the credentials in this shell.")
+    return found[0]
 
 
 def fetch(url: str, file: data.JobFile, place: Path, moved: Callable[[int], object]) -> int:

@@ -39,6 +39,7 @@ CACHES = (
 """Left out wherever they lie, unless a pattern of the job brings them back (`!.venv/`)."""
 A_CACHE, IGNORED, UNREADABLE = "a cache", "ignored by files.ignore", "cannot be read"
 A_FOLDER_LINK, OUTSIDE, SPECIAL = "a link to a folder", "a link that leads elsewhere", "neither a file nor a folder"
+SYNCS_AT_ONCE = 16
 EXAMPLES = 5
 EXAMPLE_CHARACTERS = 200
 
@@ -253,12 +254,14 @@ class Folder:
             meter.finished_file()
             return ""
 
-        placed = each(place, found, ledger)
-        for one in placed:
+        def sync(one: Found) -> None:
             with contextlib.suppress(PermissionError), self._target(one).open("rb") as file:
                 os.fsync(file.fileno())
-        for folder in {self._target(one).parent for one in placed}:
-            durable.sync_folder(folder)
+
+        placed = each(place, found, ledger)
+        with futures.ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:  # the disk writes down together what waits together
+            list(pool.map(sync, placed))
+            list(pool.map(durable.sync_folder, {self._target(one).parent for one in placed}))
         return placed
 
     def _target(self, one: Found) -> Path:
