@@ -46,6 +46,7 @@ def bucket() -> Iterator[Bucket]:
     server.stop()
 
 
+@pytest.mark.timeout(300)  # three starts of a training, each of which imports torch
 def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> None:
     """Halted, its local checkpoints deleted, resumed: it goes on at the step at which it stopped."""
     bucket.put("digits/rows.txt", "1 2 3")
@@ -102,12 +103,32 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> 
     last = _checkpoints(shell)[0]
     assert last == f"s3://bucket/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
 
-    step = int(_checkpoints(shell)[1].rpartition("-")[2])
-    shutil.rmtree(shell.home / "checkpoints" / job["id"])
-    shell.do("run", "--continue", f"far@{step}", "--name", "farther")
-    assert shell.job("farther")["attempts"][0]["restore_step"] == step
-    assert f"began at step {step + 1} with 1 2 3" in shell.do("logs", "farther").stdout, "the copy was fetched"
-    assert shell.job("far") == done, "the other job does not change"
+
+def test_a_job_goes_on_from_the_copy_of_another_one(shell: shells.Shell, bucket: Bucket) -> None:
+    """Its machine has no checkpoint any more."""
+    shell.write(
+        "steps.py",
+        """
+        import os, torch
+        from oarlock import train
+        train.init()
+        first = None
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=int(os.environ["STEPS"])) as session:
+            for step in session.steps():
+                first = step if first is None else first
+        print("began at step", first, flush=True)
+        """,
+    )
+    env = [f"--env={name}={value}" for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url, "STEPS": "10"}.items()]
+    shell.do("run", "--name", "near", "--checkpoint-to", "s3://bucket/ckpt", *env, "--", "python", "steps.py")
+    near = shell.job("near")
+    shutil.rmtree(shell.home / "checkpoints" / near["id"])
+    done = shell.do("run", "--continue", "near", "--name", "next", "--env", "STEPS=12")
+    assert "began at step 11" in done.stdout
+    after = shell.job("next")
+    assert after["continues"]["path"] == f"s3://bucket/ckpt/{near['id']}/attempt-1-round-1-step-10"
+    assert after["attempts"][0]["restore_step"] == 10
+    assert shell.job("near") == near, "the other job does not change"
 
 
 def _checkpoints(shell: shells.Shell) -> list[str]:
