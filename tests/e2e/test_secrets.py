@@ -12,6 +12,7 @@ from tests.e2e import shell as shells
 def test_a_secret_is_made_used_listed_and_removed(tmp_path: Path) -> None:
     shell = shells.Shell(tmp_path)
     try:
+        shell.do("up", "--detach")
         shell.do("secrets", "set", "hub-token", code=2)  # nothing on stdin
         command = [shells.OARLOCK, "secrets", "set", "hub-token", "--json"]
         made = subprocess.run(
