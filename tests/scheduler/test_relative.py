@@ -88,3 +88,11 @@ def test_a_job_that_was_never_measured_goes_by_the_types_alone() -> None:
     found = relative.general(relative.Relative([(KIND, pair(6.0))]), KIND, ("a100", "t4"))
     assert found["a100"] == 1.0
     assert math.log(found["a100"] / found["t4"]) == pytest.approx(math.log(6.0), rel=0.1)
+
+
+def test_two_jobs_of_a_kind_compare_the_types_on_which_each_of_them_ran() -> None:
+    seen = relative.Relative([(KIND, (on("t4", 1.0),)), (KIND, (on("a100", 8.0),))])
+    found = seen.between(KIND, "t4", "a100")
+    assert found.ratio == pytest.approx(8.0, rel=0.15)
+    assert relative.KIND_SPREAD < found.spread < relative.JOBS_SPREAD
+    assert seen.between(OTHER, "t4", "a100") == relative.Relative(()).between(OTHER, "t4", "a100")

@@ -2,8 +2,9 @@
 
 There are three sources. The weakest is what is known of the types in general (`GENERAL`). Better is how jobs that ran
 on both types compared. Best is how jobs of the same kind compared (one owner, one name up to its number), for they are
-most often the same script. All are ratios of the seconds that an example takes. Their logarithms are averaged with
-weights that fall with their variance, as for normal variables; what remains is the standard deviation of the estimate.
+most often the same script; two such jobs may have run on one type each. All are ratios of the seconds that an example
+takes. Their logarithms are averaged with weights that fall with their variance, as for normal variables; what remains
+is the standard deviation of the estimate.
 
 The exchange of gradients is another matter: it hangs on the nodes. It is taken from a job of the same kind that was
 measured there on several devices, or else from the job's own model on the type where it ran.
@@ -66,6 +67,9 @@ JOBS_SPREAD = 0.35
 """By how much jobs of different kinds differ in how they compare two types, and by how much jobs of one kind do."""
 KIND_SPREAD = 0.08
 
+ACROSS_SPREAD = 0.15
+"""The same of two jobs of one kind of which each ran on another type."""
+
 REMEMBERED = 64
 """Jobs of one kind by which the others are judged: those that were seen last."""
 
@@ -86,14 +90,16 @@ def kind(gang: plans.Gang | plans.Ended) -> Kind:
 
 
 class Relative:
-    """What the jobs that were measured on several types say of the types."""
+    """What the jobs that were measured say of the types, one by one and the jobs of a kind together."""
 
     def __init__(self, seen: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
         self._of_kind: dict[tuple[Kind, str, str], list[float]] = {}
         self._of_jobs: dict[tuple[str, str], list[float]] = {}
         self._exchanges: dict[tuple[Kind, str], curves.Allreduce] = {}
+        models: dict[Kind, dict[str, curves.Allreduce]] = {}
         for of, types in seen:
             for one in types:
+                models.setdefault(of, {})[one.gpu_type] = one.model
                 if one.model.near_s > 0 or one.model.far_s > 0:
                     self._exchanges[of, one.gpu_type] = one.model
                 for other in types:
@@ -101,6 +107,14 @@ class Relative:
                         ratio = math.log(compared(one.model, other.model))
                         self._of_kind.setdefault((of, one.gpu_type, other.gpu_type), []).append(ratio)
                         self._of_jobs.setdefault((one.gpu_type, other.gpu_type), []).append(ratio)
+
+        self._across: dict[tuple[Kind, str, str], float] = {
+            (of, here, there): math.log(compared(model, other))
+            for of, by_type in models.items()
+            for here, model in by_type.items()
+            for there, other in by_type.items()
+            if here != there
+        }
 
     def between(self, of: Kind, here: str, there: str) -> Estimate:
         """Return how many times as fast a job of that kind computes on `there` as on `here`."""
@@ -111,6 +125,7 @@ class Relative:
         variance = (GENERAL_SPREAD * (1 if all(known) else 2)) ** 2
         for seen, spread in (
             (self._of_jobs.get((here, there), ()), JOBS_SPREAD),
+            ([self._across[of, here, there]] if (of, here, there) in self._across else (), ACROSS_SPREAD),
             (self._of_kind.get((of, here, there), ()), KIND_SPREAD),
         ):
             if seen:

@@ -8,7 +8,7 @@ from tests.scheduler.policies import candidates
 
 from oarlock.scheduler import relative
 from oarlock.scheduler.policies import goodput, port
-from oarlock.spec import curves, holdings, plans
+from oarlock.spec import curves, errors, holdings, plans
 
 NOW = candidates.NOW
 HOUR = 3600.0
@@ -185,3 +185,16 @@ def test_many_that_wait_at_once() -> None:
     wishes = ask(crowd, budget(t4=200, a100=200))
     assert sum(bool(wish.on) for wish in wishes.values()) == 48
     assert len(wishes) == 200
+
+
+def test_service_does_not_lower_a_claim_unless_it_is_said() -> None:
+    """A long job would fall behind on every type, and decide when the last one ends."""
+    old = running("old", GAINS, "t4", at=NOW - 100 * HOUR, since=NOW - 90 * HOUR)
+    crowd = [old, candidates.waiting(gang("new", GAINS, at=NOW))]
+    wishes = goodput.wishes(crowd, budget(t4=4, a100=4), NOW, candidates.RULES, {"types_age": 0.5})
+    aged = {wish.job: wish.on for wish in wishes}
+    assert aged == {"old": "t4", "new": "a100"}
+    with pytest.raises(errors.InvalidInput):
+        goodput.wishes([], budget(t4=4, a100=4), NOW, candidates.RULES, {"types_age": -1.0})
+    plain = goodput.wishes([old], budget(t4=4, a100=4), NOW, candidates.RULES, {})
+    assert plain[0].on == "a100"

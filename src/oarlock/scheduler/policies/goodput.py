@@ -36,6 +36,8 @@ PARAMETERS: Mapping[str, float] = {
     "young_s": 3600.0,
     # Device-seconds of service beyond which more of it lowers a gang's worth no further; 0: there is no such bound.
     "old_s": 0.0,
+    # The same as `age`, where a cluster has several types of GPU: a device-second of a slow type brings less.
+    "types_age": 0.0,
     # A change must promise to be better by this part, beyond what its restart costs.
     "margin": 0.2,
     # How many times its cost a restart is counted against a gang that has had some already.
@@ -103,7 +105,7 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     for parameter in ("first", "growth"):
         if known[parameter] < 1:
             raise parameters.refused(name, parameter, known[parameter], "1 or more")
-    for parameter in ("age", "old_s", "margin", "restarts"):
+    for parameter in ("age", "types_age", "old_s", "margin", "restarts"):
         if known[parameter] < 0:
             raise parameters.refused(name, parameter, known[parameter], "0 or more")
     return known
@@ -332,9 +334,9 @@ def _by_type(
     ones = [one for one in ranked if typed.divides(one.gang)]
     if not ones:
         return {}
-    seen = [(relative.kind(one), one.types) for one in budget.ended if len(one.types) > 1]
+    seen = [(relative.kind(one), one.types) for one in budget.ended if one.types]
     curves = ((one.gang, one.gang.curve) for one in ones)
-    seen += [(relative.kind(gang), curve.types) for gang, curve in curves if curve is not None and len(curve.types) > 1]
+    seen += [(relative.kind(gang), curve.types) for gang, curve in curves if curve is not None and curve.types]
     speeds_of = relative.Relative(seen)
     least = {one.gang.job: _least(one.gang.asks)[0] // 1000 for one in ones}
     admitted = typed.admitted(ones, least, budget.types)
@@ -366,7 +368,7 @@ class _Typed(_Part):
         rules: plans.Rules,
         known: Mapping[str, float],
     ) -> None:
-        super().__init__(one, 1, now, rules, known)
+        super().__init__(one, 1, now, rules, {**known, "age": known["types_age"]})
         self._types = {of.gpu_type: of for of in budget.types if self._accepts(of)}
         kind, curve = relative.kind(one.gang), one.gang.curve
         names = [of.gpu_type for of in budget.types]
