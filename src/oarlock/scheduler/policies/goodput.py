@@ -382,6 +382,7 @@ class _Typed(_Part):
         self.fixed = sum(ask.count * ask.amount.gpus for place, ask in enumerate(one.gang.asks) if place != self._place)
         self.gpu_type, self.tasks = self._on, self._had
         self.prices: Mapping[str, float] = {}
+        self._rates: dict[tuple[str, int], float] = {}
 
     def _accepts(self, of: port.TypeShare) -> bool:
         return all(
@@ -440,9 +441,14 @@ class _Typed(_Part):
         return lasting or self.rate(of.gpu_type, tasks) > self.rate(self._on, self._had)
 
     def rate(self, gpu_type: str, tasks: int) -> float:
-        if self._curve is None:
-            return tasks * self.units * self._general[gpu_type]
-        return speeds.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
+        known = self._rates.get((gpu_type, tasks))
+        if known is None:
+            if self._curve is None:
+                known = tasks * self.units * self._general[gpu_type]
+            else:
+                known = speeds.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
+            self._rates[gpu_type, tasks] = known
+        return known
 
     def wish(self) -> port.Wish:
         one, gang = self._one, self._one.gang
