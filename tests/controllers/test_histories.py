@@ -7,7 +7,7 @@ import pytest
 from tests.store import nouns
 
 from oarlock.controllers import histories
-from oarlock.spec import jobs, phases, plans
+from oarlock.spec import curves, jobs, phases, plans
 from oarlock.store import memory
 
 
@@ -66,3 +66,13 @@ async def test_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     await store.write(lambda tx: tx.add_job(over(3), at=2.0))
     await history.learn(["j-3"])
     assert names(history) == ["train-1", "train-3"]
+
+
+async def test_how_fast_it_was_on_each_type_of_gpu_is_remembered() -> None:
+    """Jobs of its kind are compared by it."""
+    model = curves.Allreduce(compute_s=0.1, compute_per_example_s=0.01)
+    on = (curves.OnType(gpu_type="t4", model=model),)
+    known = msgspec.structs.replace(over(1), curve=curves.Curve(model=model, types=on))
+    history = histories.History(await written(known, over(2)))
+    await history.learn([])
+    assert {one.name: one.types for one in history.ended} == {"train-1": on, "train-2": ()}

@@ -253,3 +253,18 @@ def test_a_gang_on_several_types_is_measured_as_such() -> None:
     seen = samples.seen(msgspec.structs.replace(job, attempts=(msgspec.structs.replace(live, tasks=tasks),)))
     assert seen is not None
     assert seen.sample.gpu_type == "t4+v100"
+
+
+def test_what_a_restart_costs_is_how_long_the_last_start_took() -> None:
+    job = running("{roles: {worker: {count: 2, gpus: 1}}}", ranks=2, local=32)
+    live = job.live
+    assert live is not None
+    assert gangs.gang(job).restart_s is None, "none of its processes has told of a step"
+    told = msgspec.structs.replace(live.tasks[0].progress, at=42.0)
+    later = msgspec.structs.replace(told, at=50.0)
+    tasks = tuple(
+        msgspec.structs.replace(task, first_progress=first)
+        for task, first in zip(live.tasks, (later, told), strict=True)
+    )
+    started = msgspec.structs.replace(job, attempts=(msgspec.structs.replace(live, tasks=tasks),))
+    assert gangs.gang(started).restart_s == 42.0

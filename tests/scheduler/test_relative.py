@@ -96,3 +96,20 @@ def test_two_jobs_of_a_kind_compare_the_types_on_which_each_of_them_ran() -> Non
     assert found.ratio == pytest.approx(8.0, rel=0.15)
     assert relative.KIND_SPREAD < found.spread < relative.JOBS_SPREAD
     assert seen.between(OTHER, "t4", "a100") == relative.Relative(()).between(OTHER, "t4", "a100")
+
+
+def test_one_batch_size_takes_its_shape_from_the_type_with_several() -> None:
+    """In its first minutes on a type a job has shown one batch size; the constant part of a step is known elsewhere."""
+
+    def sample(gpu_type: str, local: int, step_s: float) -> curves.Sample:
+        return curves.Sample(nodes=1, devices=1, local=local, step_s=step_s, sync_s=0.0, gpu_type=gpu_type)
+
+    samples = (sample("t4", 10, 0.2), sample("t4", 90, 1.0), sample("a100", 90, 0.25))
+    guess = curves.Allreduce(compute_s=0.125, compute_per_example_s=0.125 / 90, noise=1000.0)
+    curve = curves.Curve(
+        model=guess, samples=samples, types=(curves.OnType(gpu_type="a100", model=guess), on("t4", 1.0))
+    )
+    found = relative.Relative(()).completed(curve, KIND, ("t4", "a100"))
+    quick = next(one.model for one in found.types if one.gpu_type == "a100")
+    assert quick.compute_s == pytest.approx(0.025)
+    assert quick.compute_per_example_s == pytest.approx(0.0025)
