@@ -389,8 +389,23 @@ def budget(ready: Iterable[nodes.Node], ended: tuple[plans.Ended, ...] = ()) -> 
         node_devices=tuple(sorted(devices, reverse=True)),
         ended=ended,
         types=tuple(_share(name, by_type[name]) for name in sorted(by_type)) if several else (),
-        type_of={node.name: name for name, of in by_type.items() for node in of} if several else {},
+        type_of=_types_by_place(by_type) if several else {},
     )
+
+
+def _types_by_place(by_type: Mapping[str, Iterable[nodes.Node]]) -> dict[str, str]:
+    """Return the type of each node, and of each device (`node/index`) of a node that has several types."""
+    found: dict[str, str] = {}
+    mixed: dict[str, nodes.Node] = {}
+    for name, of in by_type.items():
+        for node in of:
+            if node.name in found:
+                mixed[node.name] = node
+            found[node.name] = name
+    for node in mixed.values():
+        del found[node.name]
+        found |= {f"{node.name}/{device.index}": device.type for device in node.devices}
+    return found
 
 
 def _share(name: str, of: Iterable[nodes.Node]) -> port.TypeShare:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tests.scheduler.policies import candidates
 
-from oarlock.scheduler import relative
+from oarlock.scheduler import ordering, relative
 from oarlock.scheduler.policies import goodput, port
-from oarlock.spec import curves, errors, holdings, plans
+from oarlock.spec import curves, errors, holdings, nodes, plans
 
 NOW = candidates.NOW
 HOUR = 3600.0
@@ -198,3 +198,18 @@ def test_service_does_not_lower_a_claim_unless_it_is_said() -> None:
         goodput.wishes([], budget(t4=4, a100=4), NOW, candidates.RULES, {"types_age": -1.0})
     plain = goodput.wishes([old], budget(t4=4, a100=4), NOW, candidates.RULES, {})
     assert plain[0].on == "a100"
+
+
+def test_on_a_node_with_several_types_each_device_has_its_own() -> None:
+    """A gang that holds one type of such a node is known to be there, and is not moved to where it is."""
+    devices = tuple(nodes.Device(index=index, type="a100" if index < 4 else "t4") for index in range(8))
+    node = nodes.Node(name="n", capacity=holdings.Resources(gpus=8), devices=devices)
+    of = ordering.budget([node])
+    assert [(one.gpu_type, one.devices, one.per_node) for one in of.types] == [("a100", 4, 4), ("t4", 4, 4)]
+    one = running("j", GAINS, "t4")
+    assert one.running is not None
+    held = tuple(msgspec.structs.replace(claim, node="n") for claim in one.running.holdings)
+    one = msgspec.structs.replace(one, running=msgspec.structs.replace(one.running, holdings=held))
+    assert {index for claim in held for index in claim.devices} == {0, 1, 2, 3}
+    assert places([one], of) == {"j": ("a100", 4)}
+    assert ask([one], of)["j"].reason == "4 on a100, of at most 4"

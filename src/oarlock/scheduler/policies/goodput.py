@@ -376,7 +376,7 @@ class _Typed(_Part):
         self._general = relative.general(speeds_of, kind, names)
         self._guessed = {each.gpu_type: each.guessed for each in self._curve.types} if self._curve is not None else {}
         held = one.running.holdings if one.running is not None and not one.running.stopping else one.gang.destined
-        on = {budget.type_of.get(claim.node, "") for claim in held if claim.devices} if self._had else set()
+        on = {name for claim in held for name in typed.types_of(budget, claim)} if self._had else set()
         self._on = on.pop() if len(on) == 1 else ""
         self.units = max(1, self._ask.amount.gpus)
         self.fixed = sum(ask.count * ask.amount.gpus for place, ask in enumerate(one.gang.asks) if place != self._place)

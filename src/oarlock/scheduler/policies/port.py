@@ -81,7 +81,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     the devices of each node that is ready, most first (how far a gang on one node can grow). And what is known of jobs
     that have `ended`, of all pools, for whoever learns from that what to expect of others.
 
-    `types` has the types of GPU, where there are several, and `type_of` the type of each node by its name.
+    `types` has the types of GPU, where there are several, and `type_of` the type of each node by its
+    name; of a node with several types that of each device, by `node/index`.
     """
 
     amount: holdings.Resources

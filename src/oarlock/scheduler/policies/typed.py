@@ -16,7 +16,7 @@ import msgspec
 
 from oarlock.scheduler import allotting
 from oarlock.scheduler.policies import port
-from oarlock.spec import plans
+from oarlock.spec import holdings, plans
 
 ADMITTED = 100.0
 """What the first devices of a gang are worth beyond their value: more than all that others could do with them."""
@@ -95,14 +95,20 @@ def in_turn(ones: Sequence[port.Candidate], now: float, round_s: float) -> list[
     return [*having[int(now // max(1.0, round_s)) % parts :: parts], *waiting]
 
 
+def types_of(budget: port.Budget, claim: holdings.Holding) -> list[str]:
+    """Return the type of each device of a claim; empty text where it is not known."""
+    uniform = budget.type_of.get(claim.node)
+    return [uniform or budget.type_of.get(f"{claim.node}/{index}", "") for index in claim.devices]
+
+
 def without(budget: port.Budget, others: Iterable[port.Candidate]) -> list[port.TypeShare]:
     """Return the types less what `others` hold of them: gangs with shares of devices, or with several types at once."""
     held = dict.fromkeys((of.gpu_type for of in budget.types), 0.0)
     for one in others:
         for claim in one.running.holdings if one.running is not None and not one.running.stopping else ():
-            name = budget.type_of.get(claim.node, "")
-            if name in held:
-                held[name] += claim.amount.devices
+            for name in types_of(budget, claim):
+                if name in held:
+                    held[name] += claim.amount.devices / len(claim.devices)
     return [
         msgspec.structs.replace(of, devices=max(0, of.devices - math.ceil(held[of.gpu_type]))) for of in budget.types
     ]
