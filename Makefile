@@ -41,10 +41,10 @@ check: setup-dev  ## ruff, mypy, the layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# The whole suite has ten minutes on two cores; a single test has two (pyproject.toml). Who has nothing left to do takes
-# over of the other's: the slow tests lie side by side.
+# A single test has a bound (pyproject.toml), the suite has none: a slow machine is not a defect. A worker that has nothing
+# left to do takes over tests of another: the slow tests lie side by side.
 test: check  ## the checks, then the tests (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -n 2 --dist worksteal --session-timeout=600 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix
