@@ -28,6 +28,7 @@ from oarlock.spec import errors, plans, prices, quantities
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
+TABLES = ("server", "scheduler", "prices", "client")  # the last one is the client's: `client.settings` reads it
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _URL = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
@@ -153,8 +154,13 @@ def _file(path: Path) -> dict[str, Any]:
         raise errors.InvalidInput(
             f"{path} cannot be read: {errors.words(error)}", hint="Correct it, or take it away."
         ) from error
-    for name in ("server", "scheduler", "prices"):
-        if not isinstance(tables.get(name, {}), dict):
+    for name in tables:
+        if name not in TABLES:
+            raise errors.InvalidInput(
+                f"{path}: {name!r} stands where only tables may stand, and there is no such table.",
+                hint=f"Tables: {', '.join(f'[{table}]' for table in TABLES)}. A server's settings go below [server].",
+            )
+        if not isinstance(tables[name], dict):
             raise errors.InvalidInput(
                 f"{path}: `{name}` is no table.", hint=f"Write [{name}], then one setting a line."
             )

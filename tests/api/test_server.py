@@ -346,6 +346,8 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
         ("[scheduler.sooner]\nfirst = 3\n", [], "there is no policy 'sooner'"),
         ("[scheduler.las]\nfirst_s = 'long'\n", [], "policies"),
         ("scheduler = 3\n", [], "scheduler"),
+        ("private_jobs = true\n", [], "'private_jobs' stands where only tables may stand"),
+        ("[sever]\nport = 7\n", [], "'sever'"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_named(

@@ -53,6 +53,28 @@ def test_a_missing_script_is_refused_at_once(
     assert run("python other.py", directory=None).snapshot is None
 
 
+@pytest.mark.parametrize("command", ["train.py --epochs 2", ["train.py", "--epochs", "2"], "./train.py --epochs 2"])
+def test_a_python_file_that_is_no_program_is_refused_with_the_command_that_works(
+    tmp_path: Path, command: str | list[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('hello')\n")
+    with pytest.raises(errors.InvalidInput, match=r"train\.py' is a Python file, which cannot be started") as caught:
+        scripts.check_program(command, tmp_path)
+    assert caught.value.hint.endswith("train.py --epochs 2")
+    assert "python " in caught.value.hint
+
+
+def test_programs_may_be_python_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("#!/usr/bin/env python3\n")
+    script.chmod(0o755)
+    scripts.check_program(["./train.py"], tmp_path)
+    scripts.check_program(["other.py"], tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    scripts.check_program(["train.py"], tmp_path)
+
+
 @BOTH
 def test_the_job_knows_what_the_snapshot_lacks(
     server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]

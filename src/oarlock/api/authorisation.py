@@ -21,8 +21,10 @@ T = TypeVar("T")
 
 STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 _SCAN = 5
-_NAMES = 500  # of the newest jobs, among which a name that was mistyped is looked for
 """Pages of the event log that one request looks through for its own lines."""
+
+_NAMES = 500
+"""The newest jobs, among which a mistyped name is looked for."""
 
 
 class Records(msgspec.Struct, frozen=True):

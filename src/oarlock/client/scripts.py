@@ -6,6 +6,8 @@ A script that is missing would only be noticed on the machine that runs the job,
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +42,8 @@ def script_of(command: str | Sequence[str]) -> str | None:
 
 
 def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
-    """Raise InvalidInput where a file that the job names is certain to be missing in the directory."""
+    """Raise InvalidInput where a file that the job names is certain to be missing, or to be no program."""
+    check_program(spec.command, directory)
     check_script(spec, directory)
     if spec.dependencies is not None and not (directory / spec.dependencies).is_file():
         raise errors.InvalidInput(
@@ -48,6 +51,31 @@ def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
             path="dependencies",
             hint="Give its path within the directory.",
         )
+
+
+def check_program(command: str | Sequence[str], directory: Path) -> None:
+    """Raise InvalidInput where the command begins with a Python file that no system can start as a program."""
+    words = command.split() if isinstance(command, str) else command
+    if not words or not words[0].endswith(".py"):
+        return
+    script = directory / words[0]
+    starts = _is_program(script) if "/" in words[0] else shutil.which(words[0]) is not None
+    if starts or not script.is_file():
+        return
+    raise errors.InvalidInput(
+        f"{words[0]!r} is a Python file, which cannot be started by its name alone",
+        path="command",
+        hint=f"Name Python too: python {command if isinstance(command, str) else shlex.join(command)}",
+    )
+
+
+def _is_program(file: Path) -> bool:
+    """Whether the file may be executed, and names its interpreter."""
+    try:
+        with file.open("rb") as opened:
+            return os.access(file, os.X_OK) and opened.read(2) == b"#!"
+    except OSError:
+        return True  # it cannot be said from here
 
 
 def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
