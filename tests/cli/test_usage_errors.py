@@ -288,13 +288,14 @@ def test_flags_make_the_job_that_a_file_would(type_: Typed, work: Path) -> None:
     )
     code, out, _ = type_("run", "--dry-run", "--no-snapshot", *flags.split(), "--", "python", "x.py", "--lr", "1")
     assert code == 0
-    computing = {"nproc": 2, "gpus": 1.0, "gpu_type": ["h100", "a100"], "cpus": "500m", "memory": "2Gi"}
+    beside = {"cpus": "500m", "memory": "2Gi"}
+    computing = {"nproc": 2, "gpus": 1.0, "gpu_type": ["h100", "a100"], **beside}
     assert json.loads(out)["spec"] == {
         "command": ["python", "x.py", "--lr", "1"],
         "name": "n",
         "pool": "p",
         "framework": "tensorflow",
-        "roles": {"worker": {"count": 2, **computing}, "chief": computing, "ps": {}, "evaluator": {}},
+        "roles": {"worker": {"count": 2, **computing}, "chief": computing, "ps": beside, "evaluator": beside},
         "data": [{"source": "s3://b/x", "mount": "data"}],
         "volumes": [{"claim": "c", "mount": "/v", "read_only": True}],
         "secrets": [{"name": "hub", "as": "file"}],

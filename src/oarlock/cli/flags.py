@@ -16,8 +16,11 @@ from oarlock.spec import errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What a task takes is said once for all that compute; parameter servers and evaluators keep what the file says.
+# A flag for what each task takes holds for the roles that compute. Parameter servers and evaluators keep what the job
+# file says; where it says nothing, they take the same cores and memory.
 COMPUTING = ("worker", "chief")
+BESIDE = ("ps", "evaluator")
+BESIDE_FIELDS = ("cpus", "memory")
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,7 +385,7 @@ def blamed(error: errors.InvalidInput, given: Mapping[str, Any]) -> errors.Inval
     for flag in FLAGS:
         if given.get(flag.argument) in (None, ()):
             continue
-        patterns = [flag.path.replace("*", role) for role in COMPUTING] if "*" in flag.path else [flag.path]
+        patterns = [flag.path.replace("*", role) for role in COMPUTING + BESIDE] if "*" in flag.path else [flag.path]
         if any(error.path == one or error.path.startswith((one + ".", one + "[")) for one in patterns):
             error.path = flag.names[0].partition("/")[0]
             return error
@@ -396,6 +399,8 @@ def _set_role(raw: dict[str, Any], flag: Flag, value: Any) -> None:
         computing = [name for name in roles if name in COMPUTING] or ["worker"]
         for name in computing:
             roles[name] = {**_mapping(roles, name), field: value}
+        for name in (name for name in roles if name in BESIDE and field in BESIDE_FIELDS):
+            roles[name] = {field: value, **_mapping(roles, name)}
     elif value is True:
         roles.setdefault(role, {"count": 1})
         roles.setdefault("worker", {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,8 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
         said = f"{job.name} goes on from step {one.step} of {one.name} ({one.job})."
         terminal.say(terminal.clean(said))
     tell_neighbours(client, job)
+    if not choice.quiet:
+        tell_input()
     if choice.detach:
         _tell_submitted(job, choice)
         return 0
@@ -113,6 +116,17 @@ def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
     hint = launchers.hint(spec, script, text)
     if hint:
         terminal.say(f"Hint: {terminal.clean(hint)}")
+
+
+def tell_input() -> None:
+    """Say that a job does not get what is piped into this command: reading its own stdin, it would silently find none.
+
+    Only after the job was submitted: by then a program at the other end of the pipe has mostly written.
+    """
+    if terminal.holds_input(sys.stdin):
+        terminal.say(
+            "Hint: stdin is not sent to a job, which finds its own closed. Put the input into a file of the directory."
+        )
 
 
 def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> jobs.Job:

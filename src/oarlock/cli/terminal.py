@@ -44,6 +44,29 @@ def is_terminal(stream: IO[Any]) -> bool:
         return False
 
 
+def holds_input(stream: IO[Any] | None) -> bool:
+    """Whether a file or a pipe holds bytes that nothing has read yet. Nothing is read here or waited for."""
+    import array
+    import fcntl
+    import stat
+    import termios
+
+    try:
+        if stream is None:
+            return False
+        handle = stream.fileno()
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode):
+            return os.lseek(handle, 0, os.SEEK_CUR) < status.st_size
+        if not (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
+            return False
+        count = array.array("i", [0])
+        fcntl.ioctl(handle, termios.FIONREAD, count)
+        return count[0] > 0
+    except (OSError, ValueError):  # no file of the system, or closed
+        return False
+
+
 def same_place(one: IO[Any], other: IO[Any]) -> bool:
     """Whether both streams go to the same terminal, file or pipe."""
     try:
