@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SEED   ?=
 ARGS   ?=
+GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak mutants clean
+.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak mutants test-guests clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +56,14 @@ bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 
 bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in large clusters (OARLOCK_DATA: recorded workloads)
 	$(BIN)/python -m bench policies placing scheduling $(ARGS)
+
+# What cannot be installed fails the tests that need it, with pip's reason; the others run.
+test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Lightning, JAX, MPI, ...), under theirs and ours
+	@$(PIP) -e '.[guests]' >$(VENV)/.guests.log 2>&1 \
+	  || for guest in $(GUESTS); do $(PIP) "$$guest" >>$(VENV)/.guests.log 2>&1; done; true
+	@command -v mpirun >/dev/null || [ "$$(id -u)" != 0 ] \
+	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin >>$(VENV)/.guests.log 2>&1; true
+	$(BIN)/python -m pytest -m guests -n 0 --timeout=900 tests/guests $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

@@ -1,0 +1,12 @@
+"""A script that ignores SIGTERM, and writes into the file that its argument names when it got one."""
+
+import pathlib
+import signal
+import sys
+import time
+
+told = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: told.write_text("SIGTERM\n"))
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
