@@ -307,6 +307,15 @@ async def test_why_a_frozen_job_still_holds_its_place(rig: rigs.Rig) -> None:
     )
 
 
+@pytest.mark.parametrize("place", ["local:///etc/passwd", "reference::/x", "data", "ftp://host/x"])
+async def test_a_place_of_an_unknown_kind_is_refused_at_once(rig: rigs.Rig, place: str) -> None:
+    asked = {"data[0].source": {"data": [{"source": place, "mount": "x"}]}, "results": {"results": place}}
+    async with rig.as_user("ann") as http:
+        for path, fields in asked.items():
+            refused = await http.post("/api/v1/jobs", json=rigs.submission(**fields))
+            assert (refused.status_code, refused.json()["error"]["path"]) == (422, path), refused.text
+
+
 async def test_no_job_reads_from_the_servers_home_or_stores_there(rig: rigs.Rig, tmp_path: Path) -> None:
     """Nor by a link, nor by `..`, nor by a directory that holds the home."""
     home = Path(rig.services.about.home)

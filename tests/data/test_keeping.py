@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from oarlock.agent import assignment, workdir
-from oarlock.data import filekeys
+from oarlock.data import filekeys, keeping
 from oarlock.spec import attempts, errors
 
 KEY = "j-1/{}/worker/0/1"
@@ -181,3 +181,24 @@ def test_every_name_has_one_key(name: bytes) -> None:
 def test_no_key_leads_elsewhere(key: str) -> None:
     with pytest.raises(errors.InvalidInput):
         filekeys.parts(key)
+
+
+def test_a_file_that_vanishes_during_the_look_costs_no_other(directory: Directory) -> None:
+    directory.begin()
+    for name in ("a", "b", "c"):
+        directory.write(name)
+    looked = keeping.changes(os.fsencode(directory.code), {}, keeping.rules(()), keeping.Ledger())
+    first = next(looked).path
+    (directory.code / "b").unlink()
+    assert [first, *(one.path for one in looked)] == [b"a", b"c"]
+
+
+def test_the_agent_passes_over_a_file_that_vanishes(directory: Directory) -> None:
+    names = {f"f{number}".encode() for number in range(3)}
+    for name in names:
+        directory.write(name)
+    looked = workdir._files(os.fsencode(directory.code))
+    first, _ = next(looked)
+    gone = min(names - {first})
+    (directory.code / os.fsdecode(gone)).unlink()
+    assert {first, *(path for path, _ in looked)} == names - {gone}

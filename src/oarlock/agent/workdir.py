@@ -49,7 +49,10 @@ def _files(root: bytes, without: tuple[bytes, ...] = ()) -> Iterator[tuple[bytes
         try:
             with os.scandir(os.path.join(root, prefix) if prefix else root) as found:
                 for entry in found:
-                    info = entry.stat(follow_symlinks=False)
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue  # it is gone, and so is what there was to tell of it
                     if not stat.S_ISDIR(info.st_mode):
                         yield prefix + entry.name, info
                     elif entry.name not in without:

@@ -17,7 +17,7 @@ import msgspec
 
 from oarlock.api import capabilities, continuing, inplace, routes
 from oarlock.api import services as services_module
-from oarlock.data import homeguard
+from oarlock.data import homeguard, schemes
 from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
@@ -293,6 +293,7 @@ def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
     places += [("checkpoint.to", spec.checkpoint.to)] if spec.checkpoint.to is not None else []
     for path, place in places:
         try:
+            schemes.of(place)
             if path.startswith("data"):
                 homeguard.check_source(place, home)
             else:

@@ -61,7 +61,7 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     if forecast is not None:
         return _waiting(job, forecast, where, now)
     if job.phase is phases.Phase.FAILED and verdict is not None:
-        last = verdict.last_lines[-1] if verdict.last_lines else ""
+        last = next((line for line in reversed(verdict.last_lines) if any(map(str.isalnum, line))), "")  # no rulers
         return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
     live = job.live
     if live is not None and live.frozen_until is not None:

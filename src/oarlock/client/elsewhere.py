@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.client import answers
-from oarlock.data import durable, filekeys
+from oarlock.data import durable, filekeys, schemes
 from oarlock.data import port as data
 from oarlock.spec import errors
 
@@ -50,7 +50,7 @@ def is_under(path: str, folder: str) -> bool:
 def _listed(part: answers.Elsewhere, same_machine: bool) -> list[data.JobFile]:
     from oarlock.data import places
 
-    if places.scheme(part.url) == "file" and not same_machine:
+    if schemes.of(part.url) == "file" and not same_machine:
         raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
     return [
         data.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.data import durable, homeguard, places, reporting, sizes, weblinks
+from oarlock.data import durable, homeguard, places, reporting, schemes, sizes, weblinks
 from oarlock.spec import errors
 
 WORKERS = 8
@@ -39,12 +39,12 @@ def run(source: str, dest: str, *, home: str | None = None) -> Path:
 
     Raises what `places`, `weblinks` and `homeguard` raise; InvalidInput where DEST is taken.
     """
-    web = places.scheme(source) in ("http", "https")
+    web = schemes.of(source) in ("http", "https")
     if home is not None:
         homeguard.check_source(source, home)
     reporting.detail(f"listing {source}")
     listing = weblinks.listing(source) if web else places.listing(source)
-    if home is not None and places.scheme(source) == "file":
+    if home is not None and schemes.of(source) == "file":
         homeguard.check_files((item.path for item in listing.items), home)
     target = Path(dest).absolute()
     if listing.single and (dest.endswith("/") or target.is_dir()):

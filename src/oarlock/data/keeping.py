@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from oarlock.data import durable, filekeys, ignores, places, reporting, sizes, upload
+from oarlock.data import durable, filekeys, ignores, places, reporting, schemes, sizes, upload
 from oarlock.spec import attempts, errors
 
 CACHES = (
@@ -84,7 +84,7 @@ def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds
     ledger = Ledger()
     found = list(changes(os.fsencode(directory), known(baseline), rules(patterns), ledger))
     kept = within(found, bounds, ledger)
-    store: Folder | Objects = Folder(places.local(url)) if places.scheme(url) == "file" else Objects(url)
+    store: Folder | Objects = Folder(places.local(url)) if schemes.of(url) == "file" else Objects(url)
     meter = reporting.Meter("kept", len(kept), sum(one.size for one in kept))
     placed = store.put(kept, ledger, meter) if kept else []
     size = sum(one.size for one in placed)
@@ -134,7 +134,13 @@ def changes(
             continue
         for child in children:
             path = prefix + child.name
-            info = child.stat(follow_symlinks=False)
+            try:
+                info = child.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # a process that outlived the task's own has removed it meanwhile
+            except OSError:
+                ledger.add(path, UNREADABLE)
+                continue
             folder = stat.S_ISDIR(info.st_mode)
             if not folder and before.get(path) == record(path, info):
                 continue

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from oarlock.data import schemes
 from oarlock.spec import errors
 
 EXTRAS = {"s3": "s3", "gs": "gs"}
-SCHEMES = ("file", "http", "https", "s3", "gs")
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -41,20 +41,6 @@ class Listing(msgspec.Struct, frozen=True):
         return sum(sizes) if len(sizes) == len(self.items) else None
 
 
-def scheme(url: str) -> str:
-    """The scheme of a URL; `file` for an absolute path. Raises InvalidInput for any that is not allowed."""
-    if url.startswith("/"):
-        return "file"
-    found = urlsplit(url).scheme
-    if found not in SCHEMES or "\0" in url:
-        raise errors.InvalidInput(
-            f"{url!r} is not a place that Oarlock reads from or writes to",
-            hint=f"use an absolute path or a URL with one of the schemes {', '.join(SCHEMES)}",
-            path="source",
-        )
-    return found
-
-
 def local(url: str) -> Path:
     """The path of a `file` URL."""
     if url.startswith("/"):
@@ -71,7 +57,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     """fsspec's file system for the URL, and the path in it. It reads its own configuration (FSSPEC_*, AWS_*)."""
     import fsspec
 
-    kind = scheme(url)
+    kind = schemes.of(url)
     if kind == "file":
         return fsspec.filesystem("file"), str(local(url))
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.data import checkpoints, durable, places, reporting
+from oarlock.data import checkpoints, durable, places, reporting, schemes
 from oarlock.spec import errors, keeping
 
 READ_BYTES = 8 << 20
@@ -49,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 def run(url: str, keep: int, memory: Path | None = None) -> Kept:
     """Raises what `places` raises."""
-    kind = places.scheme(url)
+    kind = schemes.of(url)
     if kind == "file":
         removed = checkpoints.prune(places.local(url), keep)
         return Kept(len(removed), tuple(one.path.name for one in checkpoints.listed(places.local(url))))

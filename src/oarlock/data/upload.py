@@ -15,7 +15,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from oarlock.data import durable, fetch, places, reporting
+from oarlock.data import durable, fetch, places, reporting, schemes
 from oarlock.spec import errors
 
 WORKERS = 8
@@ -24,7 +24,7 @@ LAST = ("manifest.json", "index.json", "_SUCCESS")
 
 def run(directory: str, url: str) -> int:
     """Returns how many files were sent. An empty directory is no error: a job need not have results."""
-    kind = places.scheme(url)
+    kind = schemes.of(url)
     if kind in ("http", "https"):
         raise errors.InvalidInput(f"{url}: nothing can be stored by {kind}", hint="use file, s3 or gs", path="results")
     root = Path(directory)

@@ -49,7 +49,7 @@ def _memory(spec: jobfile.JobSpec, task: attempts.Task) -> str:
 
 
 def _twice(limit: int) -> str:
-    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20)):
+    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("G", 10**9), ("M", 10**6)):
         if 2 * limit % size == 0:
             return f"{2 * limit // size}{unit}"
     return str(2 * limit)

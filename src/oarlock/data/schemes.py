@@ -1,0 +1,23 @@
+"""The kinds of places that data may come from and results may go to, by the scheme of their URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from oarlock.spec import errors
+
+SCHEMES = ("file", "http", "https", "s3", "gs")
+
+
+def of(url: str) -> str:
+    """Return the scheme of a URL; `file` for an absolute path. Raises InvalidInput for any that is not allowed."""
+    if url.startswith("/"):
+        return "file"
+    found = urlsplit(url).scheme
+    if found not in SCHEMES or "\0" in url:
+        raise errors.InvalidInput(
+            f"{url!r} is not a place that Oarlock reads from or writes to",
+            hint=f"use an absolute path or a URL with one of the schemes {', '.join(SCHEMES)}",
+            path="source",
+        )
+    return found
