@@ -32,7 +32,7 @@ class Shell:
         path.write_text(textwrap.dedent(text).lstrip())
         return path
 
-    def do(self, *arguments: str, code: int | None = 0, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+    def do(self, *arguments: str, code: int | None = 0, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run `oarlock ARGUMENTS`; `code` is the exit code it must have, None where that is the question."""
         done = subprocess.run(
             [OARLOCK, *arguments],
@@ -69,7 +69,7 @@ class Shell:
         found: dict[str, Any] = shown.get("job", shown)
         return found
 
-    def wait_for(self, name: str, test: Callable[[dict[str, Any]], bool], timeout_s: float = 60) -> dict[str, Any]:
+    def wait_for(self, name: str, test: Callable[[dict[str, Any]], bool], timeout_s: float = 240) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while True:
             job = self.job(name)
@@ -78,10 +78,10 @@ class Shell:
             assert time.monotonic() < deadline, f"still {job['phase']} after {timeout_s} s: {json.dumps(job)[:3000]}"
             time.sleep(0.2)
 
-    def wait_phase(self, name: str, *phases: str, timeout_s: float = 60) -> dict[str, Any]:
+    def wait_phase(self, name: str, *phases: str, timeout_s: float = 240) -> dict[str, Any]:
         return self.wait_for(name, lambda job: job["phase"] in phases, timeout_s)
 
-    def wait_file(self, path: Path, timeout_s: float = 60) -> str:
+    def wait_file(self, path: Path, timeout_s: float = 240) -> str:
         deadline = time.monotonic() + timeout_s
         while not path.exists() or not path.read_text():
             assert time.monotonic() < deadline, f"{path} did not appear"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.e2e import shell as shells
 
-pytestmark = pytest.mark.timeout(300)  # each is some ten starts of real processes
+pytestmark = pytest.mark.timeout(900)  # each is some ten starts of real processes
 
 SETTINGS = """
     [scheduler]
@@ -140,7 +140,7 @@ class Cluster:
 
     def until(self, name: str, holds: Callable[[], bool], *, every_s: float = 0.1) -> dict[str, Any]:
         """Wait, but not beyond the job's end. Asking costs a process: what the diary tells is looked at more often."""
-        deadline, looked_at = time.monotonic() + 150, 0.0
+        deadline, looked_at = time.monotonic() + 400, 0.0
         while not holds():
             if time.monotonic() - looked_at > 3:
                 job, looked_at = self.shell.job(name), time.monotonic()

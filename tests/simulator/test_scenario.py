@@ -307,7 +307,7 @@ def test_pools_that_a_server_refuses_are_refused(pools: str, used: str, wrong: s
 
 def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "simulator.md").read_text()
-    text = page.partition("```yaml\n")[2].partition("```")[0]
+    text = page.partition("```yaml who-waits.yaml\n")[2].partition("```")[0]
     for name in ("fifo", "las", "spread", "busy"):
         found = case(text, tmp_path, name)
         assert len(found.workload.arrivals) == 310
