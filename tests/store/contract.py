@@ -43,6 +43,8 @@ class StoreContract:
         assert (first.version, second.version) == (1, 2)
         with pytest.raises(errors.VersionMismatch, match="version 2, not 1"):
             await store.write(lambda t: t.put_job(replace(first, reason="late"), at=3.0))
+        with pytest.raises(errors.VersionMismatch, match="version 2, not 3"):
+            await store.write(lambda t: t.put_job(replace(second, version=3), at=3.0))
         assert await store.read(lambda v: v.job("j-1")) == second
 
     @pytest.mark.parametrize("phase", sorted(phases.TERMINAL))
