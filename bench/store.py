@@ -19,7 +19,7 @@ from rich import table as tables
 
 from bench import table
 from oarlock.spec import events, holdings, jobfile, jobs, nodes, phases
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database
 
 STORED, ACTIVE, RATE, SECONDS, CLIENTS, EACH, LIVES, READS = 10_000, 20, 100, 5, 64, 20, 1_000, 20
@@ -66,20 +66,20 @@ def _rest(row: table.Row) -> tuple[float, str, float | None, bool, str]:
     return row.value, row.unit, row.reach, row.at_least, row.detail
 
 
-async def _add(store: port.Store, job_id: str) -> float:
+async def _add(store: stores.Store, job_id: str) -> float:
     began = time.perf_counter()
     job = _job(job_id, time.time())
     await store.write(lambda t: t.add_job(job, at=1.0, idempotency_key=job_id, request_sha256="x"))
     return time.perf_counter() - began
 
 
-async def _alone(store: port.Store) -> table.Row:
+async def _alone(store: stores.Store) -> table.Row:
     taken = [await _add(store, f"alone-{number}") * 1000 for number in range(300)]
     detail = f"p99 {table.percentile(taken, 0.99):.2f} ms"
     return table.Row("store", "a submit, one writer, median", table.median(taken), "ms", detail=detail)
 
 
-async def _together(store: port.Store) -> table.Row:
+async def _together(store: stores.Store) -> table.Row:
     async def client(number: int) -> list[float]:
         return [await _add(store, f"together-{number}-{place}") for place in range(EACH)]
 
@@ -90,7 +90,7 @@ async def _together(store: port.Store) -> table.Row:
     return table.Row("store", f"{CLIENTS} clients as fast as they can", rate, "submits/s", detail=detail)
 
 
-async def _lives(store: port.Store) -> table.Row:
+async def _lives(store: stores.Store) -> table.Row:
     """Each job is added, holds a place, goes through its phases and gives it back: eight writes, 32 jobs at a time."""
     node = nodes.Node(
         name="n1", capacity=holdings.Resources(cpus_milli=10**6, memory_bytes=1 << 50), ports=(20000, 60000)
@@ -120,7 +120,7 @@ async def _lives(store: port.Store) -> table.Row:
     return table.Row("store", f"{LIVES:,} jobs through eight writes each", rate, "jobs/s", 10, at_least=True)
 
 
-def _step(t: port.Transaction, job_id: str, phase: phases.Phase, claim: holdings.Holding) -> None:
+def _step(t: stores.Transaction, job_id: str, phase: phases.Phase, claim: holdings.Holding) -> None:
     job = t.job(job_id)
     assert job is not None
     if job.phase is phases.Phase.QUEUED:
@@ -130,9 +130,9 @@ def _step(t: port.Transaction, job_id: str, phase: phases.Phase, claim: holdings
         t.release(job_id, 1)
 
 
-async def _fill(store: port.Store, count: int, phase: phases.Phase | None = None, prefix: str = "stored") -> None:
-    def add(start: int) -> Callable[[port.Transaction], None]:
-        def change(t: port.Transaction) -> None:
+async def _fill(store: stores.Store, count: int, phase: phases.Phase | None = None, prefix: str = "stored") -> None:
+    def add(start: int) -> Callable[[stores.Transaction], None]:
+        def change(t: stores.Transaction) -> None:
             for number in range(start, min(start + 200, count)):
                 here = phase or (phases.Phase.QUEUED if number < ACTIVE else phases.Phase.COMPLETED)
                 t.add_job(_job(f"{prefix}-{number}", float(number), here), at=1.0)
@@ -147,7 +147,7 @@ async def _fill(store: port.Store, count: int, phase: phases.Phase | None = None
         await store.write(add(start))
 
 
-async def _open_loop(store: port.Store) -> table.Row:
+async def _open_loop(store: stores.Store) -> table.Row:
     asked, began = [], time.perf_counter()
     for number in range(RATE * SECONDS):
         await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
@@ -158,9 +158,9 @@ async def _open_loop(store: port.Store) -> table.Row:
     return table.Row("store", what, table.percentile(taken, 0.99), "ms", 100, detail=detail)
 
 
-async def _reads(store: port.Store, stored: str) -> list[table.Row]:
-    page = port.JobFilter(limit=50)
-    deep = port.JobFilter(limit=50, owner="ann", after=f"stored-{STORED // 2}")
+async def _reads(store: stores.Store, stored: str) -> list[table.Row]:
+    page = stores.JobFilter(limit=50)
+    deep = stores.JobFilter(limit=50, owner="ann", after=f"stored-{STORED // 2}")
 
     async def timed(ask: Callable[[], Awaitable[object]]) -> list[float]:
         taken = []

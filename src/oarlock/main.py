@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from oarlock.api import home as homes
     from oarlock.backends.local import backend as local
     from oarlock.controllers import assigning, running, timing
-    from oarlock.data import port as data
+    from oarlock.data import storage
     from oarlock.spec import jobs
-    from oarlock.store import port as stores
+    from oarlock.store import stores
 
 Settings = configuration.Settings
 read_settings = configuration.read
@@ -265,13 +265,13 @@ class Server:
 class Kept(msgspec.Struct, frozen=True):
     """What lies in the home's data directories."""
 
-    logs: data.Logs
-    metrics: data.Metrics
-    blobs: data.Blobs
+    logs: storage.Logs
+    metrics: storage.Metrics
+    blobs: storage.Blobs
     secrets: homes.SecretFiles
     checkpoints: checkpoints.CheckpointDirectories
     results: results.ResultDirectories
-    files: data.JobFiles
+    files: storage.JobFiles
     folders: Mapping[str, Path]  # those that must take files
 
     @classmethod

@@ -67,10 +67,10 @@ class NoMetrics:
         return ["loss"]
 
     async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[Any]:
-        from oarlock.data import port
+        from oarlock.data import storage
 
-        point = port.Point(1, 2.0, float("nan"))
-        return [port.Series(task="worker-0", process=0, name="loss", points=(point,), count=1, low=(float("inf"),))]
+        point = storage.Point(1, 2.0, float("nan"))
+        return [storage.Series(task="worker-0", process=0, name="loss", points=(point,), count=1, low=(float("inf"),))]
 
     async def forget(self, job: str) -> None:
         self.frames = {name: data for name, data in self.frames.items() if not name[0].startswith(job)}

@@ -11,7 +11,7 @@ import pytest
 
 from oarlock.api import wakes
 from oarlock.spec import errors, jobfile, jobs
-from oarlock.store import memory, port
+from oarlock.store import memory, stores
 
 
 class Stumbling(memory.MemoryStore):
@@ -23,7 +23,7 @@ class Stumbling(memory.MemoryStore):
         self.wait_failures: list[Exception | None] = [None, RuntimeError("a defect")]
         self.failed = 0
 
-    async def read(self, look: Callable[[port.View], Any]) -> Any:
+    async def read(self, look: Callable[[stores.View], Any]) -> Any:
         if self.read_failures:
             self.failed += 1
             raise self.read_failures.pop(0)

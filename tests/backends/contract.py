@@ -1,4 +1,4 @@
-"""What every backend keeps to (`oarlock.backends.port`). A backend's tests inherit `Contract` and give it a `Rig`.
+"""Contract of every backend (`oarlock.backends.backends`). Its tests inherit `Contract` and give it a `Rig`.
 
 The contract knows nothing of how tasks run: the rig makes tasks that sleep, exit or cannot be made, and lets time pass.
 Waits are bounded by `Rig.PATIENCE_S` and end as soon as what is waited for is there; nothing is judged by how long it
@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oarlock.backends import port
+from oarlock.backends import backends
 from oarlock.spec import attempts, errors, observations
 
 State = observations.State
@@ -32,19 +32,19 @@ class Rig:
 
     PATIENCE_S = 20.0
 
-    backend: port.Backend
+    backend: backends.Backend
 
-    def sleeper(self, key: attempts.TaskKey) -> port.TaskLaunch:
+    def sleeper(self, key: attempts.TaskKey) -> backends.TaskLaunch:
         """A task that runs until it is killed. It does not listen to SIGTERM."""
         raise NotImplementedError
 
-    def exiter(self, key: attempts.TaskKey, code: int) -> port.TaskLaunch:
+    def exiter(self, key: attempts.TaskKey, code: int) -> backends.TaskLaunch:
         """A task that ends by itself soon after it was made: its agent leaves an exit record with this code, and
         goes.
         """
         raise NotImplementedError
 
-    def unlaunchable(self, key: attempts.TaskKey) -> port.TaskLaunch:
+    def unlaunchable(self, key: attempts.TaskKey) -> backends.TaskLaunch:
         """A task that cannot be made."""
         raise NotImplementedError
 

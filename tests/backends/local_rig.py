@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.backends import contract
 
-from oarlock.backends import port
+from oarlock.backends import backends
 from oarlock.backends.local import backend as local
 from oarlock.backends.local import cgroups, gpus, locks, processes
 from oarlock.spec import assignments, attempts, holdings, observations
@@ -118,9 +118,9 @@ class LocalRig(contract.Rig):
         devices: tuple[int, ...] = (),
         freeze_s: float | None = None,
         env: dict[str, str] | None = None,
-    ) -> port.TaskLaunch:
+    ) -> backends.TaskLaunch:
         command = command if isinstance(command, str) else tuple(command)
-        return port.TaskLaunch(
+        return backends.TaskLaunch(
             key=key,
             assignment=assignments.Assignment(
                 key=str(key), server="http://127.0.0.1:9", token="t", command=command, freeze_s=freeze_s, env=env or {}
@@ -137,13 +137,13 @@ class LocalRig(contract.Rig):
             limit=amount,
         )
 
-    def sleeper(self, key: attempts.TaskKey) -> port.TaskLaunch:
+    def sleeper(self, key: attempts.TaskKey) -> backends.TaskLaunch:
         return self.launch_of(key, IMMUNE)
 
-    def exiter(self, key: attempts.TaskKey, code: int) -> port.TaskLaunch:
+    def exiter(self, key: attempts.TaskKey, code: int) -> backends.TaskLaunch:
         return self.launch_of(key, f"exit {code}")
 
-    def unlaunchable(self, key: attempts.TaskKey) -> port.TaskLaunch:
+    def unlaunchable(self, key: attempts.TaskKey) -> backends.TaskLaunch:
         return self.launch_of(key, "true", node="elsewhere")
 
     def directory(self, key: attempts.TaskKey) -> Path:

@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.backends import contract
 
-from oarlock.backends import fake, port
+from oarlock.backends import backends, fake
 from oarlock.spec import assignments, attempts, errors, holdings, nodes, observations
 
 State = observations.State
@@ -18,8 +18,8 @@ def machine(name: str = "n0") -> nodes.Node:
     return nodes.Node(name=name, capacity=holdings.Resources(8000, 1 << 34, 0), ports=(20000, 29999))
 
 
-def launch_of(key: attempts.TaskKey, node: str = "n0") -> port.TaskLaunch:
-    return port.TaskLaunch(
+def launch_of(key: attempts.TaskKey, node: str = "n0") -> backends.TaskLaunch:
+    return backends.TaskLaunch(
         key=key,
         assignment=assignments.Assignment(key=str(key), server="http://127.0.0.1:1", token="t", command="true"),
         holding=holdings.Holding(
@@ -35,7 +35,7 @@ class FakeRig(contract.Rig):
         self.world = fake.World([machine()], lambda task: self.behaviours[task.key], lambda: self.now)
         self.backend = fake.Fake(self.world)
 
-    def does(self, key: attempts.TaskKey, behaviour: fake.Behaviour) -> port.TaskLaunch:
+    def does(self, key: attempts.TaskKey, behaviour: fake.Behaviour) -> backends.TaskLaunch:
         self.behaviours[key] = behaviour
         return launch_of(key)
 

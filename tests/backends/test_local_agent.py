@@ -13,7 +13,7 @@ from tests.agent import fakeserver
 from tests.backends import contract, local_rig
 
 from oarlock.agent import zipapp
-from oarlock.backends import port
+from oarlock.backends import backends
 from oarlock.backends.local import backend as local
 from oarlock.spec import assignments, attempts, holdings
 
@@ -32,7 +32,7 @@ class AgentRig(local_rig.LocalRig):
         self.agent = self.home.parent / "agent.pyz"
         return super().open()
 
-    def launch_of(self, key: attempts.TaskKey, command: object, **more: object) -> port.TaskLaunch:
+    def launch_of(self, key: attempts.TaskKey, command: object, **more: object) -> backends.TaskLaunch:
         launch = super().launch_of(key, command, **more)
         told = {"server": self._server.url, "token": "token-1", "grace_s": 0.5, "path_env": {"PATH": "/usr/bin:/bin"}}
         return msgspec.structs.replace(launch, assignment=msgspec.structs.replace(launch.assignment, **told))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from oarlock.cli import loglines
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import judging
 
 
-def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> data.Line:
-    return data.Line(task=task, attempt=1, incarnation=1, stream=stream, offset=0, at=1.0, text=text, partial=partial)
+def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> storage.Line:
+    return storage.Line(
+        task=task, attempt=1, incarnation=1, stream=stream, offset=0, at=1.0, text=text, partial=partial
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_lines_that_come_together_are_shown_as_if_each_had_come_alone(prefix: bo
             said = writer.text(line(piece, partial=True)) if piece else ""
             expected, shown = (expected + said, shown) if writer is alone else (expected, shown + said)
         expected += "".join(alone.text(line(text)) for text in texts)
-        block = data.Lines(
+        block = storage.Lines(
             task="worker-0",
             attempt=1,
             incarnation=1,

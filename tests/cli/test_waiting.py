@@ -14,7 +14,7 @@ from tests.cli.test_looking import Typed, type_  # noqa: F401 - a fixture
 from tests.client import live
 
 from oarlock.spec import events, holdings, jobs, nodes, prices, sizes
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 def price(server: live.LiveServer) -> None:

@@ -21,7 +21,7 @@ from tests.api import rig as rigs
 
 from oarlock.api import connections
 from oarlock.spec import attempts, events, jobs, phases, refusals
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from tests.client import live
 
 import oarlock
 from oarlock.client import answers, downloads, elsewhere
-from oarlock.data import jobfiles
-from oarlock.data import port as data
+from oarlock.data import jobfiles, storage
 from oarlock.spec import errors, jobs
 
 Download = Callable[..., answers.Downloaded]
@@ -123,7 +122,7 @@ def test_a_link_on_the_way_is_not_followed(job: jobs.Job, tmp_path: Path, downlo
 
 @pytest.mark.parametrize("key", ["files/../../x", "/etc/x", "files//x", "files/%2e%2e/x", "files/a%2Fb"])
 def test_a_server_cannot_lead_a_download_elsewhere(tmp_path: Path, key: str) -> None:
-    evil = answers.FileList(items=(data.JobFile(path=key, bytes=1, modified_at=0.0),))
+    evil = answers.FileList(items=(storage.JobFile(path=key, bytes=1, modified_at=0.0),))
     with pytest.raises(errors.InvalidInput):
         downloads.targets(evil, "", tmp_path, overwrite=False)
 

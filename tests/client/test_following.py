@@ -6,16 +6,16 @@ import hypothesis
 from hypothesis import strategies
 
 from oarlock.client import following, requests
-from oarlock.data import port as data
+from oarlock.data import storage
 
 
-def line(offset: int, text: str, *, partial: bool = False, task: str = "worker-0", at: float = 100.0) -> data.Line:
-    return data.Line(
+def line(offset: int, text: str, *, partial: bool = False, task: str = "worker-0", at: float = 100.0) -> storage.Line:
+    return storage.Line(
         task=task, attempt=1, incarnation=1, stream="stdout.0", offset=offset, at=at, text=text, partial=partial
     )
 
 
-def given(cursor: following.Cursor, *lines: data.Line) -> list[str]:
+def given(cursor: following.Cursor, *lines: storage.Line) -> list[str]:
     found = [cursor.unseen(each) for each in lines]
     return [each.text + ("" if each.partial else "\n") for each in found if each is not None]
 
@@ -68,7 +68,7 @@ def test_no_character_is_lost_or_doubled(lines: list[str], losses: list[int], ch
         assert seen == raw[:upto]
 
 
-def pieces(stored: str, choose: strategies.DataObject) -> list[data.Line]:
+def pieces(stored: str, choose: strategies.DataObject) -> list[storage.Line]:
     """What a server sends of `stored` from its beginning: whole lines, and the last one in pieces of its own choice."""
     found = []
     offset = 0

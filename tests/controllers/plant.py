@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from oarlock.backends import fake, port
+from oarlock.backends import backends, fake
 from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, scheduling
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
 from oarlock.spec import attempts, errors, events, holdings, intents, jobs, judging, nodes, observations, phases, plans
-from oarlock.store import memory
-from oarlock.store import port as stores
+from oarlock.store import memory, stores
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ class Killed(BaseException):
 
 
 class MemoryLogs:
-    """What was appended, by (key, stream). Enough of `data.port.Logs` for a guardian."""
+    """What was appended, by (key, stream). Enough of `storage.Logs` for a guardian."""
 
     def __init__(self) -> None:
         self.bytes: dict[tuple[str, str], bytes] = {}
@@ -56,13 +55,13 @@ class MemoryLogs:
     async def length(self, key: attempts.TaskKey, stream: str) -> int:
         return len(self.bytes.get((str(key), stream), b""))
 
-    def shortages(self, key: attempts.TaskKey) -> dict[str, data.Shortage]:
+    def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         return {}
 
-    async def streams(self, job: str) -> list[data.StreamInfo]:
+    async def streams(self, job: str) -> list[storage.StreamInfo]:
         return []
 
-    async def read(self, query: data.LogQuery) -> AsyncIterator[data.Line]:
+    async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
         return
         yield
 
@@ -79,7 +78,7 @@ class MemoryMetrics(MemoryLogs):
     async def names(self, job: str) -> list[str]:
         return []
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[data.Series]:
+    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
         return []
 
 
@@ -170,7 +169,7 @@ class Plant:
     def clock(self) -> float:
         return self.now
 
-    def behaviour(self, task: port.TaskLaunch) -> fake.Behaviour:
+    def behaviour(self, task: backends.TaskLaunch) -> fake.Behaviour:
         """By `JOB/ATTEMPT/ROLE/INDEX`, then `JOB/ROLE/INDEX`, then `JOB`: what the test said; else it succeeds."""
         key = task.key
         for name in (
@@ -355,6 +354,6 @@ def machine(name: str, *, cpus: int = 8, devices: int = 0) -> nodes.Node:
     )
 
 
-def leftover(path: Path, stream: str, content: bytes) -> port.Leftover:
+def leftover(path: Path, stream: str, content: bytes) -> backends.Leftover:
     path.write_bytes(content)
-    return port.Leftover(stream, path)
+    return backends.Leftover(stream, path)

@@ -9,7 +9,7 @@ from tests.controllers.plant import Phase, Plant
 
 from oarlock.controllers import rosters
 from oarlock.spec import jobs
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 class Counting:

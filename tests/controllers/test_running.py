@@ -15,7 +15,7 @@ from tests.controllers.plant import START, Phase, Plant
 from oarlock.backends import fake
 from oarlock.controllers import leading, running
 from oarlock.spec import errors
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 PATIENCE_S = 20.0
 LIVELY = fake.Behaviour(runs_s=0.1, at_barrier=True, lingers=True)

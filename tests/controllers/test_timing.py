@@ -12,8 +12,7 @@ from tests.lifecycle import script
 from oarlock.controllers import leading, timing
 from oarlock.lifecycle import wanting
 from oarlock.spec import actions, attempts, errors, jobs
-from oarlock.store import memory
-from oarlock.store import port as stores
+from oarlock.store import memory, stores
 
 DAY_S = 86_400.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.data import blobs, port
+from oarlock.data import blobs, storage
 from oarlock.spec import errors
 
 
@@ -39,11 +39,11 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> port.Blobs:
+def store(root: Path) -> storage.Blobs:
     return blobs.DirectoryBlobs(root)
 
 
-async def test_what_was_put_is_there(store: port.Blobs) -> None:
+async def test_what_was_put_is_there(store: storage.Blobs) -> None:
     data = os.urandom(3 << 20)
     assert not await store.has(digest(data))
     assert await store.put(digest(data), sent(data[: 1 << 20], b"", data[1 << 20 :]), limit_bytes=1 << 30) == len(data)
@@ -52,25 +52,25 @@ async def test_what_was_put_is_there(store: port.Blobs) -> None:
     assert await store.put(digest(data), sent(data), limit_bytes=1 << 30) == len(data)
 
 
-async def test_nothing_is_a_blob_too(store: port.Blobs) -> None:
+async def test_nothing_is_a_blob_too(store: storage.Blobs) -> None:
     assert await store.put(digest(b""), sent(), limit_bytes=10) == 0
     assert store.path(digest(b"")).read_bytes() == b""
 
 
-async def test_a_wrong_digest_leaves_nothing(store: port.Blobs, root: Path) -> None:
+async def test_a_wrong_digest_leaves_nothing(store: storage.Blobs, root: Path) -> None:
     with pytest.raises(errors.InvalidInput, match="digest"):
         await store.put(digest(b"hello"), sent(b"hell"), limit_bytes=10)
     assert not await store.has(digest(b"hello"))
     assert files(root) == []
 
 
-async def test_a_cut_upload_leaves_nothing(store: port.Blobs, root: Path) -> None:
+async def test_a_cut_upload_leaves_nothing(store: storage.Blobs, root: Path) -> None:
     with pytest.raises((ConnectionResetError, errors.Unavailable)):
         await store.put(digest(b"hello"), cut_off(b"hell"), limit_bytes=10)
     assert files(root) == []
 
 
-async def test_over_the_limit(store: port.Blobs, root: Path) -> None:
+async def test_over_the_limit(store: storage.Blobs, root: Path) -> None:
     with pytest.raises(errors.TooLarge):
         await store.put(digest(b"hello"), sent(b"hel", b"lo"), limit_bytes=4)
     assert files(root) == []
@@ -80,7 +80,7 @@ async def test_over_the_limit(store: port.Blobs, root: Path) -> None:
     "name",
     ["", "sha256:", "sha256:" + "A" * 64, "sha256:../" + "a" * 61, "md5:" + "a" * 64, "sha256:" + "a" * 64 + "\n"],
 )
-async def test_a_digest_is_never_a_path(store: port.Blobs, name: str) -> None:
+async def test_a_digest_is_never_a_path(store: storage.Blobs, name: str) -> None:
     with pytest.raises(errors.InvalidInput):
         store.path(name)
     with pytest.raises(errors.InvalidInput):
@@ -89,12 +89,12 @@ async def test_a_digest_is_never_a_path(store: port.Blobs, name: str) -> None:
         await store.put(name, sent(b""), limit_bytes=1)
 
 
-async def test_a_missing_blob(store: port.Blobs) -> None:
+async def test_a_missing_blob(store: storage.Blobs) -> None:
     with pytest.raises(errors.NotFound):
         store.path(digest(b"?"))
 
 
-async def test_a_sweep_spares_what_is_kept_young_or_asked_for(store: port.Blobs, root: Path) -> None:
+async def test_a_sweep_spares_what_is_kept_young_or_asked_for(store: storage.Blobs, root: Path) -> None:
     assert await store.sweep(set(), time.time()) == 0
     names = [digest(str(number).encode()) for number in range(4)]
     for number, name in enumerate(names):

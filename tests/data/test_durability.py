@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.data import test_metrics as rows
 
-from oarlock.data import blobs, durable, logs, metrics, port, snapshots
+from oarlock.data import blobs, durable, logs, metrics, snapshots, storage
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -26,7 +26,7 @@ W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 PREAMBLE = """
 import asyncio, itertools, sys
 from pathlib import Path
-from oarlock.data import logs, metrics, port
+from oarlock.data import logs, metrics, storage
 from oarlock.spec import attempts, errors
 from tests.data import test_metrics as rows
 root, W0 = Path(sys.argv[1]), attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -94,7 +94,7 @@ async def test_killed_while_logs_are_appended(tmp_path: Path) -> None:
         length = await store.length(W0, "stdout.0")
         assert length >= told
         found = b"".join(
-            [line.text.encode() + b"\n" * (not line.partial) async for line in store.read(port.LogQuery(job="j-1"))]
+            [line.text.encode() + b"\n" * (not line.partial) async for line in store.read(storage.LogQuery(job="j-1"))]
         )
         store.close()
         assert found == b"".join(b"%015d\n" % line for line in range(length // 16 + 1))[:length]
@@ -123,7 +123,7 @@ async def main():
         say("refused:", error.message)
     say(await store.length(W0, "stdout.0"), (next(root.rglob("*.log"))).stat().st_size)
     say(await store.append(W0, "stdout.0", 4, b"two\\n", at=3))
-    say([line.text async for line in store.read(port.LogQuery(job="j-1"))])
+    say([line.text async for line in store.read(storage.LogQuery(job="j-1"))])
 asyncio.run(main())
 """
 
@@ -173,7 +173,7 @@ async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
     await store.append(W0, "stdout.0", 4, b"two\n", at=3)
     store.close()
     again = logs.DirectoryLogs(tmp_path)
-    assert [line.text async for line in again.read(port.LogQuery(job="j-1"))] == ["one", "two"]
+    assert [line.text async for line in again.read(storage.LogQuery(job="j-1"))] == ["one", "two"]
     again.close()
 
 
@@ -201,7 +201,7 @@ async def test_a_full_disk_and_logs(small_disk: Path) -> None:
     assert "free some space" in caught.value.hint
     assert await store.length(W0, "stdout.0") == 5
     assert await store.append(W0, "stdout.0", 5, b"goes on\n", at=3) == 13
-    assert [line.text async for line in store.read(port.LogQuery(job="j-1"))] == ["kept", "goes on"]
+    assert [line.text async for line in store.read(storage.LogQuery(job="j-1"))] == ["kept", "goes on"]
     store.close()
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oarlock.data import loglines, logs, port
+from oarlock.data import loglines, logs, storage
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 W1 = attempts.TaskKey("j-1", 1, "worker", 1, 1)
 LATER = attempts.TaskKey("j-1", 2, "worker", 0, 1)
-ALL = port.LogQuery(job="j-1")
+ALL = storage.LogQuery(job="j-1")
 
 
 @pytest.fixture
@@ -33,16 +33,18 @@ def store(root: Path) -> Iterator[logs.DirectoryLogs]:
     made.close()
 
 
-async def add(store: port.Logs, key: attempts.TaskKey, text: str | bytes, at: float, stream: str = "stdout.0") -> int:
+async def add(
+    store: storage.Logs, key: attempts.TaskKey, text: str | bytes, at: float, stream: str = "stdout.0"
+) -> int:
     data = text.encode() if isinstance(text, str) else text
     return await store.append(key, stream, await store.length(key, stream), data, at=at)
 
 
-async def texts(lines: AsyncIterator[port.Line]) -> list[str]:
+async def texts(lines: AsyncIterator[storage.Line]) -> list[str]:
     return [line.text async for line in lines]
 
 
-async def test_bytes_go_on_at_the_stored_length(store: port.Logs) -> None:
+async def test_bytes_go_on_at_the_stored_length(store: storage.Logs) -> None:
     assert await store.length(W0, "stdout.0") == 0
     assert await store.append(W0, "stdout.0", 0, b"one\ntw", at=1) == 6
     for wrong in (0, 5, 7):
@@ -58,7 +60,7 @@ async def test_bytes_go_on_at_the_stored_length(store: port.Logs) -> None:
     assert (lines[0].attempt, lines[0].incarnation, lines[0].stream) == (1, 1, "stdout.0")
 
 
-async def test_streams_are_merged_by_arrival(store: port.Logs) -> None:
+async def test_streams_are_merged_by_arrival(store: storage.Logs) -> None:
     await add(store, W0, "a1\na2\n", 1)
     await add(store, W1, "b1\n", 2)
     await add(store, W0, "e1\n", 3, "stderr.0")
@@ -74,7 +76,7 @@ async def test_streams_are_merged_by_arrival(store: port.Logs) -> None:
 
 
 async def test_of_many_streams_a_little_is_read_of_each_at_a_time(
-    store: port.Logs, monkeypatch: pytest.MonkeyPatch
+    store: storage.Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gang of a thousand is read line by line, not a block of each task's text at once; long lines come whole."""
     monkeypatch.setattr(loglines, "GATHERED_BYTES", 100_000)
@@ -121,35 +123,35 @@ async def test_of_many_streams_a_little_is_read_of_each_at_a_time(
         ({"since": 99}, []),
     ],
 )
-async def test_what_is_asked_for(store: port.Logs, query: dict[str, int], expected: list[str]) -> None:
+async def test_what_is_asked_for(store: storage.Logs, query: dict[str, int], expected: list[str]) -> None:
     for at, (key, text) in enumerate(
         [(W0, "a1\n"), (W1, "b1\n"), (W0, "a2\n"), (W1, "b2\n"), (W0, "a3\n"), (LATER, "c1\n")], start=1
     ):
         await add(store, key, text, at)
-    assert await texts(store.read(port.LogQuery(job="j-1", **query))) == expected
+    assert await texts(store.read(storage.LogQuery(job="j-1", **query))) == expected
 
 
-async def test_since_begins_with_whole_lines(store: port.Logs) -> None:
+async def test_since_begins_with_whole_lines(store: storage.Logs) -> None:
     await add(store, W0, "one\ntw", 1)
     await add(store, W0, "o\nthree\n", 5)
-    assert await texts(store.read(port.LogQuery(job="j-1", since=3))) == ["two", "three"]
+    assert await texts(store.read(storage.LogQuery(job="j-1", since=3))) == ["two", "three"]
 
 
-async def test_control_characters_and_bad_utf8_are_kept_as_they_are(store: port.Logs, root: Path) -> None:
+async def test_control_characters_and_bad_utf8_are_kept_as_they_are(store: storage.Logs, root: Path) -> None:
     raw = b"\x1b[31mred\r\x00\xff\n"
     await add(store, W0, raw, 1)
     assert await texts(store.read(ALL)) == ["\x1b[31mred\r\x00\ufffd"]
     assert next(root.rglob("*.log")).read_bytes() == raw
 
 
-async def test_a_line_without_end(store: port.Logs) -> None:
+async def test_a_line_without_end(store: storage.Logs) -> None:
     await add(store, W0, "x\nabc", 1)
     assert [(line.text, line.partial) async for line in store.read(ALL)] == [("x", False), ("abc", True)]
     await add(store, W0, "def\n", 2)
     assert [(line.text, line.partial) async for line in store.read(ALL)] == [("x", False), ("abcdef", False)]
 
 
-async def test_long_lines_come_in_pieces(store: port.Logs) -> None:
+async def test_long_lines_come_in_pieces(store: storage.Logs) -> None:
     text = "é" * 100_000 + "\nshort\n" + "y" * loglines.PIECE_BYTES + "\n"
     await add(store, W0, "x" + text, 1)
     lines = [line async for line in store.read(ALL)]
@@ -157,7 +159,7 @@ async def test_long_lines_come_in_pieces(store: port.Logs) -> None:
     assert "".join(line.text for line in lines[:4]) == "x" + "é" * 100_000
     assert [line.offset for line in lines[:2]] == [0, loglines.PIECE_BYTES - 1]
     assert lines[-1].text == "y" * loglines.PIECE_BYTES
-    assert len([line async for line in store.read(port.LogQuery(job="j-1", tail=2))]) == 2
+    assert len([line async for line in store.read(storage.LogQuery(job="j-1", tail=2))]) == 2
 
 
 @given(st.lists(st.text("ab\n\n\u00e9", max_size=8).map(str.encode), max_size=12), st.integers(0, 6))
@@ -172,7 +174,7 @@ def test_tails_and_lines_whatever_the_cuts(
             whole = b"".join(pieces).split(b"\n")
             expected = [line.decode(errors="replace") for line in (whole if whole[-1] else whole[:-1])]
             assert await texts(store.read(ALL)) == expected
-            tail = await texts(store.read(port.LogQuery(job="j-1", tail=count)))
+            tail = await texts(store.read(storage.LogQuery(job="j-1", tail=count)))
             assert tail == (expected[-count:] if count else [])
         finally:
             store.close()
@@ -180,9 +182,9 @@ def test_tails_and_lines_whatever_the_cuts(
     asyncio.run(scenario())
 
 
-def taken_apart(line: port.Line) -> list[tuple[object, ...]]:
+def taken_apart(line: storage.Line) -> list[tuple[object, ...]]:
     """Each line of a block, as it would have come alone."""
-    if not isinstance(line, port.Lines):
+    if not isinstance(line, storage.Lines):
         return [(line.task, line.stream, line.offset, line.at, line.text, line.partial)]
     found, offset = [], line.offset
     for text in line.text.split("\n"):
@@ -209,11 +211,11 @@ def test_blocks_are_the_same_lines_at_the_same_times(tmp_path_factory, appends):
             at += later
             await add(store, key, text * times, at)
         alone = [one async for line in store.read(ALL) for one in taken_apart(line)]
-        blocks = [line async for line in store.read(port.LogQuery(job="j-1", blocks=True))]
+        blocks = [line async for line in store.read(storage.LogQuery(job="j-1", blocks=True))]
         assert [one for line in blocks for one in taken_apart(line)] == alone
         ended = asyncio.Event()
         ended.set()
-        followed = store.follow(port.LogQuery(job="j-1", blocks=True), until=ended)
+        followed = store.follow(storage.LogQuery(job="j-1", blocks=True), until=ended)
         assert sorted([one async for line in followed for one in taken_apart(line)]) == sorted(alone)
         store.close()
 
@@ -225,28 +227,28 @@ def test_blocks_are_the_same_lines_at_the_same_times(tmp_path_factory, appends):
         loglines.PIECE_BYTES, loglines.BLOCK_BYTES = before
 
 
-async def test_a_million_lines_are_a_few_blocks(store: port.Logs) -> None:
+async def test_a_million_lines_are_a_few_blocks(store: storage.Logs) -> None:
     """One object for each would cost a reader more than the task that prints them."""
     await add(store, W0, "x" * 9 + "\n" + "".join(f"{number:09}\n" for number in range(999_999)), 1)
-    found = [line async for line in store.read(port.LogQuery(job="j-1", blocks=True))]
+    found = [line async for line in store.read(storage.LogQuery(job="j-1", blocks=True))]
     assert len(found) < 100
     assert sum(len(taken_apart(line)) for line in found) == 1_000_000
 
 
-async def test_a_tail_does_not_read_the_file(store: port.Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tail_does_not_read_the_file(store: storage.Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     for start in range(0, 1_000_000, 250_000):
         await add(store, W0, "".join(f"line {number}\n" for number in range(start, start + 250_000)), start)
     taken = []
     real = loglines.read
     monkeypatch.setattr(loglines, "read", lambda path, at, size: taken.append(size) or real(path, at, size))
-    assert await texts(store.read(port.LogQuery(job="j-1", tail=3))) == ["line 999997", "line 999998", "line 999999"]
+    assert await texts(store.read(storage.LogQuery(job="j-1", tail=3))) == ["line 999997", "line 999998", "line 999999"]
     assert sum(taken) < 100_000
     taken.clear()
-    assert len(await texts(store.read(port.LogQuery(job="j-1", since=750_000)))) == 250_000
+    assert len(await texts(store.read(storage.LogQuery(job="j-1", since=750_000)))) == 250_000
     assert sum(taken) < 5_000_000
 
 
-async def test_a_follower_hears_of_lines_and_of_new_streams(store: port.Logs) -> None:
+async def test_a_follower_hears_of_lines_and_of_new_streams(store: storage.Logs) -> None:
     await add(store, W0, "before\n", 1)
     heard = store.follow(ALL)
     assert (await asyncio.wait_for(anext(heard), 10)).text == "before"
@@ -259,9 +261,9 @@ async def test_a_follower_hears_of_lines_and_of_new_streams(store: port.Logs) ->
     await heard.aclose()
 
 
-async def test_a_follower_starts_with_the_tail(store: port.Logs) -> None:
+async def test_a_follower_starts_with_the_tail(store: storage.Logs) -> None:
     await add(store, W0, "1\n2\n3\n", 1)
-    heard = store.follow(port.LogQuery(job="j-1", tail=1))
+    heard = store.follow(storage.LogQuery(job="j-1", tail=1))
     assert (await asyncio.wait_for(anext(heard), 10)).text == "3"
     await add(store, W0, "4\n", 2)
     assert (await asyncio.wait_for(anext(heard), 10)).text == "4"
@@ -279,7 +281,7 @@ async def test_a_follower_hears_appends_of_another_threads_loop(store: logs.Dire
     await heard.aclose()
 
 
-async def test_a_prompt_is_shown_without_its_end_and_goes_on(store: port.Logs) -> None:
+async def test_a_prompt_is_shown_without_its_end_and_goes_on(store: storage.Logs) -> None:
     heard = store.follow(ALL)
     waiting = asyncio.ensure_future(anext(heard))
     await asyncio.sleep(0.05)
@@ -294,7 +296,7 @@ async def test_a_prompt_is_shown_without_its_end_and_goes_on(store: port.Logs) -
     await heard.aclose()
 
 
-async def test_a_follower_ends_when_all_is_told(store: port.Logs) -> None:
+async def test_a_follower_ends_when_all_is_told(store: storage.Logs) -> None:
     until = asyncio.Event()
     await add(store, W0, "one\n", 1)
     heard = store.follow(ALL, until=until)
@@ -319,11 +321,11 @@ async def test_a_restart_goes_on_where_the_file_ends(store: logs.DirectoryLogs, 
         again = logs.DirectoryLogs(root)
         assert await again.length(W0, "stdout.0") == 14
         assert await texts(again.read(ALL)) == ["one", "two", "three"]
-        assert await texts(again.read(port.LogQuery(job="j-1", tail=1))) == ["three"]
+        assert await texts(again.read(storage.LogQuery(job="j-1", tail=1))) == ["three"]
         again.close()
     again = logs.DirectoryLogs(root)
     await add(again, W0, "four\n", 40)
-    assert [line.at async for line in again.read(port.LogQuery(job="j-1", since=40))] == [40]
+    assert [line.at async for line in again.read(storage.LogQuery(job="j-1", since=40))] == [40]
     again.close()
 
 
@@ -335,11 +337,11 @@ async def test_an_index_that_ran_ahead_of_a_kill_is_cut(store: logs.DirectoryLog
     for at, text in ((11, "two\n"), (12, "three\n"), (13, "four\n")):
         await add(again, W0, text, at)
     assert [line.at async for line in again.read(ALL)] == [10, 11, 12, 13]
-    assert await texts(again.read(port.LogQuery(job="j-1", since=12))) == ["three", "four"]
+    assert await texts(again.read(storage.LogQuery(job="j-1", since=12))) == ["three", "four"]
     again.close()
 
 
-async def test_a_clock_that_jumps_back_keeps_the_order(store: port.Logs) -> None:
+async def test_a_clock_that_jumps_back_keeps_the_order(store: storage.Logs) -> None:
     await add(store, W0, "one\n", 100)
     await add(store, W0, "two\n", 50)
     assert [(line.text, line.at) async for line in store.read(ALL)] == [("one", 100), ("two", 100)]
@@ -359,14 +361,14 @@ async def test_a_quota(root: Path) -> None:
     again.close()
 
 
-async def test_forgetting(store: port.Logs, root: Path) -> None:
+async def test_forgetting(store: storage.Logs, root: Path) -> None:
     other = attempts.TaskKey("j-2", 1, "worker", 0, 1)
     await add(store, W0, "one\n", 1)
     await add(store, other, "kept\n", 1)
     await store.forget("j-1")
     await store.forget("j-unknown")
     assert await store.streams("j-1") == []
-    assert await texts(store.read(port.LogQuery(job="j-2"))) == ["kept"]
+    assert await texts(store.read(storage.LogQuery(job="j-2"))) == ["kept"]
     assert [path.name for path in root.iterdir()] == ["j-2"]
 
 
@@ -382,13 +384,13 @@ async def test_forgetting(store: port.Logs, root: Path) -> None:
         (W0, "x" * 1000),
     ],
 )
-async def test_a_key_is_never_a_path(store: port.Logs, root: Path, key: attempts.TaskKey, stream: str) -> None:
+async def test_a_key_is_never_a_path(store: storage.Logs, root: Path, key: attempts.TaskKey, stream: str) -> None:
     with pytest.raises(errors.InvalidInput):
         await store.append(key, stream, 0, b"x", at=1)
     assert not root.exists()
 
 
-async def test_many_agents_at_once(store: port.Logs) -> None:
+async def test_many_agents_at_once(store: storage.Logs) -> None:
     """Interleaved, retried and doubled appends: each stream holds each of its lines once, in order."""
     chance = random.Random(7)
     keys = [attempts.TaskKey("j-1", 1, "worker", index, 1) for index in range(12)]
@@ -406,7 +408,7 @@ async def test_many_agents_at_once(store: port.Logs) -> None:
 
     await asyncio.gather(*map(agent, keys))
     for key in keys:
-        lines = await texts(store.read(port.LogQuery(job="j-1", index=key.index)))
+        lines = await texts(store.read(storage.LogQuery(job="j-1", index=key.index)))
         assert lines == [f"{key.index} {number}" for number in range(200)]
 
 

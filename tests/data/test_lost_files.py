@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from tests.data import test_metrics as rows
 
-from oarlock.data import logs, metrics, port
+from oarlock.data import logs, metrics, storage
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
-ALL = port.LogQuery(job="j-1")
+ALL = storage.LogQuery(job="j-1")
 TEXT = b"one\ntwo\nthree\n"
 
 
@@ -54,11 +54,11 @@ def cut(root: Path) -> int:
 HARMS = (delete, delete_all, cut)
 
 
-async def shown(store: port.Logs) -> list[str]:
+async def shown(store: storage.Logs) -> list[str]:
     return [line.text async for line in store.read(ALL)]
 
 
-async def refused_at(store: port.Logs, offset: int) -> int:
+async def refused_at(store: storage.Logs, offset: int) -> int:
     with pytest.raises(errors.OffsetMismatch) as caught:
         await store.append(W0, "stdout.0", offset, b"four\n", at=2)
     return caught.value.length
@@ -69,7 +69,7 @@ async def test_the_next_append_is_told_where_to_go_on(store: logs.DirectoryLogs,
     length = await store.append(W0, "stdout.0", 0, TEXT, at=1)
     left = harm(root)
     assert await refused_at(store, length) == left
-    assert store.shortages(W0) == {"stdout.0": port.Shortage(left, length - left)}
+    assert store.shortages(W0) == {"stdout.0": storage.Shortage(left, length - left)}
     assert await store.append(W0, "stdout.0", left, TEXT[left:], at=3) == length
     assert store.shortages(W0) == {}
     assert await store.append(W0, "stdout.0", length, b"four\n", at=4) == length + 5
@@ -86,7 +86,7 @@ async def test_a_reader_is_told_what_is_missing(store: logs.DirectoryLogs, root:
     *before, last = await shown(store)
     assert "\n".join(before).encode() == TEXT[:left].rstrip(b"\n")
     assert last == logs.MISSING.format(len(TEXT) - left)
-    assert store.shortages(W0) == {"stdout.0": port.Shortage(left, len(TEXT) - left)}, "its agent is asked again"
+    assert store.shortages(W0) == {"stdout.0": storage.Shortage(left, len(TEXT) - left)}, "its agent is asked again"
 
 
 async def test_a_follower_sees_the_lines_once_and_in_the_end_what_is_missing(
@@ -118,7 +118,7 @@ async def test_the_next_server_knows_what_is_missing(store: logs.DirectoryLogs, 
     store.close()
     later = logs.DirectoryLogs(root)
     assert await shown(later) == [logs.MISSING.format(len(TEXT))]
-    assert later.shortages(W0) == {"stdout.0": port.Shortage(0, len(TEXT))}
+    assert later.shortages(W0) == {"stdout.0": storage.Shortage(0, len(TEXT))}
     await later.append(W0, "stdout.0", 0, TEXT, at=2)
     assert await shown(later) == ["one", "two", "three"]
     later.close()

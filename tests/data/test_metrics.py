@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oarlock.data import chunks, columns, frames, metrics, port, thinning
+from oarlock.data import chunks, columns, frames, metrics, storage, thinning
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -50,13 +50,13 @@ def store(root: Path) -> Iterator[metrics.DirectoryMetrics]:
     made.close()
 
 
-def plain(series: list[port.Series]) -> dict[str, list[tuple[int, float]]]:
+def plain(series: list[storage.Series]) -> dict[str, list[tuple[int, float]]]:
     return {
         f"{one.task}/{one.process}/{one.name}": [(point.step, point.value) for point in one.points] for one in series
     }
 
 
-async def test_rows_come_back_as_series(store: port.Metrics) -> None:
+async def test_rows_come_back_as_series(store: storage.Metrics) -> None:
     data = schema(1, "loss", "lr") + row(1, 1, 0.5, 1e-3) + row(1, 2, 0.25, 1e-3)
     assert await store.append(W0, 0, 0, data) == len(data)
     more = schema(2, "accuracy") + row(2, 2, 0.9)
@@ -75,7 +75,7 @@ async def test_rows_come_back_as_series(store: port.Metrics) -> None:
     assert await store.series("j-2") == []
 
 
-async def test_bytes_go_on_at_the_stored_length(store: port.Metrics) -> None:
+async def test_bytes_go_on_at_the_stored_length(store: storage.Metrics) -> None:
     data = walk(range(3))
     assert await store.append(W0, 0, 0, data[:10]) == 10
     for wrong in (0, 9, 11):
@@ -128,7 +128,7 @@ class TestBadFrames:
     """Refused, what came before them kept, and the stream goes on with right ones."""
 
     @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad[:20]))
-    async def test_it_is_refused(self, store: port.Metrics, bad: bytes) -> None:
+    async def test_it_is_refused(self, store: storage.Metrics, bad: bytes) -> None:
         good = walk(range(3))
         with pytest.raises(errors.InvalidInput) as caught:
             await store.append(W0, 0, 0, good + bad)
@@ -138,7 +138,7 @@ class TestBadFrames:
         assert await store.append(W0, 0, len(good), row(1, 3, 3.0)) == len(good) + len(row(1, 3, 3.0))
         assert plain(await store.series("j-1")) == {"worker-0/0/loss": [(step, float(step)) for step in range(4)]}
 
-    async def test_it_begins_in_what_was_acknowledged(self, store: port.Metrics) -> None:
+    async def test_it_begins_in_what_was_acknowledged(self, store: storage.Metrics) -> None:
         start = walk(range(1))
         await store.append(W0, 0, 0, start + b"\x02\x1a")
         with pytest.raises(errors.InvalidInput) as caught:
@@ -155,7 +155,7 @@ class TestBadFrames:
             assert frames.parse(data[: parsed.end], known).end == parsed.end
 
 
-async def test_a_restart_continues_by_step(store: port.Metrics) -> None:
+async def test_a_restart_continues_by_step(store: storage.Metrics) -> None:
     await store.append(W0, 0, 0, walk(range(10)))
     again = schema(1, "loss") + b"".join(row(1, step, 100.0 + step) for step in range(6, 12))
     await store.append(W0_AGAIN, 0, 0, again)
@@ -166,7 +166,7 @@ async def test_a_restart_continues_by_step(store: port.Metrics) -> None:
     ]  # fmt: skip
 
 
-async def test_a_name_in_two_schemas_is_one_series(store: port.Metrics) -> None:
+async def test_a_name_in_two_schemas_is_one_series(store: storage.Metrics) -> None:
     data = schema(1, "loss") + schema(2, "loss", "accuracy")
     data += b"".join(
         row(2, step, float(step), 0.5) if step % 4 == 0 else row(1, step, float(step)) for step in range(12)
@@ -177,7 +177,7 @@ async def test_a_name_in_two_schemas_is_one_series(store: port.Metrics) -> None:
     assert [step for step, _ in found["worker-0/0/accuracy"]] == [0, 4, 8]
 
 
-async def test_nan_and_infinities_are_kept(store: port.Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nan_and_infinities_are_kept(store: storage.Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CHUNK_BYTES", 1)
     values = [1.0, math.nan, math.inf, -math.inf, -0.0, 5e-324]
     data = schema(1, "loss") + b"".join(row(1, step, value) for step, value in enumerate(values))
@@ -188,7 +188,7 @@ async def test_nan_and_infinities_are_kept(store: port.Metrics, monkeypatch: pyt
     assert (thin.low, thin.high) == ((1.0, -math.inf), (math.inf, 5e-324))
 
 
-async def test_many_points_become_few(store: port.Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_points_become_few(store: storage.Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CHUNK_BYTES", 5000)
     chance = random.Random(3)
     values = [chance.gauss(0, 1) for _ in range(5000)]
@@ -221,7 +221,7 @@ async def test_a_quota(root: Path) -> None:
     again.close()
 
 
-async def test_forgetting(store: port.Metrics, root: Path) -> None:
+async def test_forgetting(store: storage.Metrics, root: Path) -> None:
     await store.append(W0, 0, 0, walk(range(3)))
     await store.forget("j-1")
     assert await store.names("j-1") == []

@@ -7,7 +7,7 @@ import gc
 import weakref
 from pathlib import Path
 
-from oarlock.data import logs, port, recent
+from oarlock.data import logs, recent, storage
 from oarlock.spec import attempts
 
 
@@ -50,7 +50,11 @@ async def test_a_stream_goes_on_where_it_stood_when_its_job_was_forgotten_meanwh
     for number in range(3):
         assert await stored.append(key, "stdout.0", 2 * number, b"x\n", at=number) == 2 * number + 2
     assert await stored.length(key, "stdout.0") == 6
-    assert [(line.offset, line.at) async for line in stored.read(port.LogQuery(job="j-1"))] == [(0, 0), (2, 1), (4, 2)]
+    assert [(line.offset, line.at) async for line in stored.read(storage.LogQuery(job="j-1"))] == [
+        (0, 0),
+        (2, 1),
+        (4, 2),
+    ]
     stored.close()
 
 
@@ -59,7 +63,7 @@ async def test_who_follows_hears_of_a_job_that_was_not_asked_for_long(tmp_path: 
     stored._jobs = recent.Recent(lambda job: logs.JobLogs(tmp_path, job, stored._short), most=0)
     key = attempts.TaskKey("j-1", 1, "worker", 0, 1)
     await stored.append(key, "stdout.0", 0, b"one\n", at=1)
-    lines = stored.follow(port.LogQuery(job="j-1"))
+    lines = stored.follow(storage.LogQuery(job="j-1"))
     async with asyncio.timeout(20):
         assert (await anext(lines)).text == "one"
         hearing = asyncio.ensure_future(anext(lines))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.lifecycle import script
 
-from oarlock.backends import fake, port
+from oarlock.backends import backends, fake
 from oarlock.lifecycle import noticing, orders, stepping, wanting
 from oarlock.spec import actions, assignments, attempts, curves, errors, events, holdings, intents, nodes, phases, roles
 
@@ -279,8 +279,8 @@ class Interleavings(RuleBasedStateMachine):
         return resting and self.world.known() == []
 
 
-def launch_of(key: attempts.TaskKey) -> port.TaskLaunch:
-    return port.TaskLaunch(
+def launch_of(key: attempts.TaskKey) -> backends.TaskLaunch:
+    return backends.TaskLaunch(
         key=key,
         assignment=assignments.Assignment(key=str(key), server="", token="", command="true"),
         holding=holdings.Holding(

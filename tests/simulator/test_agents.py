@@ -15,7 +15,7 @@ from oarlock.scheduler import curves as evaluating
 from oarlock.scheduler import planning
 from oarlock.simulator import outcome, physics, simulation
 from oarlock.spec import curves, holdings, jobfile, plans, roles
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 TRUTH = curves.Allreduce(
     compute_s=0.05,

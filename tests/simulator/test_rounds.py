@@ -21,7 +21,7 @@ from oarlock.scheduler import planning
 from oarlock.scheduler.policies import known
 from oarlock.simulator import scenario, simulation
 from oarlock.spec import holdings, judging, phases, plans
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 ROUNDS = int(os.environ.get("ROUNDS") or 1_000_000)  # read before any test: a fixture takes our settings away from each
 SEED = os.environ.get("SEED")

@@ -1,4 +1,4 @@
-"""What every store promises (`oarlock.store.port`). Each implementation inherits this and gives it an empty `store`."""
+"""Contract of every store (`oarlock.store.stores`). Each implementation inherits it and gives it an empty `store`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.store import nouns
 
 from oarlock.spec import attempts, clocks, errors, events, holdings, intents, jobs, nodes, phases, pools, users
-from oarlock.store import port
+from oarlock.store import stores
 
 replace = msgspec.structs.replace
 
@@ -18,26 +18,26 @@ def kinds(records: list[events.Record]) -> list[tuple[int, str, str, int]]:
     return [(record.seq, record.job, record.kind, record.version) for record in records]
 
 
-async def add(store: port.Store, *ids: str, **more) -> None:
+async def add(store: stores.Store, *ids: str, **more) -> None:
     for place, job_id in enumerate(ids, start=1):
         await store.write(lambda t, i=job_id, at=place: t.add_job(nouns.job(i, at=float(at), **more), at=1.0))
 
 
-async def finish(store: port.Store, job_id: str) -> None:
+async def finish(store: stores.Store, job_id: str) -> None:
     await store.write(lambda t: t.put_job(nouns.ended(t.job(job_id)), at=5.0))
 
 
 class StoreContract:
     # -- jobs and versions
 
-    async def test_a_job_comes_back_as_it_was_given(self, store: port.Store) -> None:
+    async def test_a_job_comes_back_as_it_was_given(self, store: stores.Store) -> None:
         refused = {"snapshot": "sha256:1", "shell": {"PATH": "/bin"}, "attempts": (nouns.attempt(),), "phase_at": 0.1}
         job = nouns.job(**refused)
         made = await store.write(lambda t: t.add_job(job, at=1.0))
         assert made == replace(job, version=1)
         assert await store.read(lambda v: (v.job("j-1"), v.find("j-1"), v.job("j-2"))) == (made, made, None)
 
-    async def test_a_write_grows_the_version_and_a_stale_one_is_refused(self, store: port.Store) -> None:
+    async def test_a_write_grows_the_version_and_a_stale_one_is_refused(self, store: stores.Store) -> None:
         first = await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
         second = await store.write(lambda t: t.put_job(replace(first, reason="waits"), at=2.0))
         assert (first.version, second.version) == (1, 2)
@@ -48,7 +48,7 @@ class StoreContract:
         assert await store.read(lambda v: v.job("j-1")) == second
 
     @pytest.mark.parametrize("phase", sorted(phases.TERMINAL))
-    async def test_a_terminal_job_never_changes(self, store: port.Store, phase: phases.Phase) -> None:
+    async def test_a_terminal_job_never_changes(self, store: stores.Store, phase: phases.Phase) -> None:
         job = await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
         ended = replace(nouns.ended(job, phase), exit_code=0, ended_at=2.0)
         last = await store.write(lambda t: t.put_job(ended, at=2.0))
@@ -57,29 +57,29 @@ class StoreContract:
                 await store.write(lambda t, job=attempt: t.put_job(job, at=3.0))
         assert await store.read(lambda v: v.job("j-1")) == last
 
-    async def test_name_owner_and_time_stay(self, store: port.Store) -> None:
+    async def test_name_owner_and_time_stay(self, store: stores.Store) -> None:
         job = await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
         for other in ({"name": "b"}, {"owner": "bob"}, {"created_at": 9.0}):
             changed = replace(job, **other)
             with pytest.raises(errors.Conflict, match="keeps its name, owner and time"):
                 await store.write(lambda t, job=changed: t.put_job(job, at=2.0))
 
-    async def test_a_job_that_is_not_there_cannot_be_written(self, store: port.Store) -> None:
+    async def test_a_job_that_is_not_there_cannot_be_written(self, store: stores.Store) -> None:
         with pytest.raises(errors.NotFound, match="no job j-1"):
             await store.write(lambda t: t.put_job(nouns.job(), at=1.0))
 
     @pytest.mark.parametrize("bad", [{"name": "a\0b"}, {"owner": "\ud800"}, {"name": ""}, {"pool": "\0"}])
-    async def test_what_no_database_can_keep_is_refused(self, store: port.Store, bad: dict[str, str]) -> None:
+    async def test_what_no_database_can_keep_is_refused(self, store: stores.Store, bad: dict[str, str]) -> None:
         with pytest.raises(errors.InvalidInput):
             await store.write(lambda t: t.add_job(replace(nouns.job(), **bad), at=1.0))
         assert await store.read(lambda v: v.count()) == {}
 
     @pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "' OR 1=1 --", "x" * 1_000_000, ""])
-    async def test_what_nobody_stored_is_not_found(self, store: port.Store, text: str) -> None:
+    async def test_what_nobody_stored_is_not_found(self, store: stores.Store, text: str) -> None:
         await add(store, "j-1")
 
-        def look(v: port.View) -> list[object]:
-            filters = [port.JobFilter(owner=text), port.JobFilter(pool=text), port.JobFilter(name=text)]
+        def look(v: stores.View) -> list[object]:
+            filters = [stores.JobFilter(owner=text), stores.JobFilter(pool=text), stores.JobFilter(name=text)]
             found = [
                 v.job(text),
                 v.find(text),
@@ -92,7 +92,7 @@ class StoreContract:
 
         assert not any(await store.read(look))
 
-    async def test_the_newest_of_a_name_is_found(self, store: port.Store) -> None:
+    async def test_the_newest_of_a_name_is_found(self, store: stores.Store) -> None:
         for job_id, owner, at in (("j-1", "ann", 1.0), ("j-2", "ann", 3.0), ("j-3", "bob", 4.0), ("j-4", "ann", 2.0)):
             await store.write(
                 lambda t, i=job_id, o=owner, at=at: t.add_job(nouns.job(i, name="x", owner=o, at=at), at=at)
@@ -101,7 +101,7 @@ class StoreContract:
         found = await store.read(lambda v: [v.find("x"), v.find("x", "ann"), v.find("x", "eve"), v.find("j-1", "bob")])
         assert [job and job.id for job in found] == ["j-3", "j-2", None, "j-1"]
 
-    async def test_the_end_of_an_id_is_enough(self, store: port.Store) -> None:
+    async def test_the_end_of_an_id_is_enough(self, store: stores.Store) -> None:
         """A name that reads like one comes first."""
         for job_id, name, owner in (
             ("j-0000aaaaaa", "x", "ann"),
@@ -115,14 +115,14 @@ class StoreContract:
         ends = ["j-0000aaaaaa", "j-0000bbbbbb", None, "j-0001cccccc", None, None]
         assert [job and job.id for job in found] == ends
 
-    async def test_an_id_is_given_once(self, store: port.Store) -> None:
+    async def test_an_id_is_given_once(self, store: stores.Store) -> None:
         await add(store, "j-1")
         with pytest.raises(errors.Conflict, match="there is a job j-1"):
             await store.write(lambda t: t.add_job(nouns.job("j-1", name="other"), at=1.0))
 
     # -- names and keys
 
-    async def test_an_active_name_is_taken_until_its_job_has_ended(self, store: port.Store) -> None:
+    async def test_an_active_name_is_taken_until_its_job_has_ended(self, store: stores.Store) -> None:
         await add(store, "j-1", name="digits")
         again = nouns.job("j-2", name="digits")
         with pytest.raises(errors.NameTaken) as refused:
@@ -132,7 +132,7 @@ class StoreContract:
         await finish(store, "j-1")
         assert (await store.write(lambda t: t.add_job(again, at=2.0))).version == 1
 
-    async def test_a_halted_job_cannot_come_back_to_a_name_that_was_taken(self, store: port.Store) -> None:
+    async def test_a_halted_job_cannot_come_back_to_a_name_that_was_taken(self, store: stores.Store) -> None:
         halted = nouns.job("j-1", name="x", phase=phases.Phase.HALTED, intent=intents.Intent.HALT)
         halted = await store.write(lambda t: t.add_job(halted, at=1.0))
         await add(store, "j-2", name="x")
@@ -144,11 +144,11 @@ class StoreContract:
         resumed = replace(halted, phase=phases.Phase.QUEUED, intent=intents.Intent.RUN)
         assert (await store.write(lambda t: t.put_job(resumed, at=2.0))).version == 2
 
-    async def test_one_key_makes_one_job(self, store: port.Store) -> None:
+    async def test_one_key_makes_one_job(self, store: stores.Store) -> None:
         """Sixty-four clients at once say the same, as the API does: look for the key, else add."""
 
         def submit(job_id: str):
-            def change(t: port.Transaction) -> str:
+            def change(t: stores.Transaction) -> str:
                 if (made := t.submitted("ann", "key")) is not None:
                     return made[0]
                 return t.add_job(nouns.job(job_id), at=1.0, idempotency_key="key", request_sha256="abc").id
@@ -161,7 +161,7 @@ class StoreContract:
         assert await store.read(lambda v: v.submitted("ann", "key")) == (answers[0], "abc")
         assert await store.read(lambda v: v.submitted("bob", "key")) is None
 
-    async def test_a_used_key_is_refused_for_another_job(self, store: port.Store) -> None:
+    async def test_a_used_key_is_refused_for_another_job(self, store: stores.Store) -> None:
         await store.write(lambda t: t.add_job(nouns.job(), at=1.0, idempotency_key="key"))
         with pytest.raises(errors.Conflict, match="idempotency key"):
             await store.write(lambda t: t.add_job(nouns.job("j-2"), at=1.0, idempotency_key="key"))
@@ -169,20 +169,20 @@ class StoreContract:
 
     # -- lists
 
-    async def test_pages_are_newest_first_without_gaps_or_repeats(self, store: port.Store) -> None:
+    async def test_pages_are_newest_first_without_gaps_or_repeats(self, store: stores.Store) -> None:
         order = [(1.0, "j-b"), (1.0, "j-a"), (3.0, "j-c"), (2.0, "j-Z"), (2.0, "j-é"), (2.0, "j-_")]
         for at, job_id in order:
             await store.write(lambda t, i=job_id, at=at: t.add_job(nouns.job(i, at=at), at=at))
         seen: list[str] = []
         after = None
-        while page := await store.read(lambda v, after=after: v.jobs(port.JobFilter(after=after, limit=2))):
+        while page := await store.read(lambda v, after=after: v.jobs(stores.JobFilter(after=after, limit=2))):
             seen += [job.id for job in page]
             after = seen[-1]
         assert seen == [job_id for _, job_id in sorted(order, reverse=True)]
         with pytest.raises(errors.Gone):
-            await store.read(lambda v: v.jobs(port.JobFilter(after="j-x")))
+            await store.read(lambda v: v.jobs(stores.JobFilter(after="j-x")))
 
-    async def test_filters_join(self, store: port.Store) -> None:
+    async def test_filters_join(self, store: stores.Store) -> None:
         for job_id, owner, pool in (("j-1", "ann", "a"), ("j-2", "ann", "b"), ("j-3", "bob", "a"), ("j-4", "ann", "a")):
             await store.write(lambda t, i=job_id, o=owner, p=pool: t.add_job(nouns.job(i, owner=o, pool=p), at=1.0))
         await finish(store, "j-4")
@@ -197,12 +197,12 @@ class StoreContract:
             ({"limit": -1}, []),
             ({"limit": 10**30}, ["j-4", "j-3", "j-2", "j-1"]),
         ):
-            page = await store.read(lambda v, asked=asked: v.jobs(port.JobFilter(**asked)))
+            page = await store.read(lambda v, asked=asked: v.jobs(stores.JobFilter(**asked)))
             assert [job.id for job in page] == found, asked
         count = await store.read(lambda v: v.count())
         assert count == {phases.Phase.QUEUED: 3, phases.Phase.COMPLETED: 1}
 
-    async def test_which_jobs_continue_one_is_asked_of_them(self, store: port.Store) -> None:
+    async def test_which_jobs_continue_one_is_asked_of_them(self, store: stores.Store) -> None:
         """The other one says nothing of it: it may have ended, or been removed."""
         from_1 = jobs.Continued(job="j-1", name="train", step=50, attempt=1, path="/c/j-2/attempt-0-round-1-step-50")
         await store.write(lambda t: t.add_job(nouns.job("j-1", at=1.0), at=1.0))
@@ -217,12 +217,12 @@ class StoreContract:
             ({"continues": "j-2"}, []),
             ({"continues": ""}, []),
         ):
-            page = await store.read(lambda v, asked=asked: v.jobs(port.JobFilter(**asked)))
+            page = await store.read(lambda v, asked=asked: v.jobs(stores.JobFilter(**asked)))
             assert [job.id for job in page] == found, asked
         (record, *_) = await store.read(lambda v: v.records(0, job="j-2"))
         assert (record.data["continues"], record.data["step"]) == ("j-1", 50)
 
-    async def test_active_is_what_a_controller_must_look_at(self, store: port.Store) -> None:
+    async def test_active_is_what_a_controller_must_look_at(self, store: stores.Store) -> None:
         halt, halted = intents.Intent.HALT, phases.Phase.HALTED
         for job, expected in (
             (nouns.job("j-queued", at=3.0), True),
@@ -237,7 +237,7 @@ class StoreContract:
         found = [job.id for job in await store.read(lambda v: v.active())]
         assert found == ["j-canceled", "j-held", "j-resumed", "j-queued"]
 
-    async def test_active_jobs_are_those_of_now(self, store: port.Store) -> None:
+    async def test_active_jobs_are_those_of_now(self, store: stores.Store) -> None:
         """Whatever was read before: changed, ended, removed and made anew under its id."""
 
         async def reasons() -> dict[str, tuple[str, int]]:
@@ -253,7 +253,7 @@ class StoreContract:
         assert await reasons() == expected
         assert await reasons() == expected
 
-        def anew(t: port.Transaction) -> None:
+        def anew(t: stores.Transaction) -> None:
             t.put_job(nouns.ended(t.job("j-0009")), at=3.0)
             t.remove_jobs(["j-0008", "j-0009"], at=3.0)
             for job_id in ("j-0008", "j-0009"):
@@ -262,7 +262,7 @@ class StoreContract:
         await store.write(anew)
         assert await reasons() == expected | dict.fromkeys(("j-0008", "j-0009"), ("another", 1))
 
-    async def test_snapshots_of_stored_jobs_are_in_use(self, store: port.Store) -> None:
+    async def test_snapshots_of_stored_jobs_are_in_use(self, store: stores.Store) -> None:
         for job_id, snapshot in (("j-1", "sha256:a"), ("j-2", "sha256:b"), ("j-3", "sha256:b"), ("j-4", None)):
             await store.write(lambda t, i=job_id, s=snapshot: t.add_job(nouns.job(i, snapshot=s), at=1.0))
         await finish(store, "j-1")
@@ -272,12 +272,12 @@ class StoreContract:
 
     # -- transactions
 
-    async def test_a_failed_change_leaves_nothing(self, store: port.Store) -> None:
+    async def test_a_failed_change_leaves_nothing(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node()), t.hold([nouns.claim(index=9)])))
         before = await self.everything(store)
 
-        def change(t: port.Transaction) -> None:
+        def change(t: stores.Transaction) -> None:
             t.add_job(nouns.job("j-2"), at=1.0, idempotency_key="k")
             t.put_job(nouns.ended(t.job("j-2")), at=1.0)
             t.put_job(replace(t.job("j-1"), reason="x"), [events.Launched(attempt=1)], at=1.0)
@@ -288,7 +288,7 @@ class StoreContract:
             t.put_user(users.User(name="u"))
             t.put_token(users.Token(sha256="t", user="u", created_at=1.0))
             t.add_checkpoint(nouns.checkpoint())
-            t.add_usage(port.Usage(owner="ann", pool="p", job="j-1", attempt=1, ended_at=1.0))
+            t.add_usage(stores.Usage(owner="ann", pool="p", job="j-1", attempt=1, ended_at=1.0))
             t.remove_jobs(["j-2"], at=1.0)
             t.compact(2)
             raise ZeroDivisionError
@@ -299,17 +299,17 @@ class StoreContract:
         await add(store, "j-2")
         assert kinds(await store.read(lambda v: v.records(1))) == [(2, "j-2", "submitted", 1)]
 
-    async def everything(self, store: port.Store) -> list[object]:
-        def look(v: port.View) -> list[object]:
-            every = v.jobs(port.JobFilter(limit=1000))
+    async def everything(self, store: stores.Store) -> list[object]:
+        def look(v: stores.View) -> list[object]:
+            every = v.jobs(stores.JobFilter(limit=1000))
             rest = [v.count(), v.active(), v.holdings(), v.records(0), v.last_seq(), v.nodes(), v.pools(), v.users()]
             keys = [v.submitted("ann", "k"), v.token("t"), v.usage(), v.snapshots_in_use(), v.leader()]
             return [every, *rest, *keys, [v.checkpoints(job.id) for job in every]]
 
         return await store.read(look)
 
-    async def test_a_transaction_sees_its_own_writes(self, store: port.Store) -> None:
-        def change(t: port.Transaction) -> list[object]:
+    async def test_a_transaction_sees_its_own_writes(self, store: stores.Store) -> None:
+        def change(t: stores.Transaction) -> list[object]:
             t.add_job(nouns.job("j-1"), at=1.0, idempotency_key="k")
             t.put_job(replace(t.job("j-1"), reason="x"), [events.Launched(attempt=1)], at=1.0)
             t.put_node(nouns.node())
@@ -320,9 +320,9 @@ class StoreContract:
         seen = await store.write(change)
         assert seen == [2, 2, ["submitted", "launched"], 1, 1, ["n1"], ("j-1", "")]
 
-    async def test_neighbours_in_a_queue_do_not_undo_each_other(self, store: port.Store) -> None:
+    async def test_neighbours_in_a_queue_do_not_undo_each_other(self, store: stores.Store) -> None:
         def change(number: int):
-            def inner(t: port.Transaction) -> int:
+            def inner(t: stores.Transaction) -> int:
                 t.add_job(nouns.job(f"j-{number}"), at=1.0)
                 if number % 3 == 0:
                     raise ValueError(number)
@@ -342,10 +342,10 @@ class StoreContract:
         assert [record.seq for record in records] == list(range(1, 21))
         assert {record.job for record in records} == kept
 
-    async def test_a_caught_refusal_leaves_nothing_of_what_was_refused(self, store: port.Store) -> None:
+    async def test_a_caught_refusal_leaves_nothing_of_what_was_refused(self, store: stores.Store) -> None:
         await add(store, "j-1")
 
-        def change(t: port.Transaction) -> bool:
+        def change(t: stores.Transaction) -> bool:
             t.put_node(nouns.node())
             t.hold([nouns.claim(index=0, devices=(0,))])
             with pytest.raises(errors.NameTaken):
@@ -360,7 +360,7 @@ class StoreContract:
         await store.write(lambda t: t.compact(2))
         assert await store.read(lambda v: v.records(0, job="j-2")) == []
 
-    async def test_the_last_anchor_of_the_clock_stays(self, store: port.Store) -> None:
+    async def test_the_last_anchor_of_the_clock_stays(self, store: stores.Store) -> None:
         assert await store.read(lambda v: v.clock_anchor()) is None
         for seen_at in (1.0, 2.0):
             anchor = clocks.Anchor(boot="b", ahead_s=0.1, asleep_s=3.0, seen_at=seen_at)
@@ -370,13 +370,13 @@ class StoreContract:
             await store.write(lambda t: (t.put_clock_anchor(replace(anchor, boot="c")), 1 / 0))
         assert await store.read(lambda v: v.clock_anchor()) == anchor
 
-    async def test_a_probe_is_no_record(self, store: port.Store) -> None:
+    async def test_a_probe_is_no_record(self, store: stores.Store) -> None:
         await store.write(lambda t: t.add_job(nouns.job(), at=1.0))
-        before = await store.read(lambda v: (v.jobs(port.JobFilter()), v.last_seq(), v.active()))
+        before = await store.read(lambda v: (v.jobs(stores.JobFilter()), v.last_seq(), v.active()))
         await asyncio.gather(*(store.probe(at=float(at)) for at in range(3)))
-        assert await store.read(lambda v: (v.jobs(port.JobFilter()), v.last_seq(), v.active())) == before
+        assert await store.read(lambda v: (v.jobs(stores.JobFilter()), v.last_seq(), v.active())) == before
 
-    async def test_a_closed_store_says_so(self, store: port.Store) -> None:
+    async def test_a_closed_store_says_so(self, store: stores.Store) -> None:
         await store.close()
         await store.close()
         for ask in (store.read(lambda v: v.count()), store.write(lambda t: None), store.wait(0, 1.0)):
@@ -385,12 +385,12 @@ class StoreContract:
 
     # -- the leader
 
-    async def test_one_leads_and_the_next_has_a_greater_epoch(self, store: port.Store) -> None:
+    async def test_one_leads_and_the_next_has_a_greater_epoch(self, store: stores.Store) -> None:
         assert await store.read(lambda v: v.leader()) is None
         assert await store.lead("a", now=100.0, ttl_s=10.0) == 1
         assert await store.lead("b", now=109.9, ttl_s=10.0) is None
         assert await store.lead("a", now=105.0, ttl_s=10.0) == 1
-        assert await store.read(lambda v: v.leader()) == port.Leader("a", 1, 115.0)
+        assert await store.read(lambda v: v.leader()) == stores.Leader("a", 1, 115.0)
         assert await store.lead("b", now=114.9, ttl_s=10.0) is None
         assert await store.lead("b", now=115.0, ttl_s=10.0) == 2
         assert await store.lead("a", now=116.0, ttl_s=10.0) is None
@@ -402,7 +402,7 @@ class StoreContract:
         assert await store.read(lambda v: v.leader()) is None
         assert await store.lead("a", now=116.0, ttl_s=10.0) == 3
 
-    async def test_only_the_present_epoch_writes(self, store: port.Store) -> None:
+    async def test_only_the_present_epoch_writes(self, store: stores.Store) -> None:
         epoch = await store.lead("a", now=0.0, ttl_s=10.0)
         assert await store.write(lambda t: t.add_job(nouns.job("j-1"), at=1.0).version, epoch=epoch) == 1
         for stale in (0, 2, -1):
@@ -416,13 +416,13 @@ class StoreContract:
             await store.write(lambda t: t.add_job(nouns.job("j-2"), at=1.0), epoch=2)
         assert await store.read(lambda v: v.job("j-2")) is None
 
-    async def test_nobody_leads_a_new_store(self, store: port.Store) -> None:
+    async def test_nobody_leads_a_new_store(self, store: stores.Store) -> None:
         with pytest.raises(errors.StaleEpoch):
             await store.write(lambda t: None, epoch=0)
 
     # -- holdings
 
-    async def test_a_device_and_a_port_have_one_holder(self, store: port.Store) -> None:
+    async def test_a_device_and_a_port_have_one_holder(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2")
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))
         held = nouns.claim("j-1", devices=(2, 0), ports=(20004, 20003))
@@ -438,7 +438,7 @@ class StoreContract:
             sorted(other, key=lambda claim: claim.index),
         )
 
-    async def test_twice_the_same_within_one_claim_is_refused_too(self, store: port.Store) -> None:
+    async def test_twice_the_same_within_one_claim_is_refused_too(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: t.put_node(nouns.node()))
         for claims in (
@@ -452,7 +452,7 @@ class StoreContract:
         with pytest.raises(errors.AlreadyHeld, match="worker-0 of job j-1"):
             await store.write(lambda t: t.hold([nouns.claim()]))
 
-    async def test_cpus_and_memory_are_held_in_sum(self, store: port.Store) -> None:
+    async def test_cpus_and_memory_are_held_in_sum(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2")
         await store.write(lambda t: t.put_node(nouns.node(cpus=8)))
         await store.write(lambda t: t.hold([nouns.claim("j-1", cpus=5), nouns.claim("j-1", index=1, cpus=1)]))
@@ -463,7 +463,7 @@ class StoreContract:
         await store.write(lambda t: t.hold([nouns.claim("j-2", cpus=2, memory=62 << 30)]))
         assert len(await store.read(lambda v: v.holdings())) == 3
 
-    async def test_shares_of_a_device_are_no_more_than_the_device(self, store: port.Store) -> None:
+    async def test_shares_of_a_device_are_no_more_than_the_device(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2", "j-3")
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))
         await store.write(lambda t: t.hold([nouns.share("j-1", milli=600), nouns.share("j-1", index=1, device=1)]))
@@ -483,7 +483,7 @@ class StoreContract:
         await store.write(lambda t: t.hold([nouns.share("j-3", milli=600)]))
         assert [claim.amount.gpu_milli for claim in await store.read(lambda v: v.holdings("j-3"))] == [600]
 
-    async def test_a_device_is_whole_or_shared(self, store: port.Store) -> None:
+    async def test_a_device_is_whole_or_shared(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2")
         await store.write(lambda t: t.put_node(nouns.node()))
         await store.write(lambda t: t.hold([nouns.share("j-1", milli=1), nouns.claim("j-1", index=1, devices=(1,))]))
@@ -500,7 +500,7 @@ class StoreContract:
         await store.write(lambda t: t.release("j-1", 1))
         await store.write(lambda t: t.hold([nouns.claim("j-2", devices=(0, 1))]))
 
-    async def test_what_is_no_share_is_refused(self, store: port.Store) -> None:
+    async def test_what_is_no_share_is_refused(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: t.put_node(nouns.node()))
         for wrong in (
@@ -515,7 +515,7 @@ class StoreContract:
                 await store.write(lambda t, wrong=wrong: t.hold([wrong]))
         assert await store.read(lambda v: v.holdings()) == []
 
-    async def test_what_is_not_there_cannot_be_held(self, store: port.Store) -> None:
+    async def test_what_is_not_there_cannot_be_held(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node(devices=2)), t.put_node(nouns.node("n2", ports=None))))
         for claim in (
@@ -533,7 +533,7 @@ class StoreContract:
         await store.write(lambda t: t.hold([]))
         assert await store.read(lambda v: v.holdings()) == []
 
-    async def test_release_frees_one_attempt_once(self, store: port.Store) -> None:
+    async def test_release_frees_one_attempt_once(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2")
         first = [nouns.claim(index=index, devices=(index,), ports=(20000 + index,)) for index in range(2)]
         second = nouns.claim(attempt=2, devices=(2,))
@@ -543,7 +543,7 @@ class StoreContract:
         assert await store.read(lambda v: v.holdings()) == [second]
         await store.write(lambda t: t.hold([replace(claim, job="j-2") for claim in first]))
 
-    async def test_a_node_leaves_when_nothing_is_held_on_it(self, store: port.Store) -> None:
+    async def test_a_node_leaves_when_nothing_is_held_on_it(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node()), t.hold([nouns.claim()])))
         with pytest.raises(errors.Conflict, match="job j-1 holds"):
@@ -554,7 +554,7 @@ class StoreContract:
 
     # -- the event log
 
-    async def test_each_event_is_a_line_and_a_change_of_phase_one_more(self, store: port.Store) -> None:
+    async def test_each_event_is_a_line_and_a_change_of_phase_one_more(self, store: stores.Store) -> None:
         await add(store, "j-1")
         job = await store.read(lambda v: v.job("j-1"))
         happened = [events.Admitted(attempt=1, holdings=(nouns.claim(),)), events.LaunchFailed(attempt=1, reason="no")]
@@ -572,7 +572,7 @@ class StoreContract:
         assert records[3].at == 2.5
         assert msgspec.convert(records[1].data["holdings"], tuple[holdings.Holding, ...]) == (nouns.claim(),)
 
-    async def test_progress_is_no_line_but_a_task_s_new_phase_is(self, store: port.Store) -> None:
+    async def test_progress_is_no_line_but_a_task_s_new_phase_is(self, store: stores.Store) -> None:
         def seen(phase: phases.TaskPhase):
             return (nouns.attempt(phase=phase),)
 
@@ -597,7 +597,7 @@ class StoreContract:
         }
         assert (await store.read(lambda v: v.job("j-1"))).version == 3
 
-    async def test_the_log_is_read_on_from_a_seq_by_pages(self, store: port.Store) -> None:
+    async def test_the_log_is_read_on_from_a_seq_by_pages(self, store: stores.Store) -> None:
         await add(store, *(f"j-{place}" for place in range(7)))
         seen: list[int] = []
         while page := await store.read(lambda v, last=seen[-1] if seen else 0: v.records(last, limit=3)):
@@ -608,7 +608,7 @@ class StoreContract:
         assert await store.read(lambda v: (v.records(10**30), v.last_seq())) == ([], 7)
         assert await store.read(lambda v: v.records(0, limit=0)) == []
 
-    async def test_what_was_compacted_is_gone(self, store: port.Store) -> None:
+    async def test_what_was_compacted_is_gone(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2", "j-3", "j-4")
         await store.write(lambda t: t.compact(3))
         for after in (0, 1, -5):
@@ -627,7 +627,7 @@ class StoreContract:
         await add(store, "j-5")
         assert kinds(await store.read(lambda v: v.records(4))) == [(5, "j-5", "submitted", 1)]
 
-    async def test_many_writers_leave_a_log_without_gaps_that_readers_follow(self, store: port.Store) -> None:
+    async def test_many_writers_leave_a_log_without_gaps_that_readers_follow(self, store: stores.Store) -> None:
         seen: list[events.Record] = []
 
         async def follow() -> None:
@@ -643,7 +643,7 @@ class StoreContract:
         assert [record.seq for record in seen] == list(range(1, 121))
         assert len({record.job for record in seen}) == 120
 
-    async def test_wait_returns_when_there_is_more_or_the_time_is_over(self, store: port.Store) -> None:
+    async def test_wait_returns_when_there_is_more_or_the_time_is_over(self, store: stores.Store) -> None:
         assert await store.wait(0, 0.0) == 0
         assert await store.wait(0, 0.01) == 0
         waiting = asyncio.ensure_future(store.wait(0, 30.0))
@@ -652,7 +652,7 @@ class StoreContract:
         assert await asyncio.wait_for(waiting, 10) == 1
         assert await store.wait(0, 30.0) == 1
 
-    async def test_wait_ends_when_the_store_closes(self, store: port.Store) -> None:
+    async def test_wait_ends_when_the_store_closes(self, store: stores.Store) -> None:
         waiting = asyncio.ensure_future(store.wait(0, 60.0))
         await asyncio.sleep(0.01)
         await store.close()
@@ -660,10 +660,10 @@ class StoreContract:
 
     # -- removal
 
-    async def test_removal_forgets_all_but_usage_and_says_so(self, store: port.Store) -> None:
+    async def test_removal_forgets_all_but_usage_and_says_so(self, store: stores.Store) -> None:
         await store.write(lambda t: t.add_job(nouns.job("j-1"), at=1.0, idempotency_key="k"))
         await add(store, "j-2", name="other")
-        usage = port.Usage(owner="ann", pool="default", job="j-1", attempt=1, ended_at=4.0, device_seconds=7.0)
+        usage = stores.Usage(owner="ann", pool="default", job="j-1", attempt=1, ended_at=4.0, device_seconds=7.0)
         await store.write(lambda t: (t.add_checkpoint(nouns.checkpoint()), t.add_usage(usage)))
         with pytest.raises(errors.Conflict, match="QUEUED"):
             await store.write(lambda t: t.remove_jobs(["j-1"], at=2.0))
@@ -679,7 +679,7 @@ class StoreContract:
         assert records[-1].at == 6.0
         assert [one.device_seconds for one in await store.read(lambda v: v.usage())] == [7.0]
 
-    async def test_a_key_is_remembered_after_its_job_until_it_is_forgotten(self, store: port.Store) -> None:
+    async def test_a_key_is_remembered_after_its_job_until_it_is_forgotten(self, store: stores.Store) -> None:
         for place, at in ((1, 10.0), (2, 20.0)):
             job = nouns.job(f"j-{place}")
             await store.write(lambda t, job=job: t.add_job(job, at=1.0, idempotency_key=job.id, request_sha256="abc"))
@@ -694,17 +694,17 @@ class StoreContract:
         assert found == [None, ("j-2", "abc"), ("j-4", "")]
         await store.write(lambda t: t.add_job(nouns.job("j-1"), at=1.0, idempotency_key="j-1"))
 
-    async def test_a_job_that_holds_something_is_not_removed(self, store: port.Store) -> None:
+    async def test_a_job_that_holds_something_is_not_removed(self, store: stores.Store) -> None:
         await add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node()), t.hold([nouns.claim()])))
         await finish(store, "j-1")
         with pytest.raises(errors.Conflict, match="holds something"):
             await store.write(lambda t: t.remove_jobs(["j-1"], at=2.0))
 
-    async def test_very_many_are_removed_at_once(self, store: port.Store) -> None:
+    async def test_very_many_are_removed_at_once(self, store: stores.Store) -> None:
         ids = [f"j-{place}" for place in range(1200)]
 
-        def change(t: port.Transaction) -> None:
+        def change(t: stores.Transaction) -> None:
             for job_id in ids:
                 t.add_job(nouns.job(job_id, phase=phases.Phase.FAILED), at=1.0)
             t.remove_jobs(ids, at=2.0)
@@ -714,7 +714,7 @@ class StoreContract:
 
     # -- the rest
 
-    async def test_checkpoints_are_best_first_and_added_once(self, store: port.Store) -> None:
+    async def test_checkpoints_are_best_first_and_added_once(self, store: stores.Store) -> None:
         await add(store, "j-1", "j-2")
         made = [nouns.checkpoint(attempt=a, step=s) for a, s in ((1, 10), (2, 30), (1, 200), (2, 40), (10, 1))]
         await store.write(lambda t: [t.add_checkpoint(one) for one in [*made, made[0]]])
@@ -727,7 +727,7 @@ class StoreContract:
         with pytest.raises(errors.NotFound):
             await store.write(lambda t: t.add_checkpoint(nouns.checkpoint("j-9")))
 
-    async def test_nodes_pools_and_users_are_written_by_compare_and_swap(self, store: port.Store) -> None:
+    async def test_nodes_pools_and_users_are_written_by_compare_and_swap(self, store: stores.Store) -> None:
         for put, item, other in (
             ("put_node", nouns.node("b"), {"ready": False}),
             ("put_pool", pools.Pool(name="b", limit={"gpus": 8.0}), {"share": {"gpus": 2.0}}),
@@ -745,7 +745,7 @@ class StoreContract:
             assert listed == [replace(item, name="a", version=1), second]
         assert (await store.read(lambda v: v.user("b"))).right is users.Right.ADMIN
 
-    async def test_a_pool_is_removed_once_its_jobs_are_over(self, store: port.Store) -> None:
+    async def test_a_pool_is_removed_once_its_jobs_are_over(self, store: stores.Store) -> None:
         await store.write(lambda t: (t.put_pool(pools.Pool(name="a")), t.put_pool(pools.Pool(name="b"))))
         await add(store, "j-1", pool="a")
         await add(store, "j-2", pool="b", phase=phases.Phase.HALTED)
@@ -757,7 +757,7 @@ class StoreContract:
         assert [pool.name for pool in await store.read(lambda v: v.pools())] == ["b"]
         assert (await store.write(lambda t: t.put_pool(pools.Pool(name="a")))).version == 1
 
-    async def test_a_node_comes_back_with_all_it_has(self, store: port.Store) -> None:
+    async def test_a_node_comes_back_with_all_it_has(self, store: stores.Store) -> None:
         node = nodes.Node(
             name="n",
             capacity=holdings.Resources(cpus_milli=1, memory_bytes=1 << 60, gpus=1),
@@ -769,7 +769,7 @@ class StoreContract:
         await store.write(lambda t: t.put_node(node))
         assert await store.read(lambda v: v.nodes()) == [replace(node, version=1)]
 
-    async def test_tokens_belong_to_users(self, store: port.Store) -> None:
+    async def test_tokens_belong_to_users(self, store: stores.Store) -> None:
         token = users.Token(sha256="f" * 64, user="ann", created_at=1.0, note="laptop")
         with pytest.raises(errors.NotFound, match="no user ann"):
             await store.write(lambda t: t.put_token(token))
@@ -779,9 +779,9 @@ class StoreContract:
         await store.write(lambda t: (t.remove_token("f" * 64), t.remove_token("f" * 64)))
         assert await store.read(lambda v: v.token("f" * 64)) is None
 
-    async def test_usage_is_summed_by_owner_and_pool(self, store: port.Store) -> None:
-        def use(owner: str, pool: str, job: str, end: float, devices: float) -> port.Usage:
-            return port.Usage(
+    async def test_usage_is_summed_by_owner_and_pool(self, store: stores.Store) -> None:
+        def use(owner: str, pool: str, job: str, end: float, devices: float) -> stores.Usage:
+            return stores.Usage(
                 owner=owner,
                 pool=pool,
                 job=job,

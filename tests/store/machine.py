@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.store import nouns
 
 from oarlock.spec import errors, events, intents, phases, pools, users
-from oarlock.store import memory, port
+from oarlock.store import memory, stores
 
 replace = msgspec.structs.replace
 
@@ -28,7 +28,7 @@ NUMBERS = st.lists(st.integers(0, 4), max_size=2).map(tuple)
 VERSIONS = st.integers(-1, 1)
 EPOCHS = st.integers(1, 3)
 
-Step = Callable[[port.Transaction], Any]
+Step = Callable[[stores.Transaction], Any]
 
 
 class Abandoned(Exception):
@@ -69,7 +69,7 @@ def add_job(job_id: str, name: str, owner: str, key: str, at: int) -> Step:
 
 
 def put_job(job_id: str, phase: phases.Phase, intent: intents.Intent, off: int) -> Step:
-    def step(t: port.Transaction) -> Any:
+    def step(t: stores.Transaction) -> Any:
         job = t.job(job_id) or nouns.job(job_id, version=1)
         job = replace(job, phase=phase, intent=intent, version=job.version + off)
         return t.put_job(job, [events.Intended(intent=intent, by="ann")], at=2.0)
@@ -103,7 +103,7 @@ def share(wanted: list[tuple[str, int, str, int]]) -> Step:
 
 
 def put_named(kind: str, name: str, off: int) -> Step:
-    def step(t: port.Transaction) -> Any:
+    def step(t: stores.Transaction) -> Any:
         stored = next((one for one in getattr(t, f"{kind}s")() if one.name == name), None)
         made = {"node": nouns.node(name), "pool": pools.Pool(name=name), "user": users.User(name=name)}[kind]
         item = stored if stored is not None else made
@@ -117,13 +117,13 @@ def put_token(user: str, sha256: str) -> Step:
 
 
 def add_usage(job: str, owner: str, attempt: int) -> Step:
-    used = port.Usage(owner=owner, pool="p", job=job, attempt=attempt, ended_at=float(attempt), device_seconds=2.0)
+    used = stores.Usage(owner=owner, pool="p", job=job, attempt=attempt, ended_at=float(attempt), device_seconds=2.0)
     return lambda t: t.add_usage(used)
 
 
-def everything(view: port.View) -> list[object]:
+def everything(view: stores.View) -> list[object]:
     """All that can be asked, answers and refusals alike."""
-    every = view.jobs(port.JobFilter(limit=1000))
+    every = view.jobs(stores.JobFilter(limit=1000))
     asked: list[object] = [every, view.active(), view.count(), view.holdings(), view.last_seq(), view.nodes()]
     asked += [view.pools(), view.users(), view.usage(), view.usage(since=1.0), view.snapshots_in_use(), view.leader()]
     asked += [view.submitted(owner, key) for owner in "ab" for key in ("k1", "k2")]
@@ -131,7 +131,7 @@ def everything(view: port.View) -> list[object]:
     asked += [view.checkpoints(job_id) for job_id in ("j-1", "j-2", "j-3", "j-4")]
     for after in (0, view.last_seq() - 3):
         asked += [refused(lambda after=after, job=job: view.records(after, job=job)) for job in (None, "j-1", "j-2")]
-    for filtered in (port.JobFilter(owner="a"), port.JobFilter(name="b", limit=1), port.JobFilter(after="j-2")):
+    for filtered in (stores.JobFilter(owner="a"), stores.JobFilter(name="b", limit=1), stores.JobFilter(after="j-2")):
         asked.append(refused(lambda filtered=filtered: view.jobs(filtered)))
     return asked
 
@@ -147,7 +147,7 @@ def refused(ask: Callable[[], Any]) -> object:
 def transaction(changes: list[tuple[Step, bool]], *, abandon: bool) -> Step:
     """Several steps in one; a refused one ends it, unless it is to be survived."""
 
-    def change(t: port.Transaction) -> list[object]:
+    def change(t: stores.Transaction) -> list[object]:
         answers: list[object] = []
         for step, survive in changes:
             answers.append(refused(lambda step=step: step(t)) if survive else step(t))
@@ -163,7 +163,7 @@ def transaction(changes: list[tuple[Step, bool]], *, abandon: bool) -> Step:
 class StoreMachine(stateful.RuleBasedStateMachine):
     """`make` gives an empty database store, in the loop that all of its coroutines run in."""
 
-    make: Callable[[], port.Store]
+    make: Callable[[], stores.Store]
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class StoreMachine(stateful.RuleBasedStateMachine):
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
-    def both(self, ask: Callable[[port.Store], Any]) -> None:
+    def both(self, ask: Callable[[stores.Store], Any]) -> None:
         given = [
             refused(lambda store=store: self.loop.run_until_complete(ask(store))) for store in (self.oracle, self.store)
         ]
@@ -194,7 +194,7 @@ class StoreMachine(stateful.RuleBasedStateMachine):
     def write_together(self, groups: list[tuple[Step, bool]]) -> None:
         """Queued at once: they may share a commit, and are done in their order."""
 
-        async def ask(store: port.Store) -> list[object]:
+        async def ask(store: stores.Store) -> list[object]:
             asked = [store.write(transaction([(step, False)], abandon=abandon)) for step, abandon in groups]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             return [(type(one), str(one)) if isinstance(one, BaseException) else one for one in answers]

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import stateful
 from tests.store import machine
 
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], port.Store]:
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], stores.Store]:
     """An empty database at each call."""
     if request.param == "sqlite":
         template = request.getfixturevalue("sqlite_template")
         paths = (tmp_path / f"{number}.db" for number in itertools.count())
 
-        def make() -> port.Store:
+        def make() -> stores.Store:
             path = shutil.copy(template, next(paths))
             return database.open_store(f"sqlite:///{path}")
 
@@ -31,13 +31,13 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], port.St
         server = request.getfixturevalue("postgres_server")
         template = request.getfixturevalue("postgres_template")
 
-        def make() -> port.Store:
+        def make() -> stores.Store:
             return database.open_store(server.url(server.make(template)))
 
     return make
 
 
-def compare(make: Callable[[], port.Store], settings: hypothesis.settings) -> None:
+def compare(make: Callable[[], stores.Store], settings: hypothesis.settings) -> None:
     class Machine(machine.StoreMachine):
         pass
 
@@ -45,12 +45,12 @@ def compare(make: Callable[[], port.Store], settings: hypothesis.settings) -> No
     stateful.run_state_machine_as_test(Machine, settings=settings)
 
 
-def test_it_does_what_memory_does(make: Callable[[], port.Store]) -> None:
+def test_it_does_what_memory_does(make: Callable[[], stores.Store]) -> None:
     compare(make, hypothesis.settings(max_examples=15, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.soak
-def test_it_does_what_memory_does_for_long(make: Callable[[], port.Store], seed: int) -> None:
+def test_it_does_what_memory_does_for_long(make: Callable[[], stores.Store], seed: int) -> None:
     class Machine(machine.StoreMachine):
         pass
 

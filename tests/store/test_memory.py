@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.store import contract, nouns
 
-from oarlock.store import memory, port
+from oarlock.store import memory, stores
 
 
 class TestMemory(contract.StoreContract):
     @pytest.fixture
-    def store(self, memory_store: memory.MemoryStore) -> port.Store:
+    def store(self, memory_store: memory.MemoryStore) -> stores.Store:
         return memory_store
 
 

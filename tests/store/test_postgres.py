@@ -10,13 +10,13 @@ import pytest
 from tests.store import contract, nouns
 
 from oarlock.spec import errors
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database
 
 
 class TestPostgres(contract.StoreContract):
     @pytest.fixture
-    def store(self, postgres_store: database.SqlStore) -> port.Store:
+    def store(self, postgres_store: database.SqlStore) -> stores.Store:
         return postgres_store
 
 
@@ -40,7 +40,7 @@ async def test_a_change_whose_connection_is_cut_under_it_runs_again_once(
 ) -> None:
     runs = []
 
-    def change(t: port.Transaction) -> int:
+    def change(t: stores.Transaction) -> int:
         runs.append(len(runs))
         t.add_job(nouns.job(), at=1.0)
         if len(runs) == 1:
@@ -59,7 +59,7 @@ async def test_a_group_whose_connection_is_cut_runs_again_as_one(
     runs = []
 
     def change(number: int):
-        def inner(t: port.Transaction) -> None:
+        def inner(t: stores.Transaction) -> None:
             runs.append(number)
             t.add_job(nouns.job(f"j-{number}"), at=1.0)
             if number == 7 and runs.count(7) == 1:
@@ -67,7 +67,7 @@ async def test_a_group_whose_connection_is_cut_runs_again_as_one(
 
         return inner
 
-    def hold_up(t: port.Transaction) -> None:
+    def hold_up(t: stores.Transaction) -> None:
         t.leader()
         time.sleep(0.05)  # the others queue up behind
 

@@ -15,7 +15,7 @@ import pytest
 from tests.store import nouns, programs
 
 from oarlock.spec import failpoints, phases
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database
 
 
@@ -203,7 +203,7 @@ async def test_one_key_makes_one_job_across_processes(url: str, tmp_path: Path) 
     stores = [database.open_store(url) for _ in range(2)]
 
     def submit(number: int, server: int):
-        def change(t: port.Transaction) -> str:
+        def change(t: stores.Transaction) -> str:
             if (made := t.submitted("ann", f"key-{number}")) is not None:
                 return made[0]
             time.sleep(0.0005)  # the other looks too

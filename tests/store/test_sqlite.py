@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from tests.store import contract, nouns, programs
 
 from oarlock.spec import errors, phases
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database, failing, filesystems, sqlite
 
 
 class TestSqlite(contract.StoreContract):
     @pytest.fixture
-    def store(self, sqlite_store: database.SqlStore) -> port.Store:
+    def store(self, sqlite_store: database.SqlStore) -> stores.Store:
         return sqlite_store
 
 
@@ -90,7 +90,7 @@ async def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 async def test_commits_are_flushed(sqlite_store: database.SqlStore) -> None:
     """`synchronous=FULL` (2): what is acknowledged survives a loss of power, as far as the disk keeps its word."""
 
-    def look(t: port.Transaction) -> list[object]:
+    def look(t: stores.Transaction) -> list[object]:
         return [t._connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("synchronous", "foreign_keys")]
 
     assert await sqlite_store.write(look) == [2, 1]
@@ -105,7 +105,7 @@ async def test_readers_cannot_write(sqlite_store: database.SqlStore) -> None:
 async def test_a_reader_sees_one_state_while_others_write(sqlite_store: database.SqlStore) -> None:
     loop = asyncio.get_running_loop()
 
-    def look(v: port.View) -> tuple[int, int]:
+    def look(v: stores.View) -> tuple[int, int]:
         before = v.last_seq()
         write = sqlite_store.write(lambda t: t.add_job(nouns.job(), at=1.0))
         asyncio.run_coroutine_threadsafe(write, loop).result(30)
@@ -303,7 +303,7 @@ async def test_a_cancelled_write_that_was_not_begun_is_not_made(sqlite_store: da
     begun = asyncio.Event()
     may_go_on = asyncio.Event()
 
-    def slow(t: port.Transaction) -> None:
+    def slow(t: stores.Transaction) -> None:
         loop.call_soon_threadsafe(begun.set)
         asyncio.run_coroutine_threadsafe(may_go_on.wait(), loop).result(30)
 

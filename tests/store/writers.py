@@ -20,7 +20,7 @@ from psycopg.types import string
 from tests.store import nouns
 
 from oarlock.spec import errors, events, failpoints
-from oarlock.store import port
+from oarlock.store import stores
 from oarlock.store.sql import database, postgres, schema
 
 
@@ -28,7 +28,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-async def submit(store: port.Store, prefix: str, writers: str = "4", failpoint: str = "") -> None:
+async def submit(store: stores.Store, prefix: str, writers: str = "4", failpoint: str = "") -> None:
     """Add jobs until somebody kills us, each under a key; print each that was acknowledged."""
     if failpoint:
         reached = itertools.count()
@@ -47,14 +47,14 @@ async def submit(store: port.Store, prefix: str, writers: str = "4", failpoint: 
     await asyncio.gather(*(one(writer) for writer in range(int(writers))))
 
 
-async def lead(store: port.Store, holder: str, ttl_s: str) -> None:
+async def lead(store: stores.Store, holder: str, ttl_s: str) -> None:
     """Take the leadership, then write under that epoch, never renewing it and never looking at a clock."""
     while (epoch := await store.lead(holder, now=time.time(), ttl_s=float(ttl_s))) is None:
         await store.wait(sys.maxsize, 0.02)
     say("leads", epoch)
     for number in itertools.count(1):
 
-        def change(t: port.Transaction, number: int = number) -> None:
+        def change(t: stores.Transaction, number: int = number) -> None:
             job = t.job("j-shared")
             assert job is not None
             t.put_job(
@@ -71,7 +71,7 @@ async def lead(store: port.Store, holder: str, ttl_s: str) -> None:
         await asyncio.sleep(0.002)
 
 
-async def attempt(store: port.Store, count: str) -> None:
+async def attempt(store: stores.Store, count: str) -> None:
     """Add so many jobs, one after another; print for each whether it was told done or refused."""
     for number in range(int(count)):
         job = nouns.job(f"j-{number}")
@@ -82,12 +82,12 @@ async def attempt(store: port.Store, count: str) -> None:
             say("refused", job.id, failure.message)
 
 
-async def stall(store: port.Store) -> None:
+async def stall(store: stores.Store) -> None:
     """Say `inside` within a transaction, take a moment, and go on; say how often it was begun."""
     runs = itertools.count(1)
     last = 0
 
-    def change(t: port.Transaction) -> None:
+    def change(t: stores.Transaction) -> None:
         nonlocal last
         last = next(runs)
         t.add_job(nouns.job("j-1"), at=1.0)
@@ -114,12 +114,12 @@ class StoppingDumper(string.StrDumper):
         return obj.encode()
 
 
-async def stall_between_rows(store: port.Store) -> None:
+async def stall_between_rows(store: stores.Store) -> None:
     """Be stopped half-way through the rows of one insertion; say how often it was begun."""
     runs = itertools.count(1)
     last = 0
 
-    def change(t: port.Transaction) -> None:
+    def change(t: stores.Transaction) -> None:
         nonlocal last
         last = next(runs)
         row = {"at": 1.0, "job": "j-1", "kind": "many", "version": 1}
@@ -134,7 +134,7 @@ async def stall_between_rows(store: port.Store) -> None:
     say("stored", "again" if last > 1 else "at once")
 
 
-async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
+async def hold(store: stores.Store, job: str, rounds: str, devices: str) -> None:
     """Grab devices of n1 that were free a moment ago, and let them go, again and again; print what was got and lost.
 
     So many times, or more: until another was once quicker. Begins when it is told to.
@@ -161,7 +161,7 @@ async def hold(store: port.Store, job: str, rounds: str, devices: str) -> None:
     say("done", got, lost)
 
 
-async def share(store: port.Store, job: str, rounds: str, devices: str) -> None:
+async def share(store: stores.Store, job: str, rounds: str, devices: str) -> None:
     """Grab shares of devices of n1, now and then a whole one, and let them go; print what was got and lost. As `hold`:
     so many times, or more.
     """
@@ -187,7 +187,7 @@ async def share(store: port.Store, job: str, rounds: str, devices: str) -> None:
     say("done", got, lost)
 
 
-async def follow(store: port.Store, count: str) -> None:
+async def follow(store: stores.Store, count: str) -> None:
     """Print every `seq` and job of the log, reading on from the last, until there are so many."""
     after, seen = 0, 0
     while seen < int(count):
@@ -197,7 +197,7 @@ async def follow(store: port.Store, count: str) -> None:
             after, seen = record.seq, seen + 1
 
 
-async def add(store: port.Store, prefix: str, count: str) -> None:
+async def add(store: stores.Store, prefix: str, count: str) -> None:
     """Add so many jobs, sixteen at a time; every seventh change fails after it has made its records."""
 
     async def one(writer: int) -> None:

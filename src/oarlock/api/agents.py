@@ -18,7 +18,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.api import blobs, inbox, reportedcheckpoints, routes
-from oarlock.data import port as data_port
+from oarlock.data import storage
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
@@ -381,7 +381,7 @@ def _reported(key: attempts.TaskKey, told: Report, now: float) -> events.TaskRep
     )
 
 
-def _missing(job: jobs.Job, key: attempts.TaskKey, short: Mapping[str, data_port.Shortage]) -> list[events.AnyEvent]:
+def _missing(job: jobs.Job, key: attempts.TaskKey, short: Mapping[str, storage.Shortage]) -> list[events.AnyEvent]:
     """The event that so many bytes of the task's logs are gone, where the record does not say so yet."""
     task, missing = inbox.task_of(job, key), sum(shortage.missing for shortage in short.values())
     if task is None or task.log_gap == missing:

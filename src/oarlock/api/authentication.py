@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from oarlock.spec import attempts, errors, tasktokens, users
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 TOKEN_PREFIX = "oar_"
 KNOWN_S = 1.0

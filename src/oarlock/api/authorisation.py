@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.spec import errors, events, jobs, nearness, privacy, users
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import msgspec
 from oarlock.api import authorisation
 from oarlock.api import services as services_module
 from oarlock.spec import checkpointplaces, errors, jobs, phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 _WANTED = re.compile(r"(?P<job>[^@]{1,200})(?:@(?P<step>\d{1,18}))?")
 _SHOWN_STEPS = 10

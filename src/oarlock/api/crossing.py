@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from oarlock.backends import port as backends
+from oarlock.backends import backends
 from oarlock.spec import attempts
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Exec:
 
 
 class Process:
-    """`backends.port.ExecProcess` of another loop."""
+    """`backends.ExecProcess` of another loop."""
 
     def __init__(self, crossing: Crossing, process: backends.ExecProcess) -> None:
         self._crossing = crossing

@@ -15,7 +15,7 @@ from starlette import types
 
 from oarlock.api import errors as wire
 from oarlock.api import routes
-from oarlock.backends import port as backends
+from oarlock.backends import backends
 from oarlock.spec import attempts, errors, jobs, judging, phases, roles, users
 
 MAX_ARGUMENTS = 1000

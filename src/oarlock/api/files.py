@@ -15,7 +15,7 @@ import msgspec
 from starlette import responses, types
 
 from oarlock.api import routes
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, jobs, users
 
 MAX_PAGE = 10_000
@@ -46,7 +46,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
 class FileList(msgspec.Struct, frozen=True):
     """A page of the files, by path; `files` and `bytes` are of all pages. `next` is to be given as `after`."""
 
-    items: list[data.JobFile]
+    items: list[storage.JobFile]
     next: str | None
     files: int
     bytes: int
@@ -90,7 +90,7 @@ async def send(call: routes.Call) -> responses.Response:
 class Sending(responses.StreamingResponse):
     """A part of a file, which is closed whatever becomes of whoever asked for it."""
 
-    def __init__(self, file: data.OpenFile, begin: int, end: int, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, file: storage.OpenFile, begin: int, end: int, status: int, headers: dict[str, str]) -> None:
         super().__init__(_chunks(file, begin, end), status, headers, "application/octet-stream")
         self._file = file
 
@@ -118,7 +118,7 @@ async def _checkpoints(call: routes.Call, job: jobs.Job) -> list[str]:
     return [checkpoint.path for checkpoint in await call.access.checkpoints(job.id)]
 
 
-def _span(call: routes.Call, file: data.OpenFile) -> tuple[int, int]:
+def _span(call: routes.Call, file: storage.OpenFile) -> tuple[int, int]:
     """Which bytes are asked for. One range is understood; anything else is answered with the whole file."""
     asked = _RANGE.fullmatch(call.headers.get("range", ""))
     version = call.headers.get("if-range")
@@ -134,7 +134,7 @@ def _span(call: routes.Call, file: data.OpenFile) -> tuple[int, int]:
     return begin, end
 
 
-async def _chunks(file: data.OpenFile, begin: int, end: int) -> AsyncIterator[bytes]:
+async def _chunks(file: storage.OpenFile, begin: int, end: int) -> AsyncIterator[bytes]:
     while begin < end:
         chunk = await file.read(begin, min(CHUNK_BYTES, end - begin))
         if not chunk:

@@ -21,7 +21,7 @@ import msgspec
 from oarlock.api import authorisation
 from oarlock.scheduler import forecasting, gangs, remedies
 from oarlock.spec import holdings, jobs, phases, plans, privacy, refusals
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 KEPT_S = 2.0
 KEPT_TIMES = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from oarlock.data import durable
 from oarlock.spec import errors
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 KEPT_S = 1.0
 PART_S = 2.0

@@ -14,7 +14,7 @@ import msgspec
 
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, jobs
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 LINGER_S = 1.0
 MAX_BATCH = 2000

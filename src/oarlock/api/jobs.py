@@ -35,7 +35,7 @@ from oarlock.spec import (
     sizes,
     users,
 )
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 MAX_PAGE = 1000
 MAX_KEY_CHARACTERS = 200

@@ -17,7 +17,7 @@ from starlette import responses
 from oarlock.api import errors as wire
 from oarlock.api import routes
 from oarlock.api import services as services_module
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, jobs, phases, roles, users
 
 MAX_TAIL = 1_000_000
@@ -52,7 +52,7 @@ async def stream(call: routes.Call) -> responses.StreamingResponse:
     query = call.query(LogsQuery)
     job = await call.access.job(call.path["job"])
     _check(job, query)
-    asked = data.LogQuery(
+    asked = storage.LogQuery(
         job=job.id,
         attempt=query.attempt,
         role=query.role,
@@ -82,7 +82,7 @@ def _check(job: jobs.Job, query: LogsQuery) -> None:
         )
 
 
-async def _read(services: services_module.Services, query: data.LogQuery) -> AsyncIterator[bytes]:
+async def _read(services: services_module.Services, query: storage.LogQuery) -> AsyncIterator[bytes]:
     """What is stored now, in chunks of many lines."""
     encoder = msgspec.json.Encoder()
     buffer = bytearray()
@@ -96,27 +96,27 @@ async def _read(services: services_module.Services, query: data.LogQuery) -> Asy
         yield bytes(buffer)
 
 
-async def _follow(services: services_module.Services, job_id: str, query: data.LogQuery) -> AsyncIterator[bytes]:
+async def _follow(services: services_module.Services, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
     """Until the job has ended and everything was sent. Lines that come together are sent together."""
     encoder = msgspec.json.Encoder()
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
-    queue: asyncio.Queue[data.Line | errors.OarlockError | None] = asyncio.Queue(
+    queue: asyncio.Queue[storage.Line | errors.OarlockError | None] = asyncio.Queue(
         maxsize=QUEUED_BLOCKS if query.blocks else QUEUED_LINES
     )
     reading = asyncio.create_task(_feed(services.logs.follow(query, until=until), queue))
     try:
         item = await queue.get()
-        while isinstance(item, data.Line):
+        while isinstance(item, storage.Line):
             chunk = bytearray()
-            while isinstance(item, data.Line):
+            while isinstance(item, storage.Line):
                 chunk += encoder.encode(item)
                 chunk += b"\n"
                 if len(chunk) >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
             yield bytes(chunk)
-            if isinstance(item, data.Line):
+            if isinstance(item, storage.Line):
                 item = await queue.get()
         if isinstance(item, errors.OarlockError):  # too late for a status: the last line says it
             yield wire.body(item) + b"\n"
@@ -128,7 +128,9 @@ async def _follow(services: services_module.Services, job_id: str, query: data.L
         await asyncio.gather(ending, reading, return_exceptions=True)
 
 
-async def _feed(lines: AsyncIterator[data.Line], queue: asyncio.Queue[data.Line | errors.OarlockError | None]) -> None:
+async def _feed(
+    lines: AsyncIterator[storage.Line], queue: asyncio.Queue[storage.Line | errors.OarlockError | None]
+) -> None:
     """Lines into the queue, and how they ended: None, or an error."""
     end: errors.OarlockError | None = wire.unforeseen()
     try:
@@ -169,7 +171,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="log lines, one JSON object a line; with follow=true until the job has ended",
         query=LogsQuery,
-        answer=data.Line,
+        answer=storage.Line,
         media="application/x-ndjson",
         long=True,
     ),

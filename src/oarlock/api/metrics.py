@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from oarlock.api import routes
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import users
 
 MAX_POINTS = 10_000
@@ -20,7 +20,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 class MetricsAnswer(msgspec.Struct, frozen=True):
     names: list[str]
-    series: list[data.Series]
+    series: list[storage.Series]
 
 
 async def show(call: routes.Call) -> MetricsAnswer:

@@ -9,7 +9,7 @@ import msgspec
 
 from oarlock.api import authorisation, routes
 from oarlock.spec import holdings, jobs, nodes, phases, users
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 class Held(authorisation.Tenant, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from starlette import responses
 
 from oarlock.api import meters, routes
 from oarlock.spec import phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 class Healthy(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from oarlock.api import routes
 from oarlock.scheduler import entitlement, gangs
 from oarlock.scheduler.policies import known
 from oarlock.spec import errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 COUNTED_JOBS = 100
 """So many jobs that are in a change's way are counted; that there are more need not be known."""

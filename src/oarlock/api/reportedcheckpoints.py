@@ -14,7 +14,7 @@ import msgspec
 from oarlock.api import inbox
 from oarlock.api import services as services_module
 from oarlock.spec import attempts, checkpointplaces, errors, events, jobs
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 MAX_KEPT = 100_000
 

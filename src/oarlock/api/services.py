@@ -12,15 +12,14 @@ from oarlock.api import forecaster as forecaster_module
 from oarlock.api import inbox as inbox_module
 from oarlock.api import meters as meters_module
 from oarlock.api import wakes as wakes_module
-from oarlock.backends import port as backends
-from oarlock.data import checkpoints
-from oarlock.data import port as data
+from oarlock.backends import backends
+from oarlock.data import checkpoints, storage
 from oarlock.spec import attempts, jobs, plans
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 class Exec(Protocol):
-    """The one thing that the API asks of a backend: `backends.port.Backend.exec`."""
+    """The one thing that the API asks of a backend: `backends.Backend.exec`."""
 
     async def __call__(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
@@ -122,14 +121,14 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     """Ports and facts. One for the life of an application; everything in it may be shared by all requests."""
 
     store: stores.Store
-    logs: data.Logs
-    metrics: data.Metrics
-    blobs: data.Blobs
+    logs: storage.Logs
+    metrics: storage.Metrics
+    blobs: storage.Blobs
     exec: Exec
     secrets: Secrets
     checkpoints: Checkpoints
     results: Results
-    files: data.JobFiles
+    files: storage.JobFiles
     health: Health
     about: About
     task_secret: bytes

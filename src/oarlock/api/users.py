@@ -8,7 +8,7 @@ import msgspec
 
 from oarlock.api import authentication, routes
 from oarlock.spec import errors, judging, users
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 MAX_NAME_LENGTH = 63
 MAX_NOTE_CHARACTERS = 200

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from oarlock.spec import errors, events, jobs
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 KEPT_S = 2.0
 MAX_KEPT = 4096

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from oarlock.backends import port
+from oarlock.backends import backends
 from oarlock.spec import attempts, errors, observations
 from oarlock.spec.nodes import Node  # a method below bears the module's name
 
@@ -45,13 +45,13 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     unlaunchable: str = ""
 
 
-Script = Callable[[port.TaskLaunch], Behaviour]
+Script = Callable[[backends.TaskLaunch], Behaviour]
 
 
 class _Made(msgspec.Struct, kw_only=True):
     """One incarnation that was made. Times are the clock's."""
 
-    launch: port.TaskLaunch
+    launch: backends.TaskLaunch
     behaviour: Behaviour
     launched_at: float
     running: observations.Observed  # what is seen of it while it runs
@@ -82,7 +82,7 @@ class World:
         self.script = script
         self.clock = clock
         self.starts: dict[attempts.TaskKey, int] = {}
-        self.leftovers: dict[attempts.TaskKey, list[port.Leftover]] = {}
+        self.leftovers: dict[attempts.TaskKey, list[backends.Leftover]] = {}
         self.changed = asyncio.Event()
         self._nodes = {node.name: node for node in machines}
         self._lost: dict[str, float] = {}
@@ -156,7 +156,7 @@ class World:
     def known(self) -> list[attempts.TaskKey]:
         return list(self._made)
 
-    def make(self, launch: port.TaskLaunch) -> None:
+    def make(self, launch: backends.TaskLaunch) -> None:
         """Raises Unavailable."""
         if launch.key in self._made:
             return
@@ -257,7 +257,7 @@ class Fake:
     async def nodes(self) -> list[Node]:
         return self.world.nodes()
 
-    async def launch(self, tasks: Sequence[port.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         for task in tasks:
             self.world.make(task)
 
@@ -268,7 +268,7 @@ class Fake:
         for key in keys:
             self.world.kill(key)
 
-    async def leftovers(self, key: attempts.TaskKey) -> list[port.Leftover]:
+    async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
         return list(self.world.leftovers.get(key, ()))
 
     async def discard(self, job: str, attempt: int) -> None:
@@ -276,7 +276,7 @@ class Fake:
 
     async def exec(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
-    ) -> port.ExecProcess:
+    ) -> backends.ExecProcess:
         if key not in self.world.running():
             raise errors.Conflict(f"{key} does not run", hint="`oarlock show` says what does.")
         return Echo(command)

@@ -23,7 +23,7 @@ import msgspec
 from oarlock.cli import endings, loglines, progress, results, screen, terminal
 from oarlock.client import answers, verbs
 from oarlock.client import requests as building
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, jobs, phases
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Broken(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-News = data.Line | answers.End | jobs.Job | Contact | Broken
+News = storage.Line | answers.End | jobs.Job | Contact | Broken
 
 
 class Left(Exception):
@@ -147,7 +147,7 @@ class Follower:
             self._heed_signals()
             text: list[str] = []
             for item in self._batch():
-                if isinstance(item, data.Line):
+                if isinstance(item, storage.Line):
                     text.append(self._writer.text(item))
                     continue
                 self._print(text)

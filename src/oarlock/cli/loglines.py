@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.cli import terminal
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import jobfile
 
 _PALETTE = ("cyan", "green", "magenta", "blue", "yellow")
@@ -48,11 +48,11 @@ class Writer:
         self._colours: dict[str, str] = {}
         self._width = 0
 
-    def text(self, line: data.Line) -> str:
+    def text(self, line: storage.Line) -> str:
         """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
         task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style.process else line.task
         stream = (task, line.attempt, line.incarnation, line.stream)
-        if isinstance(line, data.Lines):
+        if isinstance(line, storage.Lines):
             return self._many(task, stream, line)
         whole = self._pending.pop(stream, "") + line.text
         if stream in self._redrawn or (line.partial and "\r" in whole and not self._style.clean):
@@ -77,12 +77,12 @@ class Writer:
         left, self._pending = self._pending, {}
         return "".join(self._shown(task, text) for (task, *_), text in left.items())
 
-    def _many(self, task: str, stream: Stream, lines: data.Lines) -> str:
+    def _many(self, task: str, stream: Stream, lines: storage.Lines) -> str:
         """Return whole lines as they stand, where nothing has to be done to each."""
         if not (self._style.clean or self._style.prefix or stream in self._pending or stream in self._redrawn):
             return lines.text + "\n"
         first, *rest = lines.text.split("\n")
-        head = data.Line(
+        head = storage.Line(
             task=lines.task,
             attempt=lines.attempt,
             incarnation=lines.incarnation,

@@ -57,7 +57,7 @@ def logs(
 
 def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int:
     from oarlock.cli import loglines
-    from oarlock.data import port as data
+    from oarlock.data import storage
 
     found = client.job(job)
     style = loglines.style(
@@ -68,7 +68,7 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
     )
     writer = loglines.Writer(style)
     for item in client.log_items(found.id, choice, blocks=True):
-        if isinstance(item, data.Line):
+        if isinstance(item, storage.Line):
             sys.stdout.write(writer.text(item))
     sys.stdout.write(writer.rest())
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, holdings, nodes, phases, plans, pools, refusals, users
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
     end: End | None = None
     error: dict[str, Any] | None = None
 
-    def line(self) -> data.Line:
+    def line(self) -> storage.Line:
         if self.last is not None:
-            return data.Lines(
+            return storage.Lines(
                 task=self.task,
                 attempt=self.attempt,
                 incarnation=self.incarnation,
@@ -89,7 +89,7 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
                 text=self.text,
                 last=self.last,
             )
-        return data.Line(
+        return storage.Line(
             task=self.task,
             attempt=self.attempt,
             incarnation=self.incarnation,
@@ -110,7 +110,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One name's values in one process of a task: `oarlock.data.port.Series`."""
+    """One name's values in one process of a task: `oarlock.data.storage.Series`."""
 
     task: str
     process: int
@@ -193,7 +193,7 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a job, by path. `files` and `bytes` are of all pages."""
 
-    items: tuple[data.JobFile, ...] = ()
+    items: tuple[storage.JobFile, ...] = ()
     next: str | None = None
     files: int = 0
     bytes: int = 0

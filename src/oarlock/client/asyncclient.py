@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oarlock.client import answers, asyncsender, execution, failures, following, packing, requests, settings, verbs
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
@@ -253,7 +253,7 @@ class AsyncClient:
         index: int | None = None,
         attempt: int | None = None,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> AsyncIterator[data.Line]:
+    ) -> AsyncIterator[storage.Line]:
         """Lines merged by time of arrival; with `follow` until the job has ended and all was said.
 
         A lost server is waited for while following, and no line is lost or comes twice; `on_contact` hears of the loss,
@@ -265,7 +265,7 @@ class AsyncClient:
             follow=follow,
             on_contact=on_contact,
         ):
-            if isinstance(item, data.Line):
+            if isinstance(item, storage.Line):
                 yield item
 
     async def log_items(
@@ -276,7 +276,7 @@ class AsyncClient:
         follow: bool = False,
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> AsyncIterator[data.Line | answers.End]:
+    ) -> AsyncIterator[storage.Line | answers.End]:
         """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
         cursor = following.Cursor(choice)
         losses = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oarlock.client import answers, execution, failures, following, packing, requests, sender, settings, verbs
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
@@ -256,7 +256,7 @@ class Client:
         index: int | None = None,
         attempt: int | None = None,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> Iterator[data.Line]:
+    ) -> Iterator[storage.Line]:
         """Lines merged by time of arrival; with `follow` until the job has ended and all was said.
 
         A lost server is waited for while following, and no line is lost or comes twice; `on_contact` hears of the loss,
@@ -268,7 +268,7 @@ class Client:
             follow=follow,
             on_contact=on_contact,
         ):
-            if isinstance(item, data.Line):
+            if isinstance(item, storage.Line):
                 yield item
 
     def log_items(
@@ -279,7 +279,7 @@ class Client:
         follow: bool = False,
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> Iterator[data.Line | answers.End]:
+    ) -> Iterator[storage.Line | answers.End]:
         """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
         cursor = following.Cursor(choice)
         losses = 0

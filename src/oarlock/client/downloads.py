@@ -20,8 +20,7 @@ from typing import IO
 import msgspec
 
 from oarlock.client import answers, elsewhere, failures, following, requests, sender
-from oarlock.data import durable, filekeys, sizes
-from oarlock.data import port as data
+from oarlock.data import durable, filekeys, sizes, storage
 from oarlock.spec import errors
 
 AT_ONCE = 8
@@ -37,7 +36,7 @@ Progress = Callable[[int, int], object]
 class Target(msgspec.Struct, frozen=True):
     """A file of the job, and where it goes. `url` is set where it does not come from the server."""
 
-    file: data.JobFile
+    file: storage.JobFile
     place: Path
     url: str = ""
 
@@ -73,7 +72,7 @@ def targets(found: answers.FileList, path: str, to: Path, *, overwrite: bool) ->
     return missing, len(wanted) - len(missing)
 
 
-def whole(last: answers.FileList, items: Sequence[data.JobFile]) -> answers.FileList:
+def whole(last: answers.FileList, items: Sequence[storage.JobFile]) -> answers.FileList:
     """Return the pages of a list as one."""
     return msgspec.structs.replace(last, items=tuple(items), next=None)
 

@@ -13,8 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.client import answers
-from oarlock.data import durable, filekeys, schemes
-from oarlock.data import port as data
+from oarlock.data import durable, filekeys, schemes, storage
 from oarlock.spec import errors
 
 T = TypeVar("T")
@@ -47,13 +46,15 @@ def is_under(path: str, folder: str) -> bool:
     return not folder or path == folder or path.startswith(folder + "/")
 
 
-def _listed(part: answers.Elsewhere, same_machine: bool) -> list[data.JobFile]:
+def _listed(part: answers.Elsewhere, same_machine: bool) -> list[storage.JobFile]:
     from oarlock.data import places
 
     if schemes.of(part.url) == "file" and not same_machine:
         raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
     return [
-        data.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)
+        storage.JobFile(
+            path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0
+        )
         for item in within(LIMIT_S, lambda: places.listing(part.url).items)
     ]
 
@@ -79,7 +80,7 @@ def within(limit_s: float, look: Callable[[], T]) -> T:
     return found[0]
 
 
-def fetch(url: str, file: data.JobFile, place: Path, moved: Callable[[int], object]) -> int:
+def fetch(url: str, file: storage.JobFile, place: Path, moved: Callable[[int], object]) -> int:
     """Bring one of these files to `place`, as a whole or not at all; return its size."""
     from oarlock.data import places
 

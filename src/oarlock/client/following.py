@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.client import failures, requests
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors
 
 SLACK_S = 60.0
@@ -47,7 +47,7 @@ class Cursor:
         """Whether a line was seen."""
         return self._newest is not None
 
-    def unseen(self, line: data.Line) -> data.Line | None:
+    def unseen(self, line: storage.Line) -> storage.Line | None:
         """What of `line` was not seen yet; None where all of it was. Notes it.
 
         A line that had no end may come again as a whole, with what was seen at its front: that is cut off.
@@ -56,7 +56,7 @@ class Cursor:
         at = self._positions.get(stream)
         self._newest = line.at if self._newest is None else max(self._newest, line.at)
         self._first = line.at if self._first is None else min(self._first, line.at)
-        if isinstance(line, data.Lines):
+        if isinstance(line, storage.Lines):
             # Asked for until the first loss only: there is nothing yet that could have been seen.
             length = len(line.text) - line.text.rfind("\n") - 1
             self._positions[stream] = Position(line.last, length, False, line.last, length)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oarlock.client import answers, failures, packing
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, jobfile, phases, poolchanges
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def fresh_key() -> str:
     return os.urandom(16).hex()
 
 
-def log_item(raw: bytes) -> data.Line | answers.End:
+def log_item(raw: bytes) -> storage.Line | answers.End:
     """A line of the log's NDJSON. Raises what the server says instead."""
     item = failures.decoded(raw, answers.LogItem)
     if item.error is not None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from oarlock.lifecycle import stepping
 from oarlock.spec import errors, events, jobs
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

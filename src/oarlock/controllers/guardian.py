@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from oarlock.backends import port as backends
+from oarlock.backends import backends
 from oarlock.controllers import assigning, batches, rosters
 from oarlock.controllers import leading as leads
 from oarlock.controllers import leftovers as remains
 from oarlock.lifecycle import deadlines, noticing, stepping, wanting
 from oarlock.spec import actions, attempts, errors, events, failpoints, holdings, jobs, nodes, observations
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 REREAD_S = 2.0
 """How often jobs with a `hang_timeout` are read again: the log does not tell how long a task has stood still."""

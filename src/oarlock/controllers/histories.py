@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oarlock.spec import jobs, phases, plans, privacy
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 KEPT = 500
 """Of so many jobs, those that ended last, is it remembered."""

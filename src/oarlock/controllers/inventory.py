@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from oarlock.backends import port as backends
+from oarlock.backends import backends
 from oarlock.controllers import leading as leads
 from oarlock.spec import nodes, prices
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 PERIOD_S = 10.0
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from oarlock.backends import port as backends
-from oarlock.data import port as data
+from oarlock.backends import backends
+from oarlock.data import storage
 from oarlock.spec import attempts, errors, jobs
 
 PIECE_BYTES = 1 << 20
@@ -32,8 +32,8 @@ class Leftovers:
     def __init__(
         self,
         backend: backends.Backend,
-        logs: data.Logs,
-        metrics: data.Metrics,
+        logs: storage.Logs,
+        metrics: storage.Metrics,
         *,
         blanker: Callable[[jobs.Job], Blanker],
         clock: Callable[[], float],

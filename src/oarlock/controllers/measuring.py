@@ -18,7 +18,7 @@ from oarlock.controllers import batches, rosters
 from oarlock.controllers import leading as leads
 from oarlock.scheduler import samples
 from oarlock.spec import curves, events, jobs, roles
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 PERIOD_S = 5.0
 READ_AT_MOST = 200

@@ -14,9 +14,9 @@ import msgspec
 
 from oarlock.controllers import batches
 from oarlock.controllers import leading as leads
-from oarlock.data import port as data
+from oarlock.data import storage
 from oarlock.spec import errors, failpoints, jobs, keeping, phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 _PAGE = 200
 
@@ -79,9 +79,9 @@ class Retention:
         self,
         store: stores.Store,
         leading: leads.Leading,
-        logs: data.Logs,
-        metrics: data.Metrics,
-        blobs: data.Blobs,
+        logs: storage.Logs,
+        metrics: storage.Metrics,
+        blobs: storage.Blobs,
         archive: Archive,
         checkpoints: Checkpoints,
         results: Results,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oarlock.spec import errors, holdings, jobs, phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 _PAGE = 1000
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from oarlock.backends import port as backends
+from oarlock.backends import backends
 from oarlock.controllers import leading as leads
 from oarlock.spec import errors
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 RESYNC_S = 2.0
 HINT_WAIT_S = 30.0

@@ -24,7 +24,7 @@ from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import pricing
 from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, privacy, refusals
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 Named = TypeVar("Named", nodes.Node, pools.Pool)
 

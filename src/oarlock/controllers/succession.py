@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from oarlock.spec import errors
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 
 def home_id(home: Path) -> str:

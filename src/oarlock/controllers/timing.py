@@ -20,7 +20,7 @@ import msgspec
 from oarlock.controllers import leading as leads
 from oarlock.lifecycle import stepping
 from oarlock.spec import clocks, events
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 TOLERANCE_S = 1.0
 """A step is what moves the wall clock by more than that against the monotonic clock."""

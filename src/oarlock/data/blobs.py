@@ -32,7 +32,7 @@ class DirectoryBlobs:
         self._drafts = root / "drafts"
 
     async def put(self, digest: str, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
-        """See the port. A blob that is there already is verified and replaced by the same bytes."""
+        """Store a blob, as `storage.Blobs` says. An existing blob is verified and replaced by the same bytes."""
         path = self._place(digest)
         draft = await asyncio.to_thread(self._begin, path)
         try:

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from oarlock.data import filekeys, keys, port
+from oarlock.data import filekeys, keys, storage
 from oarlock.spec import errors
 
 _LIFE = re.compile(r"attempt-(\d{1,9})(?:-incarnation-(\d{1,9}))?")
@@ -42,17 +42,17 @@ class DirectoryJobFiles:
     def __init__(self, home: Path) -> None:
         self._home = home
 
-    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[port.JobFile]:
+    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[storage.JobFile]:
         return await asyncio.to_thread(lambda: sorted(self._listing(job, checkpoints), key=lambda one: one.path))
 
-    async def open(self, job: str, key: str, checkpoints: Collection[str] = ()) -> port.OpenFile:
+    async def open(self, job: str, key: str, checkpoints: Collection[str] = ()) -> storage.OpenFile:
         return await asyncio.to_thread(self._open, job, key, checkpoints)
 
-    def _listing(self, job: str, checkpoints: Collection[str]) -> Iterator[port.JobFile]:
+    def _listing(self, job: str, checkpoints: Collection[str]) -> Iterator[storage.JobFile]:
         for root in self._roots(job, checkpoints):
             yield from listed(root)
 
-    def _open(self, job: str, key: str, checkpoints: Collection[str]) -> port.OpenFile:
+    def _open(self, job: str, key: str, checkpoints: Collection[str]) -> storage.OpenFile:
         names = filekeys.parts(key)
         for root in self._roots(job, checkpoints):
             above = filekeys.parts(root.key)
@@ -94,7 +94,7 @@ def age_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 1)) if found is not None else None
 
 
-def listed(root: Root) -> Iterator[port.JobFile]:
+def listed(root: Root) -> Iterator[storage.JobFile]:
     """The regular files at and below a root, in no order."""
     pending = [(root.key, os.fsencode(root.place))]
     while pending:
@@ -102,7 +102,7 @@ def listed(root: Root) -> Iterator[port.JobFile]:
         try:
             info = os.lstat(place)
             if stat.S_ISREG(info.st_mode):
-                yield port.JobFile(path=key, bytes=info.st_size, modified_at=info.st_mtime, version=version_of(info))
+                yield storage.JobFile(path=key, bytes=info.st_size, modified_at=info.st_mtime, version=version_of(info))
             elif stat.S_ISDIR(info.st_mode):
                 with os.scandir(place) as children:
                     pending += [(f"{key}/{filekeys.of(child.name)}", child.path) for child in children if own(child)]
@@ -115,7 +115,7 @@ def own(child: os.DirEntry[bytes]) -> bool:
     return not (child.name.startswith(b".") and child.name.endswith(b".tmp"))
 
 
-def opened(place: Path, names: list[bytes], key: str) -> port.OpenFile:
+def opened(place: Path, names: list[bytes], key: str) -> storage.OpenFile:
     """Open the file to which `names` lead down from `place`. Raises NotFound."""
     handle = -1
     try:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from oarlock.data import chunks, columns, frames, port, thinning
+from oarlock.data import chunks, columns, frames, storage, thinning
 from oarlock.spec import attempts
 
 View = Callable[[], tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed]]
@@ -92,7 +92,7 @@ class Part(NamedTuple):
 
 def series(
     streams: Sequence[tuple[attempts.TaskKey, int, View]], wanted: frozenset[str] | None, points: int
-) -> list[port.Series]:
+) -> list[storage.Series]:
     """The thinned series of these streams, which come in the order of their keys. `wanted` names, or all."""
     by_process: dict[tuple[str, int, int], list[View]] = defaultdict(list)
     for key, process, view in streams:
@@ -135,7 +135,7 @@ def part_of(block: Block, limit: int) -> Part:
 
 def thinned(
     task: str, process: int, groups: list[list[Part]], wanted: frozenset[str] | None, points: int
-) -> list[port.Series]:
+) -> list[storage.Series]:
     counts: dict[str, int] = defaultdict(int)
     for part in itertools.chain.from_iterable(groups):
         for name in part.block.names:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from oarlock.data import port
+from oarlock.data import storage
 from oarlock.spec import attempts
 
 PIECE_BYTES = 64 << 10
@@ -92,7 +92,7 @@ def block_for(streams: int) -> int:
 class Cursor:
     """A reader's place in one stream: `offset` is of the first byte that it was not given yet.
 
-    With `blocks` whole lines that arrived together are one `port.Lines`: a reader of millions handles them as text.
+    With `blocks` whole lines that arrived together are one `storage.Lines`: a reader of millions handles them as text.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Cursor:
         self._blocks = blocks
         self._task = f"{key.role}-{key.index}"
 
-    def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[port.Line]:
+    def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[storage.Line]:
         """The next lines of the first `end` bytes: a block of them, or none.
 
         With `flush` also an end that has no newline. A line that is longer than `block` is read all the same.
@@ -128,7 +128,7 @@ class Cursor:
         for start, stop, partial in spans:
             last = self.offset + stop - (1 if partial else 0)  # a whole line's last byte is its newline, at `stop`
             lines.append(
-                port.Line(
+                storage.Line(
                     task=self._task,
                     attempt=self.key.attempt,
                     incarnation=self.key.incarnation,
@@ -143,16 +143,16 @@ class Cursor:
         self.offset += stop if partial else stop + 1
         return lines
 
-    def _together(self, data: bytes) -> list[port.Line]:
+    def _together(self, data: bytes) -> list[storage.Line]:
         """Return these whole lines, in one piece for each record of the index: a line's time is its newline's."""
         offsets, times = self._index.between(self.offset, self.offset + len(data))
-        found: list[port.Line] = []
+        found: list[storage.Line] = []
         start = 0
         for place, at in enumerate(times):
             until = offsets[place + 1] - self.offset if place + 1 < len(offsets) else len(data)
             stop = data.rfind(b"\n", start, until) + 1
             if stop > start:
-                lines = port.Lines(
+                lines = storage.Lines(
                     task=self._task,
                     attempt=self.key.attempt,
                     incarnation=self.key.incarnation,
@@ -167,7 +167,7 @@ class Cursor:
         self.offset += len(data)
         return found
 
-    def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[port.Line]:
+    def all(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> Iterator[storage.Line]:
         while lines := self.take(end, flush=flush, block=block):
             yield from lines
 

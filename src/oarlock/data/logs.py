@@ -26,7 +26,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
 
-from oarlock.data import appending, durable, keys, loglines, port, recent
+from oarlock.data import appending, durable, keys, loglines, recent, storage
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class DirectoryLogs:
         self._jobs = recent.Recent(lambda job: JobLogs(root, job, self._short))
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
-        """See the port. Unavailable when the disk refuses: nothing of `data` is stored then."""
+        """Append, as `storage.Logs` says. Raises Unavailable when the disk refuses; then nothing is stored."""
         return await self._on(self._writers, lambda: self._append(key, stream, offset, data, at))
 
     async def length(self, key: attempts.TaskKey, stream: str) -> int:
@@ -67,23 +67,25 @@ class DirectoryLogs:
 
         return await self._on(self._readers, measure)
 
-    async def streams(self, job: str) -> list[port.StreamInfo]:
-        def list_them() -> list[port.StreamInfo]:
+    async def streams(self, job: str) -> list[storage.StreamInfo]:
+        def list_them() -> list[storage.StreamInfo]:
             found = self._jobs.get(job)
-            return [port.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.streams()]
+            return [storage.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.streams()]
 
         return await self._on(self._readers, list_them)
 
-    def shortages(self, key: attempts.TaskKey) -> dict[str, port.Shortage]:
+    def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         return self._short.of(key)
 
-    async def read(self, query: port.LogQuery) -> AsyncIterator[port.Line]:
+    async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
         lines = await self._on(self._readers, lambda: reading(self._jobs.get(query.job), query, {}, flush=True))
         while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, batch_of(query)))):
             for line in batch:
                 yield line
 
-    async def follow(self, query: port.LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[port.Line]:
+    async def follow(
+        self, query: storage.LogQuery, *, until: asyncio.Event | None = None
+    ) -> AsyncIterator[storage.Line]:
         job = await self._on(self._readers, lambda: self._jobs.get(query.job))
         cursors: dict[Stream, loglines.Cursor] = {}
         with job.bell.heard() as rung:
@@ -176,7 +178,7 @@ class JobLogs:
                 found = self._streams[key, name] = Stream(key, name, path, self._shortened)
         return found
 
-    def _shortened(self, one: Stream, shortage: port.Shortage | None) -> bool:
+    def _shortened(self, one: Stream, shortage: storage.Shortage | None) -> bool:
         """A stream became short, or is whole again; False where the job's logs were deleted on purpose."""
         if self.forgotten:
             return False
@@ -189,7 +191,7 @@ class JobLogs:
         with self._lock:
             return [one for _, one in sorted(self._streams.items())]
 
-    def matching(self, query: port.LogQuery) -> Iterator[Stream]:
+    def matching(self, query: storage.LogQuery) -> Iterator[Stream]:
         for one in self.streams():
             wanted = (query.attempt, query.role, query.index)
             if all(
@@ -224,7 +226,7 @@ class Stream:
         key: attempts.TaskKey,
         name: str,
         path: Path,
-        changed: Callable[[Stream, port.Shortage | None], bool],
+        changed: Callable[[Stream, storage.Shortage | None], bool],
     ) -> None:
         self.key = key
         self.name = name
@@ -256,11 +258,11 @@ class Stream:
         """How many acknowledged bytes are gone from the disk."""
         return max(0, self._acknowledged - self.length())
 
-    def missing_line(self) -> port.Line | None:
+    def missing_line(self) -> storage.Line | None:
         """What readers are told at the end of a stream that is short."""
         if not self.missing:
             return None
-        return port.Line(
+        return storage.Line(
             task=f"{self.key.role}-{self.key.index}",
             attempt=self.key.attempt,
             incarnation=self.key.incarnation,
@@ -295,7 +297,7 @@ class Stream:
         file.cut(left)
         self._last_at = self._indexed_at = float("-inf")
         self._recover_index(left)
-        if self._changed(self, port.Shortage(left, before - left)):
+        if self._changed(self, storage.Shortage(left, before - left)):
             self._acknowledged = before
             try:
                 durable.make_folder(self.path.parent)
@@ -306,7 +308,7 @@ class Stream:
     def _regain(self, length: int) -> None:
         """Bytes came again: the stream is short by less, or by nothing."""
         if length < self._acknowledged:
-            self._changed(self, port.Shortage(length, self._acknowledged - length))
+            self._changed(self, storage.Shortage(length, self._acknowledged - length))
             return
         self._acknowledged = 0
         self._changed(self, None)
@@ -356,13 +358,13 @@ class Shortages:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[attempts.TaskKey, dict[str, port.Shortage]] = {}
+        self._found: dict[attempts.TaskKey, dict[str, storage.Shortage]] = {}
 
-    def of(self, key: attempts.TaskKey) -> dict[str, port.Shortage]:
+    def of(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         with self._lock:
             return dict(self._found.get(key, {}))
 
-    def note(self, key: attempts.TaskKey, stream: str, shortage: port.Shortage | None) -> None:
+    def note(self, key: attempts.TaskKey, stream: str, shortage: storage.Shortage | None) -> None:
         with self._lock:
             theirs = self._found.setdefault(key, {})
             theirs.pop(stream, None)
@@ -469,8 +471,8 @@ class Patience:
 
 
 def reading(
-    job: JobLogs, query: port.LogQuery, cursors: dict[Stream, loglines.Cursor], *, flush: bool
-) -> Iterator[port.Line]:
+    job: JobLogs, query: storage.LogQuery, cursors: dict[Stream, loglines.Cursor], *, flush: bool
+) -> Iterator[storage.Line]:
     """What is stored now. Leaves in `cursors` where each stream was left."""
     parts = []
     streams = list(job.matching(query))
@@ -486,24 +488,24 @@ def reading(
     if query.tail is None:
         return heapq.merge(*parts, key=arrival)
     # A tail is short, and each part of it begins near its end.
-    last: list[port.Line] = []
+    last: list[storage.Line] = []
     for part in parts:
         last = sorted([*last, *part], key=arrival)[-query.tail :] if query.tail else []
     return iter(last)
 
 
-def batch_of(query: port.LogQuery) -> int:
+def batch_of(query: storage.LogQuery) -> int:
     """How many lines, or blocks of them, are in memory for one reader."""
     return BATCH_BLOCKS if query.blocks else BATCH_LINES
 
 
-def shortened(job: JobLogs, query: port.LogQuery) -> list[port.Line]:
+def shortened(job: JobLogs, query: storage.LogQuery) -> list[storage.Line]:
     """A line for each stream of which acknowledged bytes are missing."""
     lines = [line for one in job.matching(query) if (line := one.missing_line()) is not None]
     return sorted((line for line in lines if query.since is None or line.at >= query.since), key=arrival)
 
 
-def start_of(one: Stream, query: port.LogQuery, end: int) -> int:
+def start_of(one: Stream, query: storage.LogQuery, end: int) -> int:
     start = 0
     if query.since is not None and end > 0:
         start = loglines.line_start(one.path, one.index().since(query.since, end))
@@ -512,15 +514,15 @@ def start_of(one: Stream, query: port.LogQuery, end: int) -> int:
     return start
 
 
-def arrival(line: port.Line) -> float:
+def arrival(line: storage.Line) -> float:
     return line.at
 
 
 def news(
-    job: JobLogs, query: port.LogQuery, cursors: dict[Stream, loglines.Cursor], *, ripe: set[Stream], flush: bool
-) -> tuple[list[port.Line], dict[Stream, int]]:
+    job: JobLogs, query: storage.LogQuery, cursors: dict[Stream, loglines.Cursor], *, ripe: set[Stream], flush: bool
+) -> tuple[list[storage.Line], dict[Stream, int]]:
     """A block of new lines of each stream, merged; and where the streams that have an open end stand."""
-    found: list[port.Line] = []
+    found: list[storage.Line] = []
     waiting: dict[Stream, int] = {}
     streams = list(job.matching(query))
     block = loglines.block_for(len(streams))

@@ -21,7 +21,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TypeVar
 
-from oarlock.data import appending, chunks, durable, frames, keys, lives, port, recent
+from oarlock.data import appending, chunks, durable, frames, keys, lives, recent, storage
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
@@ -42,13 +42,16 @@ class DirectoryMetrics:
         self._jobs = recent.Recent(lambda job: JobMetrics(root, job))
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
-        """See the port. A bad frame: InvalidInput, whose `detail` has the `length` up to which the stream is stored."""
+        """Append frames, as `storage.Metrics` says.
+
+        Raises InvalidInput for a bad frame; its `detail` has the `length` up to which the stream is stored.
+        """
         return await self._on(self._writers, lambda: self._append(key, process, offset, data))
 
     async def names(self, job: str) -> list[str]:
         return await self._on(self._readers, lambda: sorted(self._jobs.get(job).names()))
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[port.Series]:
+    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
         """Ordered by task, process and name."""
         return await self._on(self._readers, lambda: self._series(job, names, points))
 
@@ -95,7 +98,7 @@ class DirectoryMetrics:
             )
         return stream.length
 
-    def _series(self, job: str, names: list[str] | None, points: int) -> list[port.Series]:
+    def _series(self, job: str, names: list[str] | None, points: int) -> list[storage.Series]:
         if points < 1:
             raise errors.InvalidInput("no points at all", hint="ask for at least one", path="points")
         wanted = None if names is None else frozenset(names)

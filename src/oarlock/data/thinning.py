@@ -10,7 +10,7 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from oarlock.data import port
+from oarlock.data import storage
 
 
 class Thinner:
@@ -20,7 +20,7 @@ class Thinner:
         self.count = count
         self._buckets = min(count, max(1, points))
         self._thin = count > self._buckets
-        self._points: list[port.Point] = []
+        self._points: list[storage.Point] = []
         self._low: list[float] = []
         self._high: list[float] = []
         self._bucket = (math.nan, math.nan)
@@ -28,7 +28,7 @@ class Thinner:
 
     def add(self, steps: Sequence[int], times: Sequence[float], values: array[float]) -> None:
         if not self._thin:
-            self._points += map(port.Point, steps, times, values)
+            self._points += map(storage.Point, steps, times, values)
             return
         at = 0
         while at < len(values):
@@ -38,13 +38,13 @@ class Thinner:
             self._seen += stop - at
             at = stop
             if self._seen == end:
-                self._points.append(port.Point(int(steps[at - 1]), times[at - 1], values[at - 1]))
+                self._points.append(storage.Point(int(steps[at - 1]), times[at - 1], values[at - 1]))
                 self._low.append(self._bucket[0])
                 self._high.append(self._bucket[1])
                 self._bucket = (math.nan, math.nan)
 
-    def series(self, task: str, process: int, name: str) -> port.Series:
-        return port.Series(
+    def series(self, task: str, process: int, name: str) -> storage.Series:
+        return storage.Series(
             task=task,
             process=process,
             name=name,

@@ -16,12 +16,11 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from oarlock.backends import fake
-from oarlock.backends import port as backends
+from oarlock.backends import backends, fake
 from oarlock.lifecycle import stepping
 from oarlock.simulator import physics, work
 from oarlock.spec import attempts, curves, events, holdings, jobs, nodes
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 RUNS = fake.Behaviour(at_barrier=True)
 ADDRESS = "127.0.0.1"

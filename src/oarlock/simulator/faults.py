@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.backends import fake
-from oarlock.backends import port as backends
+from oarlock.backends import backends, fake
 from oarlock.simulator import agents
 from oarlock.spec import errors, nodes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from oarlock.simulator import outcome
 from oarlock.spec import phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 _PAGE = 1000
 

@@ -24,8 +24,7 @@ from oarlock.controllers import assigning, guardian, inventory, leading, leftove
 from oarlock.scheduler import gangs, impossible
 from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
-from oarlock.store import memory
-from oarlock.store import port as stores
+from oarlock.store import memory, stores
 
 ORIGIN_S = 1_000_000.0
 """The beginning, on the simulated clock: Unix seconds of some day in 1970."""

@@ -26,7 +26,7 @@ from oarlock.spec.nodes import Node
 from oarlock.spec.phases import NOT_OVER, Phase
 from oarlock.spec.pools import Pool
 from oarlock.spec.users import Token, User
-from oarlock.store import port, rules, waiting
+from oarlock.store import rules, stores, waiting
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 
 class MemoryStore:
-    """`port.Store`. Nothing suspends but `wait` with nothing new."""
+    """`stores.Store`. Nothing suspends but `wait` with nothing new."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -42,7 +42,7 @@ class MemoryStore:
         self._waiters = waiting.Waiters()
         self._closed = False
 
-    async def write(self, change: Callable[[port.Transaction], T], *, epoch: int | None = None) -> T:
+    async def write(self, change: Callable[[stores.Transaction], T], *, epoch: int | None = None) -> T:
         with self._lock:
             self._check_open()
             if epoch is not None:
@@ -57,7 +57,7 @@ class MemoryStore:
         self._waiters.publish(seq)
         return result
 
-    async def read(self, look: Callable[[port.View], T]) -> T:
+    async def read(self, look: Callable[[stores.View], T]) -> T:
         with self._lock:
             self._check_open()
             return look(self._state)
@@ -117,7 +117,7 @@ class Table(dict[K, V]):
 
 
 class MemoryTransaction:
-    """`port.Transaction`, and between transactions the state itself."""
+    """`stores.Transaction`, and between transactions the state itself."""
 
     def __init__(self) -> None:
         undo: list[Callable[[], object]] = []
@@ -137,12 +137,12 @@ class MemoryTransaction:
         self._checkpoints: Table[tuple[str, str], Checkpoint] = Table(undo)
         self._users: Table[str, User] = Table(undo)
         self._tokens: Table[str, Token] = Table(undo)
-        self._usage: Table[tuple[str, int], port.Usage] = Table(undo)
+        self._usage: Table[tuple[str, int], stores.Usage] = Table(undo)
         self._anchors: Table[str, Anchor] = Table(undo)  # one at most
         self._log: list[Record] = []
         self._seq = 0
         self._floor = 1
-        self.row = port.Leader("", 0, 0.0)
+        self.row = stores.Leader("", 0, 0.0)
 
     def commit(self) -> None:
         self._undo.clear()
@@ -164,7 +164,7 @@ class MemoryTransaction:
             named = [one for one in self._jobs.values() if one.id.endswith(name_or_id) and owner in (None, one.owner)]
         return max(named, key=_age, default=None)
 
-    def jobs(self, which: port.JobFilter) -> list[Job]:
+    def jobs(self, which: stores.JobFilter) -> list[Job]:
         before = None
         if which.after is not None:
             if which.after not in self._jobs:
@@ -219,8 +219,8 @@ class MemoryTransaction:
     def token(self, sha256: str) -> Token | None:
         return self._tokens.get(sha256)
 
-    def usage(self, *, since: float = 0.0) -> list[port.Usage]:
-        sums: dict[tuple[str, str], port.Usage] = {}
+    def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
+        sums: dict[tuple[str, str], stores.Usage] = {}
         for one in self._usage.values():
             if one.ended_at > since:
                 key = (one.owner, one.pool)
@@ -230,7 +230,7 @@ class MemoryTransaction:
     def snapshots_in_use(self) -> set[str]:
         return {job.snapshot for job in self._jobs.values() if job.snapshot is not None}
 
-    def leader(self) -> port.Leader | None:
+    def leader(self) -> stores.Leader | None:
         return self.row if self.row.holder else None
 
     def clock_anchor(self) -> Anchor | None:
@@ -349,7 +349,7 @@ class MemoryTransaction:
         left = self._shared.get(device, 0) + sign * milli
         self._shared.put(device, left) if left else self._shared.drop(device)
 
-    def add_usage(self, usage: port.Usage) -> None:
+    def add_usage(self, usage: stores.Usage) -> None:
         if (usage.job, usage.attempt) not in self._usage:
             self._usage.put((usage.job, usage.attempt), usage)
 
@@ -368,7 +368,7 @@ class MemoryTransaction:
         return _swap("pool", self._pools, pool)
 
     def remove_pool(self, name: str) -> None:
-        for job in self.jobs(port.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
+        for job in self.jobs(stores.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
             raise rules.has_jobs(name, job.id)
         self._pools.drop(name)
 
@@ -425,7 +425,7 @@ def _claim_key(claim: Holding) -> tuple[str, int, str, int, str]:
     return claim.job, claim.attempt, claim.role, claim.index, claim.node
 
 
-def _matches(job: Job, which: port.JobFilter) -> bool:
+def _matches(job: Job, which: stores.JobFilter) -> bool:
     return (
         (which.phases is None or job.phase in which.phases)
         and which.owner in (None, job.owner)
@@ -435,8 +435,8 @@ def _matches(job: Job, which: port.JobFilter) -> bool:
     )
 
 
-def _sum(one: port.Usage, other: port.Usage) -> port.Usage:
-    return port.Usage(
+def _sum(one: stores.Usage, other: stores.Usage) -> stores.Usage:
+    return stores.Usage(
         owner=one.owner,
         pool=one.pool,
         started_at=min(one.started_at, other.started_at),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases
-from oarlock.store import port
+from oarlock.store import stores
 
 MAX_NUMBER = 2**63 - 1
 """The greatest `seq`, and whatever else a caller may count with."""
@@ -306,23 +306,23 @@ def page_gone(after: str) -> errors.Gone:
     return errors.Gone(f"job {after} is no longer there, to list from", hint="List again from the first page.")
 
 
-def lead(row: port.Leader, holder: str, now: float, ttl_s: float) -> port.Leader | None:
+def lead(row: stores.Leader, holder: str, now: float, ttl_s: float) -> stores.Leader | None:
     """The leader's row after `holder` asked to lead, or None while another's lease lasts. A row without holder is
     nobody's.
     """
     if row.holder == holder:
-        return port.Leader(holder, row.epoch, now + ttl_s)
+        return stores.Leader(holder, row.epoch, now + ttl_s)
     if row.holder and row.expires_at > now:
         return None
-    return port.Leader(holder, row.epoch + 1, now + ttl_s)
+    return stores.Leader(holder, row.epoch + 1, now + ttl_s)
 
 
-def resign(row: port.Leader, holder: str, epoch: int) -> port.Leader:
+def resign(row: stores.Leader, holder: str, epoch: int) -> stores.Leader:
     """The row after `holder` has given up `epoch`: the number stays, so that the next one is greater."""
-    return port.Leader("", row.epoch, 0.0) if (row.holder, row.epoch) == (holder, epoch) else row
+    return stores.Leader("", row.epoch, 0.0) if (row.holder, row.epoch) == (holder, epoch) else row
 
 
-def check_epoch(row: port.Leader, epoch: int) -> None:
+def check_epoch(row: stores.Leader, epoch: int) -> None:
     if not row.holder or row.epoch != epoch:
         raise stale(epoch, row.epoch)
 

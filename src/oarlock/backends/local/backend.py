@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.backends import port
+from oarlock.backends import backends
 from oarlock.backends.local import (
     cgroups,
     commands,
@@ -104,7 +104,7 @@ class LocalBackend:
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._nodes)
 
-    async def launch(self, tasks: Sequence[port.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         async with self._one_at_a_time:
             try:
                 await asyncio.to_thread(self._launch, tasks)
@@ -122,7 +122,7 @@ class LocalBackend:
         await asyncio.to_thread(self._tasks.kill, keys)
         self._watch.changed()
 
-    async def leftovers(self, key: attempts.TaskKey) -> list[port.Leftover]:
+    async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
         return await asyncio.to_thread(_leftovers, self._tree.path(key))
 
     async def discard(self, job: str, attempt: int) -> None:
@@ -131,7 +131,7 @@ class LocalBackend:
 
     async def exec(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
-    ) -> port.ExecProcess:
+    ) -> backends.ExecProcess:
         cwd, env, task = await asyncio.to_thread(self._inside, key)
         if tty:
             env.setdefault("TERM", "xterm-256color")
@@ -180,7 +180,7 @@ class LocalBackend:
         for name in self._groups.names() - known:
             cgroups.remove(self._groups.of(name))
 
-    def _launch(self, launches: Sequence[port.TaskLaunch]) -> None:
+    def _launch(self, launches: Sequence[backends.TaskLaunch]) -> None:
         """First everything that can fail without a process, for all of them; then start them."""
         made: list[attempts.TaskKey] = []
         try:
@@ -196,7 +196,7 @@ class LocalBackend:
         for one in launches:
             self._start(one)
 
-    def _prepare(self, one: port.TaskLaunch) -> bool:
+    def _prepare(self, one: backends.TaskLaunch) -> bool:
         """Make the task's directory and groups, unless it was made before. Raises OSError, Unavailable."""
         path = self._tree.path(one.key)
         if path.exists():
@@ -215,7 +215,7 @@ class LocalBackend:
             cgroups.remove(group)
             raise
 
-    def _uuids(self, one: port.TaskLaunch) -> tuple[str, ...]:
+    def _uuids(self, one: backends.TaskLaunch) -> tuple[str, ...]:
         """The real devices of the task: none on a virtual node. Raises Unavailable for a node that is none of ours."""
         count, _ = self._virtual
         names = [f"virtual-{number}" for number in range(count)] or [machine.NAME]
@@ -225,7 +225,7 @@ class LocalBackend:
             )
         return () if count else self._devices.uuids(one.holding.devices)
 
-    def _complete(self, one: port.TaskLaunch, group: cgroups.Group, path: Path) -> assignments.Assignment:
+    def _complete(self, one: backends.TaskLaunch, group: cgroups.Group, path: Path) -> assignments.Assignment:
         """The assignment with what only this machine knows. Devices that a task does not hold are hidden from it."""
         hidden = bool(self._virtual[0]) or self._devices.exist()
         env = one.assignment.env
@@ -243,7 +243,7 @@ class LocalBackend:
             env=env,
         )
 
-    def _start(self, one: port.TaskLaunch) -> None:
+    def _start(self, one: backends.TaskLaunch) -> None:
         """Start its agent, unless one was, or could have been in an earlier boot. Raises Unavailable."""
         path = self._tree.path(one.key)
         task = self._tasks.find(one.key)
@@ -312,11 +312,13 @@ def _unavailable(what: str, error: OSError) -> errors.Unavailable:
     return errors.Unavailable(f"{what}: {error.strerror or error}", hint="`oarlock doctor` looks for the reason.")
 
 
-def _leftovers(path: Path) -> list[port.Leftover]:
+def _leftovers(path: Path) -> list[backends.Leftover]:
     """Regular files only: what a task has put in their place is not read."""
     named = [(child.name, child) for pattern in ("stdout.*", "stderr.*") for child in path.glob(pattern)]
     named += [(child.stem, child) for child in (path / "report").glob("metrics-*.bin")]
     numbered = [(stream, child) for stream, child in named if stream.replace("-", ".").rpartition(".")[2].isdigit()]
     return [
-        port.Leftover(stream, child) for stream, child in sorted(numbered) if child.is_file() and not child.is_symlink()
+        backends.Leftover(stream, child)
+        for stream, child in sorted(numbered)
+        if child.is_file() and not child.is_symlink()
     ]

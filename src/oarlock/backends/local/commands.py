@@ -36,7 +36,7 @@ exec "$@"
 
 
 class Command:
-    """One running command (`port.ExecProcess`). `output` is for one reader."""
+    """One running command (`backends.ExecProcess`). `output` is for one reader."""
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: int, outputs: Mapping[str, int], *, tty: bool) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""A change of the database: `port.Transaction` on the connection of the one writer.
+"""A change of the database: `stores.Transaction` on the connection of the one writer.
 
 The writer holds the lock that orders all commits, so what was read in a transaction is still so when it is written. The
 tables' constraints and the versions in each UPDATE say it once more, for whoever comes by another way.
@@ -22,7 +22,7 @@ from oarlock.spec.nodes import Node
 from oarlock.spec.phases import NOT_OVER
 from oarlock.spec.pools import Pool
 from oarlock.spec.users import Token, User
-from oarlock.store import port, rules
+from oarlock.store import rules, stores
 from oarlock.store.sql import reading, schema
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ PROBED_REPEATS = 800
 
 
 class SqlTransaction(reading.SqlView):
-    """`port.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer's, who holds their
+    """`stores.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer's, who holds their
     row.
     """
 
@@ -130,8 +130,8 @@ class SqlTransaction(reading.SqlView):
         row = rules.resign(self._leader_row(), holder, epoch)
         self._connection.execute(_SET_LEADER, msgspec.structs.asdict(row))
 
-    def _leader_row(self) -> port.Leader:
-        return port.Leader(*self._connection.execute(_LOCK_LEADER).one())
+    def _leader_row(self) -> stores.Leader:
+        return stores.Leader(*self._connection.execute(_LOCK_LEADER).one())
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class SqlTransaction(reading.SqlView):
                 self._connection.execute(gone)
         return freed
 
-    def add_usage(self, usage: port.Usage) -> None:
+    def add_usage(self, usage: stores.Usage) -> None:
         there = sa.select(schema.usage.c.job).where(
             schema.usage.c.job == usage.job, schema.usage.c.attempt == usage.attempt
         )
@@ -309,7 +309,7 @@ class SqlTransaction(reading.SqlView):
         return self._swap("pool", schema.pools, pool)
 
     def remove_pool(self, name: str) -> None:
-        for job in self.jobs(port.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
+        for job in self.jobs(stores.JobFilter(pool=name, phases=NOT_OVER, limit=1)):
             raise rules.has_jobs(name, job.id)
         if rules.storable(name):
             self._connection.execute(sa.delete(schema.pools).where(schema.pools.c.name == name))

@@ -17,7 +17,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from oarlock.spec import errors
-from oarlock.store import port, waiting
+from oarlock.store import stores, waiting
 from oarlock.store.sql import changing, engines, failing, postgres, reading, sqlite, upgrading, writer
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def _engine(url: str) -> engines.Engine:
 
 
 class SqlStore:
-    """`port.Store`. Made by `open_store`."""
+    """`stores.Store`. Made by `open_store`."""
 
     def __init__(self, engine: engines.Engine) -> None:
         self._engine = engine
@@ -70,7 +70,7 @@ class SqlStore:
         self._known = reading.Known()
         self._watcher.start()
 
-    async def write(self, change: Callable[[port.Transaction], T], *, epoch: int | None = None) -> T:
+    async def write(self, change: Callable[[stores.Transaction], T], *, epoch: int | None = None) -> T:
         def work(transaction: changing.SqlTransaction) -> T:
             if epoch is not None:
                 transaction.check_epoch(epoch)
@@ -78,7 +78,7 @@ class SqlStore:
 
         return await asyncio.wrap_future(self._writer.submit(work))
 
-    async def read(self, look: Callable[[port.View], T]) -> T:
+    async def read(self, look: Callable[[stores.View], T]) -> T:
         return await asyncio.wrap_future(self._submit_read(look))
 
     async def probe(self, *, at: float) -> None:
@@ -108,13 +108,13 @@ class SqlStore:
         self._watcher.join()
         self._engine.dispose()
 
-    def _submit_read(self, look: Callable[[port.View], T]) -> concurrent.futures.Future[T]:
+    def _submit_read(self, look: Callable[[stores.View], T]) -> concurrent.futures.Future[T]:
         try:
             return self._readers.submit(self._read, look)
         except RuntimeError as failure:  # how an executor says that it was shut down
             raise _closed() from failure
 
-    def _read(self, look: Callable[[port.View], T]) -> T:
+    def _read(self, look: Callable[[stores.View], T]) -> T:
         for further in range(READ_TRIES):
             try:
                 with self._engine.readers.connect() as connection, connection.begin():

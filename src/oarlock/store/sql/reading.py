@@ -21,7 +21,7 @@ from oarlock.spec.nodes import Node
 from oarlock.spec.phases import Phase
 from oarlock.spec.pools import Pool
 from oarlock.spec.users import Token, User
-from oarlock.store import port, rules
+from oarlock.store import rules, stores
 from oarlock.store.sql import schema
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Known:
 
 
 class SqlView:
-    """`port.View` on a connection that stands in a transaction. `known` is shared by all readers."""
+    """`stores.View` on a connection that stands in a transaction. `known` is shared by all readers."""
 
     def __init__(self, connection: sa.Connection, known: Known | None = None) -> None:
         self._connection = connection
@@ -143,7 +143,7 @@ class SqlView:
             return self._one(_ENDING, Job, ending=f"%{name_or_id}")
         return self._one(_ENDING_OF_OWNER, Job, ending=f"%{name_or_id}", owner=owner)
 
-    def jobs(self, which: port.JobFilter) -> list[Job]:
+    def jobs(self, which: stores.JobFilter) -> list[Job]:
         statement = sa.select(schema.jobs.c.body).order_by(*_NEWEST_FIRST).limit(_within(which.limit))
         for column, wanted in (
             (schema.jobs.c.owner, which.owner),
@@ -224,17 +224,17 @@ class SqlView:
     def token(self, sha256: str) -> Token | None:
         return self._one(_TOKEN, Token, sha256=sha256)
 
-    def usage(self, *, since: float = 0.0) -> list[port.Usage]:
+    def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
         names = ("owner", "pool", "started_at", "ended_at", "device_seconds", "cpu_seconds", "cost")
         rows = self._connection.execute(_USAGE, {"since": since})
-        return [port.Usage(**dict(zip(names, row, strict=True))) for row in rows]
+        return [stores.Usage(**dict(zip(names, row, strict=True))) for row in rows]
 
     def snapshots_in_use(self) -> set[str]:
         return set(self._connection.execute(_SNAPSHOTS).scalars())
 
-    def leader(self) -> port.Leader | None:
+    def leader(self) -> stores.Leader | None:
         holder, epoch, expires_at = self._connection.execute(_LEADER).one()
-        return port.Leader(holder, epoch, expires_at) if holder else None
+        return stores.Leader(holder, epoch, expires_at) if holder else None
 
     def clock_anchor(self) -> Anchor | None:
         return self._one(_ANCHOR, Anchor)

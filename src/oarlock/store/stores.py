@@ -1,4 +1,4 @@
-"""The store's port: the one place where decisions meet.
+"""Interface of every store: the one place where decisions meet.
 
 A caller hands `write` a function; it runs inside one transaction and either all of it happens or nothing. It may run
 twice (a serialisation failure is retried), so it must have no effects but through its `Transaction`. It must not block

@@ -1,4 +1,4 @@
-"""The backend's port: whoever runs tasks never decides.
+"""Interface of every backend: it runs tasks and never decides.
 
 Every implementation (fake, local, Kubernetes) passes `tests/backends/contract.py`. A backend keeps no decision of its
 own: it is told which incarnations to make and which to end, and tells what it sees. Everything may be asked again:
