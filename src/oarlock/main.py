@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from oarlock.api import checkpoints, connections, meters, results, services
     from oarlock.api import home as homes
-    from oarlock.backends.local import backend as local
+    from oarlock.backends.local import backend
     from oarlock.controllers import assigning, running, timing
     from oarlock.data import storage
     from oarlock.spec import jobs
@@ -326,7 +326,7 @@ class Engine:
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self.failure: BaseException | None = None  # what ended it by itself: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
-        self.backend: local.LocalBackend
+        self.backend: backend.LocalBackend
 
     @contextlib.asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
@@ -380,7 +380,7 @@ class Engine:
         from oarlock.controllers import (
             guardian,
             inventory,
-            leading,
+            leadership,
             leftovers,
             measuring,
             retention,
@@ -397,7 +397,7 @@ class Engine:
         holder = succession.holder(
             succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         )
-        leader = leading.Leading(store, holder=holder, clock=clock)
+        leader = leadership.Leading(store, holder=holder, clock=clock)
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
             """Values that are gone by now cannot be blanked any more, nor can anybody read them."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from tests.backends import contract
 
 from oarlock.backends import backends
-from oarlock.backends.local import backend as local
-from oarlock.backends.local import cgroups, gpus, locks, processes
+from oarlock.backends.local import backend, cgroups, gpus, locks, processes
 from oarlock.spec import assignments, attempts, holdings, observations
 
 STAND_IN = """\
@@ -93,12 +92,12 @@ class LocalRig(contract.Rig):
         self.agent.write_text(STAND_IN)
         self._groups = groups
         self._more = more
-        self.opened: list[local.LocalBackend] = []
+        self.opened: list[backend.LocalBackend] = []
         self.backend = self.open()
 
-    def open(self) -> local.LocalBackend:
+    def open(self) -> backend.LocalBackend:
         more = {"found_gpus": gpus.Pretended(), "claim": self.claim, "share": self.share, **self._more}
-        opened = local.LocalBackend(self.home, agent=self.agent, groups=self._groups, **more)
+        opened = backend.LocalBackend(self.home, agent=self.agent, groups=self._groups, **more)
         self.opened.append(opened)
         return opened
 

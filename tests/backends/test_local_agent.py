@@ -14,7 +14,7 @@ from tests.backends import contract, local_rig
 
 from oarlock.agent import zipapp
 from oarlock.backends import backends
-from oarlock.backends.local import backend as local
+from oarlock.backends.local import backend
 from oarlock.spec import assignments, attempts, holdings
 
 KEY = contract.key()
@@ -28,7 +28,7 @@ class AgentRig(local_rig.LocalRig):
         super().__init__(home, **more)
         zipapp.build(self.agent.with_name("agent.pyz"))
 
-    def open(self) -> local.LocalBackend:
+    def open(self) -> backend.LocalBackend:
         self.agent = self.home.parent / "agent.pyz"
         return super().open()
 

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 from tests.backends import contract, local_rig
 
-from oarlock.backends.local import backend as local
-from oarlock.backends.local import cgroups, devices, gpus, locks, machine, ports
+from oarlock.backends.local import backend, cgroups, devices, gpus, locks, machine, ports
 from oarlock.spec import attempts, errors, holdings, nodes
 
 KEY = contract.key()
@@ -230,7 +229,7 @@ async def test_virtual_nodes_share_the_machine_and_pretend_devices(home: Path, r
 @pytest.mark.parametrize(("count", "pretended"), [(-1, 0), (0, 2), (1001, 0), (1, 10**9)])
 def test_a_cluster_that_cannot_be_pretended_is_refused(home: Path, count: int, pretended: int) -> None:
     with pytest.raises(errors.InvalidInput):
-        local.LocalBackend(home, agent=home / "a.pyz", virtual_nodes=count, virtual_gpus=pretended)
+        backend.LocalBackend(home, agent=home / "a.pyz", virtual_nodes=count, virtual_gpus=pretended)
 
 
 TWO = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oarlock.cli import launchers, submitting
-from oarlock.spec import judging
+from oarlock.spec import validation
 
 SPAWNS = "import torch.multiprocessing as mp\n\nif __name__ == '__main__':\n    mp.spawn(main, nprocs=4)\n"
 LIGHTNING = "trainer = L.Trainer(\n    max_epochs=3,\n    devices=2,\n)\n"
@@ -36,16 +36,16 @@ HINTS = [
 
 @pytest.mark.parametrize(("spec", "script", "says"), HINTS, ids=range(len(HINTS)))
 def test_the_hint(spec: str, script: str, says: str) -> None:
-    told = launchers.hint(judging.load(spec), "train.py" if script else None, script)
+    told = launchers.hint(validation.load(spec), "train.py" if script else None, script)
     assert (says in told) if says else (told == "")
     assert "\n" not in told
 
 
 def test_it_is_told_once_before_the_job_is_submitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
-    submitting.tell_launcher(judging.load("command: python train.py"), tmp_path)
+    submitting.tell_launcher(validation.load("command: python train.py"), tmp_path)
     assert capsys.readouterr().err.startswith(
         "Hint: train.py starts processes of its own in each task (mp.spawn, line 4)."
     )
-    submitting.tell_launcher(judging.load("command: python other.py"), tmp_path)
+    submitting.tell_launcher(validation.load("command: python other.py"), tmp_path)
     assert capsys.readouterr().err == ""

@@ -6,7 +6,7 @@ import pytest
 
 from oarlock.cli import loglines
 from oarlock.data import storage
-from oarlock.spec import judging
+from oarlock.spec import validation
 
 
 def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> storage.Line:
@@ -26,7 +26,7 @@ def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial
     ],
 )
 def test_a_line_says_whose_it_is_where_it_could_be_anothers(roles: dict[str, object], alone: bool, shown: str) -> None:
-    spec = judging.decode({"command": "x", "roles": roles})
+    spec = validation.decode({"command": "x", "roles": roles})
     writer = loglines.Writer(loglines.style(spec, alone=alone, colour=False, clean=False))
     assert writer.text(line("hi", stream="stderr.1")) == shown
 

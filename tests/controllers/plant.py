@@ -14,11 +14,23 @@ from typing import Any, TypeVar
 import pytest
 
 from oarlock.backends import backends, fake
-from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, scheduling
+from oarlock.controllers import assigning, guardian, inventory, leadership, leftovers, scheduling
 from oarlock.data import storage
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
-from oarlock.spec import attempts, errors, events, holdings, intents, jobs, judging, nodes, observations, phases, plans
+from oarlock.spec import (
+    attempts,
+    errors,
+    events,
+    holdings,
+    intents,
+    jobs,
+    nodes,
+    observations,
+    phases,
+    plans,
+    validation,
+)
 from oarlock.store import memory, stores
 
 T = TypeVar("T")
@@ -116,7 +128,7 @@ class Server:
         self.stale_writes = 0
         backend = fake.Fake(plant.world)
         store: Any = OfControllers(plant.store)
-        self.leading = leading.Leading(store, holder=name, clock=plant.clock)
+        self.leading = leadership.Leading(store, holder=name, clock=plant.clock)
         left = leftovers.Leftovers(
             backend, plant.logs, plant.metrics, blanker=lambda job: NoBlanks(), clock=plant.clock
         )
@@ -185,7 +197,7 @@ class Plant:
     async def submit(self, text: str = "{}", *, name: str = "") -> str:
         self.count += 1
         job_id = name or f"j-{self.count:04}"
-        spec = judging.decode({"command": "train"} | judging.plain(text))
+        spec = validation.decode({"command": "train"} | validation.plain(text))
         job = jobs.Job(
             id=job_id, name=job_id, owner="alice", spec=spec, created_at=self.now, phase_at=self.now, pool=spec.pool
         )

@@ -17,7 +17,7 @@ import pytest
 from tests.controllers.plant import Killed, Phase, Plant, Server, machine
 
 from oarlock.backends import fake
-from oarlock.controllers import leading
+from oarlock.controllers import leadership
 from oarlock.spec import errors, failpoints, phases
 
 POINTS = [name for name in failpoints.NAMES if name.split(".")[0] in {"leading", "scheduling", "guardian"}]
@@ -145,7 +145,7 @@ async def test_of_two_servers_one_writes() -> None:
     assert epoch is not None
     new = Server(plant, "server-2")
     plant.server = new
-    await plant.run_for(leading.TTL_S + 5)
+    await plant.run_for(leadership.TTL_S + 5)
     assert new.leading.epoch is not None
     assert new.leading.epoch > epoch
 
@@ -193,7 +193,7 @@ async def test_a_leader_that_is_passed_over_at_any_point_writes_nothing_after_it
     def passed_over() -> None:
         """Nothing of the memory store suspends: each of these is over with its first step."""
         failpoints.disarm(point)
-        for asked in (plant.store.lead("another", now=plant.now + leading.TTL_S + 1, ttl_s=60.0), everything()):
+        for asked in (plant.store.lead("another", now=plant.now + leadership.TTL_S + 1, ttl_s=60.0), everything()):
             with pytest.raises(StopIteration) as over:
                 asked.send(None)
             seen.append(over.value.value)
@@ -229,7 +229,7 @@ async def test_a_stale_leader_does_not_kill_what_its_successor_has_made() -> Non
     await plant.until_phase(job_id, Phase.PROCESSING)
     old = plant.server
     plant.server = Server(plant, "server-2")
-    await plant.run_for(leading.TTL_S + 5)
+    await plant.run_for(leadership.TTL_S + 5)
     await plant.intend(job_id, "preempt")
     job = await plant.until_phase(job_id, Phase.QUEUED, Phase.DEPLOYING)
     job = await plant.until_phase(job_id, Phase.PROCESSING)

@@ -9,7 +9,7 @@ import pytest
 from tests.controllers.plant import Phase, Plant, Server, machine
 
 from oarlock.backends import fake
-from oarlock.controllers import rounds
+from oarlock.controllers import planningrounds
 from oarlock.scheduler import planning
 from oarlock.spec import attempts, events, holdings, phases, plans, refusals
 
@@ -228,12 +228,12 @@ async def test_a_long_queue_is_planned_by_its_head_and_now_and_then_as_a_whole(p
         plant.behaviours[job_id] = fake.Behaviour(runs_s=0.5 + index % 7 * 0.3, at_barrier=True, lingers=True)
     await plant.until_rest(within_s=600.0)
     assert set((await plant.phases()).values()) == {Phase.COMPLETED}
-    assert sizes.count(rounds.HEAD) > sum(size > rounds.HEAD for size in sizes) > 5
+    assert sizes.count(planningrounds.HEAD) > sum(size > planningrounds.HEAD for size in sizes) > 5
 
 
 async def test_what_a_head_overlooks_the_next_whole_plan_finds(plant: Plant) -> None:
     """Those in front wait for something that no node has; the last one fits."""
-    for _ in range(rounds.HEAD + 10):
+    for _ in range(planningrounds.HEAD + 10):
         await plant.submit("{roles: {worker: {cpus: 4000}}}")
     small = await plant.submit()
     await plant.until_phase(small, Phase.COMPLETED, within_s=30.0)

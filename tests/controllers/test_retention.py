@@ -11,8 +11,8 @@ from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, OfControl
 from tests.data.test_checkpoints import flip, save
 
 from oarlock.api import checkpoints as api_checkpoints
-from oarlock.controllers import leading, retention
-from oarlock.spec import errors, failpoints, jobs, judging
+from oarlock.controllers import leadership, retention
+from oarlock.spec import errors, failpoints, jobs, validation
 
 DAY = 86_400.0
 POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)
@@ -118,7 +118,7 @@ async def stored(shelf: Shelf) -> set[str]:
 
 
 async def test_who_does_not_lead_rests_until_it_leads(shelf: Shelf) -> None:
-    shelf.plant.now += leading.TTL_S + 1
+    shelf.plant.now += leadership.TTL_S + 1
     await shelf.retention.tick()
     assert shelf.retention.wake_at() is None
     await shelf.later(0)
@@ -140,7 +140,7 @@ async def test_old_jobs_go_to_the_archive_whole(shelf: Shelf) -> None:
 
 async def test_keys_are_forgotten_a_month_after_their_jobs(shelf: Shelf) -> None:
     store = shelf.plant.store
-    spec = judging.decode({"command": "train"})
+    spec = validation.decode({"command": "train"})
     job = jobs.Job(id="j-keyed", name="keyed", owner="ann", spec=spec, created_at=shelf.plant.now)
     await store.write(lambda tx: tx.add_job(job, at=1.0, idempotency_key="k"))
     ended = msgspec.structs.replace(job, version=1, phase=Phase.CANCELED, ended_at=shelf.plant.now)

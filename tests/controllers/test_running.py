@@ -13,7 +13,7 @@ import pytest
 from tests.controllers.plant import START, Phase, Plant
 
 from oarlock.backends import fake
-from oarlock.controllers import leading, running
+from oarlock.controllers import leadership, running
 from oarlock.spec import errors
 from oarlock.store import stores
 
@@ -68,12 +68,12 @@ class House:
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def start(self, *controllers: running.Controller, resync_s: float = 3600.0, **kwargs: float) -> leading.Leading:
-        lead = leading.Leading(self.plant.store, holder="a", clock=self.plant.clock, **kwargs)
+    def start(self, *controllers: running.Controller, resync_s: float = 3600.0, **kwargs: float) -> leadership.Leading:
+        lead = leadership.Leading(self.plant.store, holder="a", clock=self.plant.clock, **kwargs)
         self.run(lead, *controllers, resync_s=resync_s)
         return lead
 
-    def run(self, lead: leading.Leading, *controllers: running.Controller, resync_s: float = 3600.0) -> None:
+    def run(self, lead: leadership.Leading, *controllers: running.Controller, resync_s: float = 3600.0) -> None:
         runner = running.Runner(
             controllers,
             lead,

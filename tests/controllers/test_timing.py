@@ -9,7 +9,7 @@ import pytest
 from tests.controllers.plant import OfControllers
 from tests.lifecycle import script
 
-from oarlock.controllers import leading, timing
+from oarlock.controllers import leadership, timing
 from oarlock.lifecycle import wanting
 from oarlock.spec import actions, attempts, errors, jobs
 from oarlock.store import memory, stores
@@ -54,7 +54,7 @@ class Server:
         self.store = store
         self.machine = machine
         self.clock = timing.Clock(machine.clocks(), anchor)  # type: ignore[arg-type]
-        self.leading = leading.Leading(store, holder=name, clock=self.clock)
+        self.leading = leadership.Leading(store, holder=name, clock=self.clock)
         self.timing = timing.Timing(OfControllers(store), self.leading, self.clock)  # type: ignore[arg-type]
 
     @classmethod

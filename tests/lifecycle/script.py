@@ -41,9 +41,9 @@ from oarlock.spec import (
     holdings,
     intents,
     jobs,
-    judging,
     observations,
     quantities,
+    validation,
 )
 
 State = observations.State
@@ -52,7 +52,7 @@ DEVICES_PER_TASK = 1
 
 
 def new_job(text: str = "{}", *, id: str = "j", created_at: float = START) -> jobs.Job:  # noqa: A002 - the field's name
-    spec = judging.decode({"command": "train"} | judging.plain(text or "{}"))
+    spec = validation.decode({"command": "train"} | validation.plain(text or "{}"))
     return jobs.Job(id=id, name="train", owner="alice", spec=spec, created_at=created_at, phase_at=created_at)
 
 

@@ -20,7 +20,7 @@ import pytest
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import known
 from oarlock.simulator import scenario, simulation
-from oarlock.spec import holdings, judging, phases, plans
+from oarlock.spec import holdings, phases, plans, validation
 from oarlock.store import stores
 
 ROUNDS = int(os.environ.get("ROUNDS") or 1_000_000)  # read before any test: a fixture takes our settings away from each
@@ -166,7 +166,7 @@ def check_limits(snapshot: plans.Snapshot, made: plans.Plan, waiting: dict[str, 
 
 def rounds_of(seed: int, place: Path) -> int:
     """One scenario to its end; how many plans that took."""
-    case = scenario.case(judging.convert(drawn(seed), scenario.Scenario), place, "r", "", None, scenario.Run())
+    case = scenario.case(validation.convert(drawn(seed), scenario.Scenario), place, "r", "", None, scenario.Run())
     checked = Checked()
     sim = simulation.Simulation(case.workload, case.machines, case.settings, checked, memo=planning.Memo())
     found = asyncio.run(sim.run()).outcome

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from oarlock.spec import errors, judging, poolchanges, pools, pooltrees
+from oarlock.spec import errors, poolchanges, pools, pooltrees, validation
 
 TREE = [
     pools.Pool(name="research", reserve={"gpus": 16.0, "memory": float(64 << 30)}, limit={"gpus": 24.0}),
@@ -26,7 +26,7 @@ def jobs(pool: str) -> list[str]:
 def apply(tree: list[pools.Pool], name: str, **fields: object) -> list[pools.Pool]:
     """The tree after `oarlock pool set NAME ...`; raises what that is refused with."""
     before = next((pool for pool in tree if pool.name == name), pools.Pool(name=name))
-    after = poolchanges.changed(before, judging.convert(fields, poolchanges.Change))
+    after = poolchanges.changed(before, validation.convert(fields, poolchanges.Change))
     pooltrees.check(after, tree, jobs)
     return [*(pool for pool in tree if pool.name != name), after]
 
@@ -315,7 +315,7 @@ def test_whatever_was_accepted_adds_up(
     tree: dict[str, pools.Pool] = {}
     for name, fields in changes:
         before = tree.get(name, pools.Pool(name=name))
-        after = poolchanges.changed(before, judging.convert(fields, poolchanges.Change))
+        after = poolchanges.changed(before, validation.convert(fields, poolchanges.Change))
         try:
             if fields:
                 pooltrees.check(after, tree.values(), lambda pool: busy.get(pool, []))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.spec import jobfile, judging, quantities, roles, sizes
+from oarlock.spec import jobfile, quantities, roles, sizes, validation
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,7 +27,7 @@ def test_the_published_rows_are_as_published() -> None:
 
 
 def test_a_size_fills_what_is_not_said_and_nothing_else() -> None:
-    spec = judging.load("""
+    spec = validation.load("""
         command: x
         size: 2-V100
         roles:
@@ -45,7 +45,7 @@ def test_a_size_fills_what_is_not_said_and_nothing_else() -> None:
 
 
 def test_without_a_size_nothing_changes() -> None:
-    spec = judging.load("command: x")
+    spec = validation.load("command: x")
     assert sizes.filled(spec) is spec
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.spec import judging, roles
+from oarlock.spec import roles, validation
 
 pytest.importorskip("sklearn")
 
@@ -57,6 +57,6 @@ def test_alone_it_learns_too_and_a_finished_run_is_not_trained_again(tmp_path: P
 
 
 def test_its_job_file_is_one() -> None:
-    spec = judging.load((EXAMPLE / "oarlock.yaml").read_text())
+    spec = validation.load((EXAMPLE / "oarlock.yaml").read_text())
     assert spec.name == "digits"
     assert spec.roles[roles.RoleName.WORKER].count == 2

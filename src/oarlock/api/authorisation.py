@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import errors, events, jobs, nearness, privacy, users
+from oarlock.spec import errors, events, jobs, privacy, suggestions, users
 from oarlock.store import stores
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Access:
     def _nearest(self, view: stores.View, name: str) -> str | None:
         """The closest name among the newest jobs that the reader may see."""
         owner = None if self.admin else self.user.name
-        return nearness.nearest(name, {job.name for job in view.jobs(stores.JobFilter(owner=owner, limit=_NAMES))})
+        return suggestions.nearest(name, {job.name for job in view.jobs(stores.JobFilter(owner=owner, limit=_NAMES))})
 
     def _records(self, view: stores.View, after: int, limit: int, job_id: str | None) -> Records:
         if job_id is not None or self.admin:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oarlock.data import checkpoints, verification
-from oarlock.spec import checkpointplaces, errors, jobs
+from oarlock.spec import checkpointlocations, errors, jobs
 
 _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 
@@ -75,7 +75,7 @@ class CheckpointDirectories:
         if not local(checkpoint.path):
             raise errors.NotFound(f"{checkpoint.path} is not a directory of this machine", hint="It cannot be held.")
         source = Path(checkpoint.path)
-        name = checkpointplaces.name(0, checkpoint.round, checkpoint.step)
+        name = checkpointlocations.name(0, checkpoint.round, checkpoint.step)
         place = source.parent.parent / job / name
         sha256 = _digest(checkpoint.manifest_sha256)
         await self._verifier.verify(source, sha256)  # asked again, for want of patience, it is not read again

@@ -13,7 +13,7 @@ import msgspec
 
 from oarlock.api import authorisation
 from oarlock.api import services as services_module
-from oarlock.spec import checkpointplaces, errors, jobs, phases
+from oarlock.spec import checkpointlocations, errors, jobs, phases
 from oarlock.store import stores
 
 _WANTED = re.compile(r"(?P<job>[^@]{1,200})(?:@(?P<step>\d{1,18}))?")
@@ -48,7 +48,7 @@ async def find(services: services_module.Services, access: authorisation.Access,
     found = [one for one in there if asked["step"] is None or one.step == int(asked["step"])]
     if not found:
         raise _nothing(job, there, asked["step"])
-    if all(checkpointplaces.elsewhere(one.path) for one in found) and not _rests(job):
+    if all(checkpointlocations.elsewhere(one.path) for one in found) and not _rests(job):
         raise errors.Conflict(
             f"{job.name} still runs, and removes old checkpoints from its object store.",
             path="continues",
@@ -85,7 +85,7 @@ async def _held(
 ) -> jobs.Checkpoint:
     """The checkpoint as the new job's: of attempt 0, which is worse than whatever the job saves itself."""
     path = one.path
-    if not checkpointplaces.elsewhere(path):
+    if not checkpointlocations.elsewhere(path):
         path = await services.checkpoints.hold(one, job.id)
     elif not _rests(source):
         raise errors.InvalidInput(f"{source.name} still runs", hint="Halt it first.")
@@ -94,7 +94,7 @@ async def _held(
 
 def check_resume(view: stores.View, job: jobs.Job) -> None:
     """Refuse to resume a job whose copies in an object store are all that another job can go on from."""
-    if job.phase is not phases.Phase.HALTED or checkpointplaces.copies(job.spec, job.id) is None:
+    if job.phase is not phases.Phase.HALTED or checkpointlocations.copies(job.spec, job.id) is None:
         return
     for other in view.jobs(stores.JobFilter(continues=job.id, limit=1000)):
         kept = view.checkpoints(other.id)

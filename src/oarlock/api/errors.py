@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import errors, jobfile, judging
+from oarlock.spec import errors, jobfile, validation
 
 PAGE = "docs/rest-api.md"
 MAX_QUOTED = 2000
@@ -54,8 +54,8 @@ def from_decoding(error: Exception, raw: bytes, wanted: Any) -> errors.InvalidIn
     """What is wrong with a body that did not decode as `wanted`: with the path, and the nearest name for an unknown."""
     if isinstance(error, msgspec.ValidationError):
         try:
-            page = judging.PAGE if wanted is jobfile.Submission else PAGE
-            explained = judging.explained(error, msgspec.json.decode(raw), wanted, page=page)
+            page = validation.PAGE if wanted is jobfile.Submission else PAGE
+            explained = validation.explained(error, msgspec.json.decode(raw), wanted, page=page)
             if wanted is jobfile.Submission:  # the sender thinks in the job file's paths
                 explained.path = explained.path.removeprefix("spec.")
             return explained

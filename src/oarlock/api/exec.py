@@ -16,7 +16,7 @@ from starlette import types
 from oarlock.api import errors as wire
 from oarlock.api import routes
 from oarlock.backends import backends
-from oarlock.spec import attempts, errors, jobs, judging, phases, roles, users
+from oarlock.spec import attempts, errors, jobs, phases, roles, users, validation
 
 MAX_ARGUMENTS = 1000
 FIRST_MESSAGE_S = 30.0
@@ -191,7 +191,7 @@ class Socket:
         if not arguments or len(arguments) > MAX_ARGUMENTS or not arguments[0]:
             raise errors.InvalidInput("The command is empty, or too long.", hint="Send the argv list first.")
         for argument in arguments:
-            judging.text(argument)
+            validation.text(argument)
         return arguments
 
     async def receive(self) -> str | bytes:

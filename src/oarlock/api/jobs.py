@@ -22,18 +22,18 @@ from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs
 from oarlock.spec import (
-    checkpointplaces,
+    checkpointlocations,
     errors,
     events,
     intents,
     jobfile,
     jobs,
-    judging,
     phases,
     plans,
     pooltrees,
     sizes,
     users,
+    validation,
 )
 from oarlock.store import stores
 
@@ -167,7 +167,7 @@ async def forget(call: routes.Call) -> None:
 async def want(call: routes.Call) -> jobs.Job:
     wanted = call.body(Wanted)
     services = call.services
-    judging.text(wanted.reason, MAX_REASON_CHARACTERS)
+    validation.text(wanted.reason, MAX_REASON_CHARACTERS)
     if wanted.intent not in (intents.Intent.HALT, intents.Intent.CANCEL, intents.Intent.RUN):
         raise errors.InvalidInput(
             f"`{wanted.intent}` is the scheduler's to want.", path="intent", hint="Use halt, cancel or run."
@@ -217,7 +217,7 @@ async def judge(
 ) -> None:
     """Refuse what can be known to be wrong now; `possible`: also what could never run, and what lacks its snapshot."""
     spec = submission.spec
-    judging.judge(spec)
+    validation.judge(spec)
     _judge_shell(submission.shell)
     _judge_left_out(submission.left_out)
     _judge_sent_from(submission.sent_from)
@@ -265,9 +265,9 @@ async def _judge_places(services: services_module.Services, spec: jobfile.JobSpe
     """
     await asyncio.to_thread(_keep_out_of_home, services.about.home, spec)
     for path, place in (("checkpoint.to", spec.checkpoint.to), ("results", spec.results)):
-        if place is None or checkpointplaces.elsewhere(place):
+        if place is None or checkpointlocations.elsewhere(place):
             continue
-        why = await services.checkpoints.unwritable(checkpointplaces.path(place))
+        why = await services.checkpoints.unwritable(checkpointlocations.path(place))
         if why:
             raise errors.InvalidInput(
                 f"Nothing can be stored at {place}: {why}.",
@@ -282,8 +282,8 @@ def _judge_left_out(left_out: tuple[jobfile.LeftOut, ...]) -> None:
             "That is more than a job remembers.", path="left_out", hint=f"Name at most {jobfile.MAX_LEFT_OUT} paths."
         )
     for one in left_out:
-        judging.text(one.path, jobfile.MAX_LEFT_OUT_CHARACTERS)
-        judging.text(one.why, jobfile.MAX_LEFT_OUT_CHARACTERS)
+        validation.text(one.path, jobfile.MAX_LEFT_OUT_CHARACTERS)
+        validation.text(one.why, jobfile.MAX_LEFT_OUT_CHARACTERS)
 
 
 def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
@@ -305,7 +305,7 @@ def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
 
 def _judge_sent_from(directory: str) -> None:
     try:
-        judging.text(directory, MAX_DIRECTORY_BYTES)
+        validation.text(directory, MAX_DIRECTORY_BYTES)
     except errors.InvalidInput as error:
         error.path = "sent_from"
         raise
@@ -319,7 +319,7 @@ def _judge_shell(shell: dict[str, str]) -> None:
             raise errors.InvalidInput("That is no name of a variable.", path="shell", hint="Send PATH and its like.")
         for text in (name, value):
             try:
-                judging.text(text, MAX_SHELL_BYTES)
+                validation.text(text, MAX_SHELL_BYTES)
             except errors.InvalidInput as error:
                 error.path = "shell"
                 raise

@@ -13,7 +13,7 @@ import msgspec
 
 from oarlock.api import inbox
 from oarlock.api import services as services_module
-from oarlock.spec import attempts, checkpointplaces, errors, events, jobs
+from oarlock.spec import attempts, checkpointlocations, errors, events, jobs
 from oarlock.store import stores
 
 MAX_KEPT = 100_000
@@ -51,9 +51,9 @@ async def show(services: services_module.Services, key: attempts.TaskKey, told: 
         raise errors.Conflict(
             "The manifest is of another checkpoint.", path="manifest", hint="Report it as it was saved."
         )
-    called = checkpointplaces.name(key.attempt, manifest.round, told.step)
+    called = checkpointlocations.name(key.attempt, manifest.round, told.step)
     try:
-        checkpointplaces.check(told.path, called, job.spec, job.id, services.checkpoints.own)
+        checkpointlocations.check(told.path, called, job.spec, job.id, services.checkpoints.own)
         sha256, size = await _read(services, told)
     except (errors.NotFound, errors.InvalidInput) as error:
         raise errors.Conflict(error.message, path="path", hint=error.hint) from error
@@ -91,12 +91,12 @@ def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
     """The checkpoint of another job that lies in an object store, once this job has enough of its own with this one."""
     own = sum(one.attempt > 0 for one in listed) + 1
     enough = own >= job.spec.checkpoint.keep
-    return [one.path for one in listed if enough and one.attempt == 0 and checkpointplaces.elsewhere(one.path)]
+    return [one.path for one in listed if enough and one.attempt == 0 and checkpointlocations.elsewhere(one.path)]
 
 
 async def _read(services: services_module.Services, told: Report) -> tuple[str, int]:
     """The manifest's digest and the size of all shards. Raises NotFound or InvalidInput where it does not hold."""
-    if checkpointplaces.elsewhere(told.path):
+    if checkpointlocations.elsewhere(told.path):
         return told.manifest_sha256, told.bytes
     found = await services.checkpoints.verify(told.path, told.manifest_sha256)
     manifest = found.manifest
@@ -111,7 +111,7 @@ async def _read(services: services_module.Services, told: Report) -> tuple[str, 
 
 async def keep(services: services_module.Services, key: attempts.TaskKey, job: jobs.Job, told: Kept) -> None:
     """Forget the copies that the agent has removed from the job's object store. Raises StaleTask."""
-    place = checkpointplaces.copies(job.spec, job.id)
+    place = checkpointlocations.copies(job.spec, job.id)
     if place is None:
         raise errors.Conflict("This job keeps no copies.", hint="Its checkpoints lie on the machine.")
     there = {f"{place}/{name}" for name in told.names}

@@ -21,7 +21,7 @@ from starlette import types
 
 from oarlock.api import authorisation, services
 from oarlock.api import errors as wire
-from oarlock.spec import attempts, errors, judging, users
+from oarlock.spec import attempts, errors, users, validation
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=msgspec.Struct)
@@ -221,7 +221,7 @@ def _converted(found: dict[str, Any], kind: type[Q]) -> Q:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise judging.explained(error, found, kind, page=wire.PAGE) from error
+        raise validation.explained(error, found, kind, page=wire.PAGE) from error
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from oarlock.api import authentication, routes
-from oarlock.spec import errors, judging, users
+from oarlock.spec import errors, users, validation
 from oarlock.store import stores
 
 MAX_NAME_LENGTH = 63
@@ -60,7 +60,7 @@ async def add(call: routes.Call) -> users.User:
 
 async def add_token(call: routes.Call) -> ShownToken:
     note = call.body(NewToken).note
-    judging.text(note, MAX_NOTE_CHARACTERS)
+    validation.text(note, MAX_NOTE_CHARACTERS)
     name, now = call.path["name"], call.services.clock()
     token = authentication.fresh_token(call.services.entropy)
     sha256 = authentication.digest(token)

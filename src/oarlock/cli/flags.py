@@ -44,9 +44,9 @@ def _gpus(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        from oarlock.spec import judging
+        from oarlock.spec import validation
 
-        hint = judging.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
+        hint = validation.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
         raise errors.InvalidInput(f"{text[:60]!r} is no number of GPUs", path="--gpus", hint=hint) from None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from oarlock.cli import complaints, terminal
-from oarlock.spec import errors, nearness
+from oarlock.spec import errors, suggestions
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
@@ -101,7 +101,7 @@ def nearest_verb(word: str) -> str:
     habit = foreign.meant(word, {verb: text for verb, (_, text) in VERBS.items()})
     if habit:
         return habit
-    near = nearness.nearest(word, VERBS)
+    near = suggestions.nearest(word, VERBS)
     return f"Did you mean `oarlock {near}`?" if near else "`oarlock --help` lists them."
 
 

@@ -104,15 +104,15 @@ def _spec(
     words: tuple[str, ...], job_file: str | None, given: dict[str, Any], alike: jobs.Job | None
 ) -> jobfile.JobSpec:
     from oarlock.client import verbs
-    from oarlock.spec import errors, judging
+    from oarlock.spec import errors, validation
 
     base: Any = verbs.fields_of(alike) if alike is not None else {}
     if job_file is not None:
-        base = judging.fields(verbs.read_file(Path(job_file)), source=job_file)
+        base = validation.fields(verbs.read_file(Path(job_file)), source=job_file)
     if not words and "command" not in base:
         raise errors.InvalidInput("there is no command", hint="Say what to run: oarlock run -- python train.py")
     raw = flags.merged(base, given, words, os.environ)
     try:
-        return judging.decode(raw)
+        return validation.decode(raw)
     except errors.InvalidInput as error:
         raise flags.blamed(error, given) from error

@@ -342,7 +342,7 @@ def folded(found: Sequence[events.Record]) -> list[tuple[events.Record, int]]:
 
 def _told(facts: Iterable[tuple[str, Any]]) -> str:
     """The short facts of an event, its task by name; long ones are in --json."""
-    from oarlock.spec import checkpointplaces
+    from oarlock.spec import checkpointlocations
 
     short = {name: value for name, value in facts if isinstance(value, (str, int, float)) and value != ""}
     said = []
@@ -351,7 +351,7 @@ def _told(facts: Iterable[tuple[str, Any]]) -> str:
         if short.get("incarnation") == 1:
             del short["incarnation"]
     for name, value in short.items():
-        said.append(f"{name}={checkpointplaces.short(str(value)) if name == 'path' else value}")
+        said.append(f"{name}={checkpointlocations.short(str(value)) if name == 'path' else value}")
     return terminal.cut(" ".join(said), 110)
 
 

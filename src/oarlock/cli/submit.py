@@ -87,12 +87,12 @@ def _load(file: str, name: str | None) -> jobfile.JobSpec:
     import msgspec
 
     from oarlock.client import verbs
-    from oarlock.spec import judging
+    from oarlock.spec import validation
 
     spec = verbs.spec_of(Path(file))
     if name is not None:
         spec = msgspec.structs.replace(spec, name=name)
-        judging.judge(spec)
+        validation.judge(spec)
     return spec
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from oarlock.spec import errors, jobfile, nearness
+from oarlock.spec import errors, jobfile, suggestions
 
 _INTERPRETERS = ("python", "python3", "torchrun")
 _SHELL_WORDS = frozenset("|&;<>()$`\\\"'*?[]{}~#=\n")
@@ -84,7 +84,7 @@ def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
     if script is None or script.startswith("/") or _fetched(spec, script) or (directory / script).exists():
         return
     there = [path.name for path in directory.glob("*.py")]
-    near = nearness.nearest(script, there)
+    near = suggestions.nearest(script, there)
     raise errors.InvalidInput(
         f"there is no {script!r} in {directory.absolute()}",
         path="command",

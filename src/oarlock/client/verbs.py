@@ -31,14 +31,14 @@ Wanted = jobfile.JobSpec | Mapping[str, Any] | str | Path
 
 def spec_of(wanted: Wanted) -> jobfile.JobSpec:
     """A judged spec. Raises InvalidInput with the path of the field."""
-    from oarlock.spec import judging
+    from oarlock.spec import validation
 
     if isinstance(wanted, jobfile.JobSpec):
-        judging.judge(wanted)
+        validation.judge(wanted)
         return wanted
     if isinstance(wanted, (str, Path)):
-        return judging.load(read_file(Path(wanted)), source=str(wanted))
-    return judging.decode(dict(wanted))
+        return validation.load(read_file(Path(wanted)), source=str(wanted))
+    return validation.decode(dict(wanted))
 
 
 def continued_of(text: str) -> tuple[str, int | None]:
@@ -94,9 +94,9 @@ def directory_of(earlier: jobs.Job) -> Path | None:
 
 def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
     """What is to be another about a pool. Raises InvalidInput for a field that there is not."""
-    from oarlock.spec import judging
+    from oarlock.spec import validation
 
-    return judging.convert(fields, poolchanges.Change, page="docs/pools.md")
+    return validation.convert(fields, poolchanges.Change, page="docs/pools.md")
 
 
 def read_file(path: Path) -> bytes:

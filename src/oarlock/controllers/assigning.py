@@ -11,7 +11,7 @@ import msgspec
 from oarlock.spec import (
     assignments,
     attempts,
-    checkpointplaces,
+    checkpointlocations,
     holdings,
     jobfile,
     jobs,
@@ -158,7 +158,7 @@ def _environment(
     if live is not None and live.number == attempt and live.batch is not None:
         env["OARLOCK_LOCAL_BATCH"] = str(live.batch.local)
         env["OARLOCK_ACCUMULATE"] = str(live.batch.accumulate)
-    place = checkpointplaces.directory(job.spec, job.id, settings.checkpoints)
+    place = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     if place is not None:
         env["OARLOCK_CHECKPOINTS"] = place
     if asked.every is not None:
@@ -176,7 +176,7 @@ def _gpu_type(task: attempts.Task, node: nodes.Node | None) -> dict[str, str]:
 
 def _copies(job: jobs.Job) -> assignments.Copies | None:
     """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them."""
-    to = checkpointplaces.copies(job.spec, job.id)
+    to = checkpointlocations.copies(job.spec, job.id)
     return assignments.Copies(to, job.spec.checkpoint.keep) if to is not None else None
 
 

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from oarlock.backends import backends
-from oarlock.controllers import assigning, batches, rosters
-from oarlock.controllers import leading as leads
-from oarlock.controllers import leftovers as remains
+from oarlock.controllers import assigning, bulkwrites, leadership, leftovers, rosters
 from oarlock.lifecycle import deadlines, noticing, stepping, wanting
 from oarlock.spec import actions, attempts, errors, events, failpoints, holdings, jobs, nodes, observations
 from oarlock.store import stores
@@ -42,12 +40,12 @@ class Guardian:
         self,
         store: stores.Store,
         backend: backends.Backend,
-        leading: leads.Leading,
-        leftovers: remains.Leftovers,
+        leading: leadership.Leading,
+        leftovers: leftovers.Leftovers,
         settings: assigning.Settings,
         *,
         clock: Callable[[], float],
-        report: batches.Report,
+        report: bulkwrites.Report,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -159,7 +157,7 @@ class Guardian:
         def record(tx: stores.Transaction, job_id: str) -> jobs.Job | None:
             return _recorded(tx, job_id, seen.get(job_id, ()), now, self._leftovers.missing)
 
-        self._roster.adopt(await batches.each(self._store, ready, record, epoch=epoch, report=self._report))
+        self._roster.adopt(await bulkwrites.each(self._store, ready, record, epoch=epoch, report=self._report))
         failpoints.hit("guardian.after_record")
         return due
 
@@ -206,7 +204,7 @@ class Guardian:
             known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
             for job, action in launches:
                 launched.append((job.id, await self._launch(job, action, known)))
-        self._roster.adopt(await batches.tell(self._store, launched, epoch=epoch, at=now, report=self._report))
+        self._roster.adopt(await bulkwrites.tell(self._store, launched, epoch=epoch, at=now, report=self._report))
 
     async def _kill(self, job: jobs.Job, action: actions.Kill, now: float) -> None:
         keys = [task.key(job.id, action.attempt) for task in action.tasks]
@@ -265,7 +263,7 @@ class Guardian:
             return _freed(tx, *item, now)
 
         failpoints.hit("guardian.before_release")
-        done = await batches.each(
+        done = await bulkwrites.each(
             self._store, released, free, epoch=epoch, report=self._report, named=lambda item: item[0]
         )
         failpoints.hit("guardian.after_release")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from oarlock.backends import backends
-from oarlock.controllers import leading as leads
+from oarlock.controllers import leadership
 from oarlock.spec import nodes, prices
 from oarlock.store import stores
 
@@ -25,7 +25,7 @@ class Inventory:
         self,
         store: stores.Store,
         backend: backends.Backend,
-        leading: leads.Leading,
+        leading: leadership.Leading,
         *,
         clock: Callable[[], float],
         period_s: float = PERIOD_S,

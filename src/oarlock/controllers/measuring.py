@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from oarlock.controllers import batches, rosters
-from oarlock.controllers import leading as leads
+from oarlock.controllers import bulkwrites, leadership, rosters
 from oarlock.scheduler import samples
 from oarlock.spec import curves, events, jobs, roles
 from oarlock.store import stores
@@ -41,10 +40,10 @@ class Measuring:
     def __init__(
         self,
         store: stores.Store,
-        leading: leads.Leading,
+        leading: leadership.Leading,
         *,
         clock: Callable[[], float],
-        report: batches.Report,
+        report: bulkwrites.Report,
         period_s: float = PERIOD_S,
         read_at_most: int = READ_AT_MOST,
         written_at_most: int = WRITTEN_AT_MOST,
@@ -114,7 +113,7 @@ class Measuring:
                 curve = samples.curve(job, known.last, known.new, known.losses)
                 told.append((job_id, events.Measured(curve=curve)))
                 known.new, known.written_at = [], now
-        self._roster.adopt(await batches.tell(self._store, told, epoch=epoch, at=now, report=self._report))
+        self._roster.adopt(await bulkwrites.tell(self._store, told, epoch=epoch, at=now, report=self._report))
 
 
 class _Known:

@@ -12,8 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.controllers import batches
-from oarlock.controllers import leading as leads
+from oarlock.controllers import bulkwrites, leadership
 from oarlock.data import storage
 from oarlock.spec import errors, failpoints, jobs, keeping, phases
 from oarlock.store import stores
@@ -78,7 +77,7 @@ class Retention:
     def __init__(
         self,
         store: stores.Store,
-        leading: leads.Leading,
+        leading: leadership.Leading,
         logs: storage.Logs,
         metrics: storage.Metrics,
         blobs: storage.Blobs,
@@ -87,7 +86,7 @@ class Retention:
         results: Results,
         *,
         clock: Callable[[], float],
-        report: batches.Report,
+        report: bulkwrites.Report,
         policy: Policy | None = None,
     ) -> None:
         self._store = store

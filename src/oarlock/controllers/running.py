@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from oarlock.backends import backends
-from oarlock.controllers import leading as leads
+from oarlock.controllers import leadership
 from oarlock.spec import errors
 from oarlock.store import stores
 
@@ -50,7 +50,7 @@ class Observer(Protocol):
 
 
 def report(what: str, error: Exception) -> None:
-    """`batches.Report` into the log."""
+    """`bulkwrites.Report` into the log."""
     _log.warning("controller.part_failed", what=what, error=str(error), kind=type(error).__name__)
 
 
@@ -62,7 +62,7 @@ class Runner:
     def __init__(
         self,
         controllers: Sequence[Controller],
-        leading: leads.Leading,
+        leading: leadership.Leading,
         store: stores.Store,
         backend: backends.Backend,
         *,

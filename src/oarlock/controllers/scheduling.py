@@ -1,15 +1,13 @@
-"""Gangs into places: builds the snapshot, asks the scheduler for a plan, and commits what it says.
+"""The scheduling controller: builds the snapshot, asks the scheduler for a plan, and commits the plan.
 
-Each launch is committed whole: holdings, attempt and phase in one transaction, in which the job is looked at again, so
-that a plan that has grown old launches nothing. Who is to make room, or to run at another size or place, is told so
-(`stops`): it ends at its next checkpoint and waits again, and a later plan, derived anew, launches both. A refusal is
-written when it says something new.
+Each launch is one transaction: holdings, attempt and phase. The transaction reads the job again, so an outdated plan
+launches nothing. A gang that must give way, or run at another size or place, is told so (`stops`): it ends at its next
+checkpoint and waits again, and a later plan launches both gangs. A refusal is written when it says something new.
 
-A thousand waiting jobs must not make each start of one of them slow. So a plan is asked for only when something has
-changed that a scheduler can see, or time has come (`rounds`); while the queue is long, most plans look at its head
-alone; and of refusals that only count down, few are written. What a plan has worked out is kept for the next one in a
-memo that is the scheduler's own. The log does not tell progress: those that run are read again for each plan that may
-touch them.
+A queue of a thousand jobs must not slow down each launch. A plan is therefore made only after a change that a
+scheduler can see, or when time alone asks for one (`planningrounds`). While the queue is long, most plans look at its
+head alone, and few of the refusals that only count down are written. A memo of the scheduler's own keeps work between
+plans. The event log does not carry progress: running jobs are read again before each plan that may touch them.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from oarlock.controllers import batches, candidates, histories, rosters, rounds, stops
-from oarlock.controllers import leading as leads
+from oarlock.controllers import bulkwrites, candidates, histories, leadership, planningrounds, rosters, stops
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import pricing
 from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, privacy, refusals
@@ -47,15 +44,15 @@ class Scheduling:
     def __init__(
         self,
         store: stores.Store,
-        leading: leads.Leading,
+        leading: leadership.Leading,
         plan: Plan,
         *,
         clock: Callable[[], float],
-        report: batches.Report,
+        report: bulkwrites.Report,
         rules: plans.Rules | None = None,
         names: privacy.Names = privacy.PUBLIC,
         memo: Any = None,
-        resync_s: float = rounds.RESYNC_S,
+        resync_s: float = planningrounds.RESYNC_S,
     ) -> None:
         self._store = store
         self._leading = leading
@@ -66,7 +63,7 @@ class Scheduling:
         self._memo = memo
         self._roster = rosters.Roster(store)
         self._history = histories.History(store, names)
-        self._rounds = rounds.Rounds(self._rules.round_s, resync_s)
+        self._rounds = planningrounds.PlanningRounds(self._rules.round_s, resync_s)
         self._candidates = candidates.Candidates(names)
         self._shapes: dict[str, object] = {}
         self._refused_at: dict[str, float] = {}
@@ -93,7 +90,7 @@ class Scheduling:
         touches = self._rounds.touches(now)
         if touches:
             await self._read_progress()
-        waiting = [job for job in self._roster.jobs.values() if rounds.waits(job)]
+        waiting = [job for job in self._roster.jobs.values() if planningrounds.waits(job)]
         if waiting or (touches and self._roster.held):
             whole = self._rounds.whole(len(waiting), now, touches=touches)
             snapshot = self._snapshot(waiting if whole else self._rounds.head(waiting), touches=touches)
@@ -175,7 +172,7 @@ class Scheduling:
             tx.hold(claims)
             return tx.put_job(after, [admitted], at=now), admitted
 
-        done = await batches.each(
+        done = await bulkwrites.each(
             self._store, launches, commit, epoch=epoch, report=self._report, named=lambda launch: launch.job
         )
         self._retry = any(launched is None for launched in done)
@@ -207,12 +204,12 @@ class Scheduling:
         return not 0 <= now - self._refused_at.get(job_id, job.phase_at) < REFUSAL_AGE_S
 
     async def _tell(self, told: list[tuple[str, events.AnyEvent]], epoch: int, now: float) -> None:
-        written = await batches.tell(self._store, told, epoch=epoch, at=now, report=self._report)
+        written = await bulkwrites.tell(self._store, told, epoch=epoch, at=now, report=self._report)
         self._roster.adopt(written)
         self._notice([job.id for job in written if job is not None])
 
     def _rest(self, waiting: list[jobs.Job], now: float) -> None:
-        still = [job for job in (self._roster.jobs.get(one.id) for one in waiting) if rounds.waits(job)]
+        still = [job for job in (self._roster.jobs.get(one.id) for one in waiting) if planningrounds.waits(job)]
         retry = self._retry or not self._ground[0]
         self._rounds.rest(still, now, held=bool(self._roster.held), retry=retry)
         self._due = self._rounds.due
@@ -224,7 +221,7 @@ def _processes(job: jobs.Job | None) -> bool:
 
 def _shape(job: jobs.Job | None) -> object:
     """What of a job a plan depends on, as far as the log tells; None where it depends on nothing of it."""
-    if rounds.waits(job):
+    if planningrounds.waits(job):
         return ("waits", job.not_before)
     if job is not None and job.live is not None:
         return ("runs", job.live.number, job.intent)

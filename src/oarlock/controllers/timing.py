@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from oarlock.controllers import leading as leads
+from oarlock.controllers import leadership
 from oarlock.lifecycle import stepping
 from oarlock.spec import clocks, events
 from oarlock.store import stores
@@ -94,7 +94,7 @@ class Timing:
 
     name = "timing"
 
-    def __init__(self, store: stores.Store, leading: leads.Leading, clock: Clock) -> None:
+    def __init__(self, store: stores.Store, leading: leadership.Leading, clock: Clock) -> None:
         self._store = store
         self._leading = leading
         self._clock = clock

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oarlock.frameworks import cluster as clusters
-from oarlock.frameworks import jax, mpi, plain, tensorflow, torch
+from oarlock.frameworks import clusters, jax, mpi, plain, tensorflow, torch
 from oarlock.spec import assignments, attempts, errors, jobs, roles
 
 Environment = Callable[[clusters.Cluster, clusters.Member, int], dict[str, str]]

@@ -6,7 +6,7 @@ jax itself reads only the address from the environment; docs/frameworks.md shows
 
 from __future__ import annotations
 
-from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import clusters
 from oarlock.spec import roles
 
 PREALLOCATED = 0.9

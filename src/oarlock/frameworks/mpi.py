@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import clusters
 from oarlock.spec import jobfile, roles
 
 HOSTFILE = "hostfile"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import clusters
 
 FILE = "cluster.json"
 

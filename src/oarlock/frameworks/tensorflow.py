@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import clusters
 from oarlock.spec import roles
 
 IN_CLUSTER = (roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleName.PS)

@@ -8,7 +8,7 @@ elastic agent.
 
 from __future__ import annotations
 
-from oarlock.frameworks import cluster as clusters
+from oarlock.frameworks import clusters
 from oarlock.spec import roles
 
 RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from oarlock.simulator import chances, physics, workload
-from oarlock.spec import curves, errors, jobfile, judging
+from oarlock.spec import curves, errors, jobfile, validation
 
 COMMAND = "train"
 
@@ -131,7 +131,7 @@ def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, pa
         most = size if group.most is None else max(size, group.most)
         raw["roles"] = {"worker": {"count": size, "min": least, "max": most, "gpus": 1}}
     try:
-        return judging.decode(laid(laid(raw, group.spec), over))
+        return validation.decode(laid(laid(raw, group.spec), over))
     except errors.InvalidInput as error:
         error.path = f"{path}.spec.{error.path}".rstrip(".")
         raise

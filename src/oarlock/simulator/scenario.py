@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oarlock.simulator import chances, cluster, columns, faults, groups, recorded, simulation, workload
-from oarlock.spec import errors, judging, nodes, plans, pools
+from oarlock.spec import errors, nodes, plans, pools, validation
 
 
 class Run(chances.Part, frozen=True):
@@ -83,8 +83,8 @@ def load(path: Path) -> Scenario:
         text = path.read_bytes()
     except OSError as error:
         raise columns.unread(path, error, columns.NAME_IT) from error
-    raw = judging.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
-    found = judging.convert(raw, Scenario, page=PAGE)
+    raw = validation.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
+    found = validation.convert(raw, Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(
             f"{path} says {'twice' if found.jobs else 'nowhere'} which jobs there are",
@@ -202,7 +202,7 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
 def _part(raw: dict[str, Any], kind: type[T], path: str) -> T:
     """What stands at `path` of the scenario."""
     try:
-        return judging.convert(raw, kind, page=PAGE)
+        return validation.convert(raw, kind, page=PAGE)
     except errors.InvalidInput as error:
         error.path = f"{path}.{error.path}".rstrip(".")
         raise
@@ -212,4 +212,4 @@ def _respecified(arrival: workload.Arrival, over: dict[str, Any]) -> workload.Ar
     if not over:
         return arrival
     raw: Any = msgspec.to_builtins(arrival.spec)
-    return msgspec.structs.replace(arrival, spec=judging.decode(groups.laid(raw, over)))
+    return msgspec.structs.replace(arrival, spec=validation.decode(groups.laid(raw, over)))

@@ -20,7 +20,16 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.backends import fake
-from oarlock.controllers import assigning, guardian, inventory, leading, leftovers, measuring, rounds, scheduling
+from oarlock.controllers import (
+    assigning,
+    guardian,
+    inventory,
+    leadership,
+    leftovers,
+    measuring,
+    planningrounds,
+    scheduling,
+)
 from oarlock.scheduler import gangs, impossible
 from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
@@ -133,7 +142,7 @@ class Simulation:
         self._overheard = False  # something happened since the last round, where plans are made on rounds alone
         self._nodes_changed = True
         backend = fake.Fake(self.world)
-        self._leading = leading.Leading(self.store, holder="simulator", clock=self.clock, ttl_s=math.inf)
+        self._leading = leadership.Leading(self.store, holder="simulator", clock=self.clock, ttl_s=math.inf)
         self._inventory = inventory.Inventory(self.store, backend, self._leading, clock=self.clock)
         self._scheduling = scheduling.Scheduling(
             self.store,
@@ -143,7 +152,7 @@ class Simulation:
             report=self._report,
             rules=settings.rules,
             memo=memo,
-            resync_s=max(settings.rules.round_s, rounds.RESYNC_S),
+            resync_s=max(settings.rules.round_s, planningrounds.RESYNC_S),
         )
         self._guardian = guardian.Guardian(
             self.store, backend, self._leading, Silent(), SETTINGS, clock=self.clock, report=self._report

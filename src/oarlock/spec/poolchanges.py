@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from oarlock.spec import errors, nearness, pools, quantities
+from oarlock.spec import errors, pools, quantities, suggestions
 
 Amount = float | str
 Amounts = Mapping[str, Amount | None]
@@ -69,7 +69,7 @@ def amount(resource: str, value: Amount) -> float:
 def resource(name: str) -> str:
     """Raises InvalidInput for what is no resource of pools."""
     if name not in pools.RESOURCES:
-        near = nearness.nearest(name, pools.RESOURCES)
+        near = suggestions.nearest(name, pools.RESOURCES)
         hint = f"Did you mean `{near}`?" if near else f"There are {', '.join(pools.RESOURCES)}."
         raise errors.InvalidInput(f"There is no resource `{name[:40]}`.", hint=hint)
     return name

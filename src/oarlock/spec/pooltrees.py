@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from oarlock.spec import errors, judging, nearness, pools, quantities
+from oarlock.spec import errors, pools, quantities, suggestions, validation
 
 MAX_POOLS = 1000
 MAX_DEPTH = 10
@@ -31,7 +31,7 @@ def check(pool: pools.Pool, declared: Iterable[pools.Pool], jobs: Jobs) -> None:
     others = {one.name: one for one in declared if one.name != pool.name}
     if pool.name == NO_POOL:
         raise errors.InvalidInput(f"`{NO_POOL}` is no name of a pool.", path="name", hint="Choose another one.")
-    judging.check_name(pool.name, "name")
+    validation.check_name(pool.name, "name")
     if len(others) >= MAX_POOLS:
         raise errors.InvalidInput(f"There are {len(others)} pools.", hint=f"At most {MAX_POOLS} can be: remove one.")
     after = {**others, pool.name: pool}
@@ -83,7 +83,7 @@ def check_leaf(name: str, declared: Iterable[pools.Pool]) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> errors.NotFound:
     names = sorted({pools.DEFAULT, *known})
-    near = nearness.nearest(name, names)
+    near = suggestions.nearest(name, names)
     hint = f"Did you mean `{near}`?" if near else f"There {'are' if len(names) > 1 else 'is'}: {_listed(names, 20)}."
     return errors.NotFound(f"There is no pool `{name[:63]}`.", hint=hint)
 
@@ -125,7 +125,7 @@ def _check_parent(pool: pools.Pool, parent: str, after: Mapping[str, pools.Pool]
         raise errors.InvalidInput(
             f"`{parent}` cannot lie below itself.", path="parent", hint="Put it below another pool, or below none."
         )
-    judging.check_name(parent, "parent")
+    validation.check_name(parent, "parent")
     if parent not in after:
         missing = unknown(parent, after.keys() - {pools.DEFAULT, pool.name})
         raise errors.InvalidInput(missing.message, path="parent", hint=f"{missing.hint} {_make(parent)}")

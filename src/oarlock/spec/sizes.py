@@ -13,7 +13,7 @@ import re
 
 import msgspec
 
-from oarlock.spec import errors, jobfile, nearness, roles
+from oarlock.spec import errors, jobfile, roles, suggestions
 
 COMPUTING = frozenset({roles.RoleName.WORKER, roles.RoleName.CHIEF})
 """The roles that a size is meant for; parameter servers and evaluators keep what the job file says."""
@@ -114,5 +114,5 @@ def _nearest(name: str) -> str:
     kind = next((word for word in re.split(r"[^a-z0-9]+", name) if word in kinds), None)
     if kind is not None:
         return f"There are {', '.join(row.name for row in TABLE.values() if row.gpu_type == kind)}."
-    near = nearness.nearest(name, TABLE)
+    near = suggestions.nearest(name, TABLE)
     return f"Did you mean `{near}`? `oarlock sizes` lists them." if near else "`oarlock sizes` lists them."

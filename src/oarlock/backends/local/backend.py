@@ -35,8 +35,8 @@ from oarlock.backends.local import (
     processes,
     tasks,
     tree,
+    watches,
 )
-from oarlock.backends.local import watching as watches
 from oarlock.spec import assignments, attempts, errors, observations
 from oarlock.spec import nodes as machines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oarlock.scheduler.policies import fair, fifo, gandiva, gittins, goodput, las, optimus, port, priority
-from oarlock.spec import errors, nearness
+from oarlock.spec import errors, suggestions
 
 _ALL: tuple[port.Policy, ...] = (fifo, priority, fair, las, gittins, gandiva, goodput, optimus)
 
@@ -16,7 +16,7 @@ def named(name: str) -> port.Policy:
     """Raises InvalidInput for a name that nobody knows."""
     if name in POLICIES:
         return POLICIES[name]
-    near = nearness.nearest(name, POLICIES)
+    near = suggestions.nearest(name, POLICIES)
     raise errors.InvalidInput(
         f"there is no policy {name!r}",
         hint=f"Did you mean {near!r}?" if near else f"There are {', '.join(sorted(POLICIES))}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from oarlock.spec import errors, nearness
+from oarlock.spec import errors, suggestions
 
 
 def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
@@ -14,7 +14,7 @@ def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float])
     """
     for name, value in given.items():
         if name not in defaults:
-            near = nearness.nearest(name, defaults)
+            near = suggestions.nearest(name, defaults)
             raise errors.UnknownField(
                 f"policy {policy} has no parameter {name!r}",
                 hint=f"Did you mean {near!r}?" if near else _listed(defaults),

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from oarlock.spec import errors, jobfile, nearness, quantities, roles, sizes
+from oarlock.spec import errors, jobfile, quantities, roles, sizes, suggestions
 
 T = TypeVar("T")
 
@@ -441,7 +441,7 @@ def _of_a_role(name: str) -> str | None:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    nearest = nearness.nearest(name, known)
+    nearest = suggestions.nearest(name, known)
     return f"Did you mean `{nearest}`?" if nearest else f"Known here: {', '.join(sorted(known))}."
 
 

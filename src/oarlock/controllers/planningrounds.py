@@ -42,7 +42,7 @@ _FOR_ALL_TO_SEE = refusals.NEVER | {
 """What does not pass because some device has become free: a plan of the head does not look at these again."""
 
 
-class Rounds:
+class PlanningRounds:
     def __init__(self, round_s: float, resync_s: float = RESYNC_S) -> None:
         self._round_s = max(round_s, LEAST_ROUND_S)
         self._resync_s = resync_s

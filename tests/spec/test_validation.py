@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from oarlock.spec import errors, jobfile, judging, quantities, roles
+from oarlock.spec import errors, jobfile, quantities, roles, validation
 
 REFUSED = [
     # what was written, the path that is named, words that must be in the answer
@@ -84,7 +84,7 @@ REFUSED = [
 @pytest.mark.parametrize(("written", "path", "words"), REFUSED, ids=lambda value: str(value)[:40])
 def test_refused(written: str, path: str, words: str) -> None:
     with pytest.raises(errors.InvalidInput) as caught:
-        judging.load(written)
+        validation.load(written)
     said = str(caught.value)
     assert caught.value.path == path
     assert words in said
@@ -94,11 +94,11 @@ def test_refused(written: str, path: str, words: str) -> None:
 
 def test_a_bomb_is_too_large() -> None:
     with pytest.raises(errors.TooLarge):
-        judging.load("a: " + "x" * 2_000_000)
+        validation.load("a: " + "x" * 2_000_000)
 
 
 def test_the_designs_example_is_accepted() -> None:
-    spec = judging.load("""
+    spec = validation.load("""
 name: digits
 command: python train.py --epochs 5
 roles:
@@ -130,7 +130,7 @@ def test_whatever_comes_the_answer_is_a_spec_or_an_error_of_ours(raw: object) ->
     hints = []
     for tried in (raw, {"command": "x", "roles": raw}, {"command": "x", "env": raw}, {"command": raw}):
         try:
-            judging.decode(tried)
+            validation.decode(tried)
         except errors.OarlockError as error:
             hints.append(error.hint)
     assert all(hints)
@@ -171,14 +171,14 @@ def test_no_duration(written: str) -> None:
 )
 def test_bounds_of_a_batch_that_cannot_hold(text: str, path: str) -> None:
     with pytest.raises(errors.InvalidInput) as caught:
-        judging.load(f"command: a\n{text}\n")
+        validation.load(f"command: a\n{text}\n")
     assert caught.value.path == path
     assert caught.value.hint
 
 
 def test_a_batch_is_bounded_by_one_number_or_by_type() -> None:
-    plain = judging.load("{command: a, batch: {size: 64, local_max: 32}}").batch
-    named = judging.load("{command: a, batch: {size: 64, max: 512, local_max: {t4: 16, a100: 128}}}").batch
+    plain = validation.load("{command: a, batch: {size: 64, local_max: 32}}").batch
+    named = validation.load("{command: a, batch: {size: 64, max: 512, local_max: {t4: 16, a100: 128}}}").batch
     assert plain is not None
     assert named is not None
     assert plain.on("t4") == plain.on("") == (64, 64, 1, 32)

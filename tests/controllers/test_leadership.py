@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.controllers import leading
+from oarlock.controllers import leadership
 from oarlock.spec import errors
 from oarlock.store import memory
 
@@ -27,8 +27,8 @@ def store() -> memory.MemoryStore:
     return memory.MemoryStore()
 
 
-def one(store: memory.MemoryStore, clock: Clock, name: str) -> leading.Leading:
-    return leading.Leading(store, holder=name, clock=clock, ttl_s=9.0)
+def one(store: memory.MemoryStore, clock: Clock, name: str) -> leadership.Leading:
+    return leadership.Leading(store, holder=name, clock=clock, ttl_s=9.0)
 
 
 async def test_the_second_waits_until_the_first_has_expired(store: memory.MemoryStore, clock: Clock) -> None:

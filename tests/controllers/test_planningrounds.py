@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.lifecycle import script
 
-from oarlock.controllers import rounds
+from oarlock.controllers import planningrounds
 from oarlock.scheduler import gangs
 from oarlock.spec import jobs, plans, refusals
 
@@ -34,14 +34,14 @@ def plan(*refused: tuple[str, refusals.Code]) -> plans.Plan:
 
 
 def test_after_a_start_everything_is_looked_at_and_may_be_touched_at_once() -> None:
-    fresh = rounds.Rounds(60.0)
+    fresh = planningrounds.PlanningRounds(60.0)
     assert fresh.is_due(NOW)
     assert fresh.touches(NOW)
     assert fresh.whole(10_000, NOW, touches=False)
 
 
 def test_who_runs_is_touched_at_most_every_round() -> None:
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(waiting(1), running="{}", reallocate=True), plan(), NOW, whole=True)
     assert [second for second in range(0, 130, 10) if made.touches(NOW + second)] == [60, 70, 80, 90, 100, 110, 120]
     made.changed()
@@ -52,7 +52,7 @@ def test_who_runs_is_touched_at_most_every_round() -> None:
 
 def test_a_plan_that_says_so_is_made_again_though_nothing_happens() -> None:
     for restless in (False, True):
-        made = rounds.Rounds(60.0)
+        made = planningrounds.PlanningRounds(60.0)
         made.planned(snapshot(running="{}", reallocate=True), plans.Plan(restless=restless), NOW, whole=True)
         assert made.touches(NOW + 60) is restless
         made.rest([], NOW, held=True, retry=False)
@@ -63,7 +63,7 @@ def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
     """Else it wakes for nothing, again and again: a sum that was rounded down leaves a difference that is too short."""
     began = 1048549.6359685716
     assert began + 60.0 - began < 60.0
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(waiting(1), running="{}", reallocate=True), plan(), began, whole=True)
     made.rest([waiting(1)], began + 57, held=True, retry=False)
     assert made.due == began + 60.0
@@ -72,7 +72,7 @@ def test_whoever_wakes_at_the_very_time_that_is_due_finds_it_come() -> None:
 
 def test_a_round_is_not_spent_where_nothing_could_come_of_it() -> None:
     """So that who comes next to a quiet cluster need not wait for the next one."""
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(running="{}", reallocate=True), plan(), NOW, whole=True)
     made.rest([], NOW, held=True, retry=False)
     assert made.due is None
@@ -85,14 +85,14 @@ def test_a_round_is_not_spent_where_nothing_could_come_of_it() -> None:
 
 def test_time_alone_may_change_what_is_done_with_elastic_gangs_and_batches() -> None:
     for running in ("{roles: {worker: {count: 2, min: 1}}}", "{batch: {size: 32, max: 64}}"):
-        made = rounds.Rounds(60.0)
+        made = planningrounds.PlanningRounds(60.0)
         made.planned(snapshot(running=running, reallocate=True), plan(), NOW, whole=True)
         made.rest([], NOW, held=True, retry=False)
         assert made.due == NOW + 60
 
 
 def test_a_clock_that_was_set_back_holds_up_nothing() -> None:
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(waiting(1), running="{}", reallocate=True), plan(), NOW, whole=True)
     made.rest([waiting(1)], NOW, held=True, retry=False)
     assert made.is_due(NOW - 3600)
@@ -102,7 +102,7 @@ def test_a_clock_that_was_set_back_holds_up_nothing() -> None:
 
 def test_a_head_is_the_first_that_the_last_whole_plan_left_and_whoever_came_since() -> None:
     """In the plan's own order, whatever the policy went by; who waits for more than room is left to a whole plan."""
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     queue = [waiting(number, priority=number) for number in range(200)]
     queue[7] = waiting(7, refused=Code.POOL_SHARE)
     queue[8] = waiting(8, refused=Code.OUTRANKED)
@@ -111,7 +111,7 @@ def test_a_head_is_the_first_that_the_last_whole_plan_left_and_whoever_came_sinc
     made.planned(snapshot(*queue), told, NOW, whole=True)
     came = [waiting(number) for number in (900, 901)]
     head = [job.id for job in made.head([*queue, *came])]
-    assert head == [*[job_id for job_id, _ in order][: rounds.HEAD], "j-0900", "j-0901"]
+    assert head == [*[job_id for job_id, _ in order][: planningrounds.HEAD], "j-0900", "j-0901"]
 
     # A plan of the head alone says nothing of the order of all.
     made.planned(snapshot(*queue[:3]), plan(("j-0005", Code.NO_CAPACITY)), NOW, whole=False)
@@ -119,12 +119,14 @@ def test_a_head_is_the_first_that_the_last_whole_plan_left_and_whoever_came_sinc
 
 
 def test_a_whole_plan_follows_plans_of_the_head() -> None:
-    made = rounds.Rounds(60.0)
+    made = planningrounds.PlanningRounds(60.0)
     made.planned(snapshot(), plan(), NOW, whole=True)
-    assert not made.whole(rounds.HEAD + 1, NOW + 1.9, touches=False)
-    assert made.whole(rounds.HEAD + 1, NOW + 2.0, touches=False)
-    assert made.whole(rounds.HEAD, NOW + 0.1, touches=False)
-    assert made.whole(rounds.HEAD + 1, NOW + 0.1, touches=True), "nobody is stopped by who has not seen everybody"
+    assert not made.whole(planningrounds.HEAD + 1, NOW + 1.9, touches=False)
+    assert made.whole(planningrounds.HEAD + 1, NOW + 2.0, touches=False)
+    assert made.whole(planningrounds.HEAD, NOW + 0.1, touches=False)
+    assert made.whole(planningrounds.HEAD + 1, NOW + 0.1, touches=True), (
+        "nobody is stopped by who has not seen everybody"
+    )
     made.planned(snapshot(), plan(), NOW + 1, whole=False)
     made.rest([waiting(1)], NOW + 1, held=False, retry=False)
     assert made.due == NOW + 2.0

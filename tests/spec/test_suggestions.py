@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.spec import nearness
+from oarlock.spec import suggestions
 
 POOLS = ("default", "product", "research", "speech", "vision")
 
@@ -28,9 +28,9 @@ POOLS = ("default", "product", "research", "speech", "vision")
     ],
 )
 def test_only_what_is_close_is_guessed(typed: str, meant: str | None) -> None:
-    assert nearness.nearest(typed, POOLS) == meant
+    assert suggestions.nearest(typed, POOLS) == meant
 
 
 def test_capitals_of_the_known_name_stay() -> None:
-    assert nearness.nearest("processing", ["QUEUED", "PROCESSING"]) == "PROCESSING"
-    assert nearness.nearest("a", []) is None
+    assert suggestions.nearest("processing", ["QUEUED", "PROCESSING"]) == "PROCESSING"
+    assert suggestions.nearest("a", []) is None
