@@ -1,17 +1,17 @@
-"""When a plan is made, and of how much: pure but for what it remembers of the last ones.
+"""The times of plans and their extent. Pure, except for the memory of the last plans.
 
-A plan may look at the whole queue or at its head, and may touch who runs or leave them alone.
+A plan covers the whole queue or its head, and may touch running gangs or leave them alone.
 
-- While at most `HEAD` gangs wait, every plan looks at all of them. While more do, most plans look at the head alone:
-  the first of those that the last whole plan has left, in the order in which it left them, and those that came since;
-  a whole plan follows at most every `FULL_ROUND_S`. So whatever a policy goes by, its own order decides who is looked
-  at between two whole plans. Whom a pool or the policy has refused waits for the next whole one, since that alone
-  knows what everybody wants; and nobody who runs is stopped by a plan that has not seen everybody.
-- Running gangs may be touched at most every `round_s`, and at once after a start. The time is not spent on nothing:
-  where nobody waits, nobody can grow, shrink or stand better and nothing has changed since the last such round, there
-  is none; so who comes next to a quiet cluster need not wait for it.
-- By time alone a plan is made again while anybody waits (`RESYNC_S`: nodes and pools change without a line in the log),
-  when a back-off is over, and when a round is due.
+- While at most `HEAD` gangs wait, every plan covers all of them. While more wait, most plans cover the head: the first
+  of the gangs that the last whole plan left waiting, in the order of that plan, and the gangs submitted since. A whole
+  plan follows at most every `FULL_ROUND_S`, so the policy's own order decides which gangs stand at the head. A gang
+  that a pool or the policy has refused waits for the next whole plan, because only a whole plan knows all demands. A
+  plan of the head never preempts.
+- Running gangs may be touched at most every `round_s`, and at once after a start. A planning round without purpose is
+  left out: no gang waits, no gang could grow, shrink or move to a better place, and nothing has changed since the last
+  one. A job submitted to a quiet cluster therefore need not wait for a round.
+- Time alone asks for a plan while gangs wait (`RESYNC_S`: nodes and pools change without a line in the log), when a
+  back-off ends, and when a planning round is due.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD = 64
 FULL_ROUND_S = 2.0
 RESYNC_S = 5.0
 RETRY_S = 0.5
-"""After a launch that somebody else's claim has prevented, and while the first node has yet to be heard of."""
+"""The wait after a launch that lost its place to another claim, and while no node has reported yet."""
 
 LEAST_ROUND_S = 0.1
 
@@ -39,19 +39,21 @@ _FOR_ALL_TO_SEE = refusals.NEVER | {
     refusals.Code.NOT_RESERVED,
     refusals.Code.OUTRANKED,
 }
-"""What does not pass because some device has become free: a plan of the head does not look at these again."""
+"""Refusals that a freed device does not end: plans of the head skip these gangs."""
 
 
 class PlanningRounds:
+    """The next time for a plan, and its extent. All times are seconds of the server's clock."""
+
     def __init__(self, round_s: float, resync_s: float = RESYNC_S) -> None:
         self._round_s = max(round_s, LEAST_ROUND_S)
         self._resync_s = resync_s
         self._full_at = -math.inf
         self._touched_at = -math.inf
-        self._changed = True  # since the last round in which who runs might be touched
-        self._restless = True  # time alone may change what such a round would decide
-        self._whole = True  # the last plan was
-        self._left: dict[str, int] = {}  # by the last whole plan: the place of each that it refused
+        self._changed = True  # since the last planning round
+        self._restless = True  # time alone may change the decisions of a planning round
+        self._whole = True  # the last plan covered the whole queue
+        self._left: dict[str, int] = {}  # positions of the gangs that the last whole plan refused
         self._due: float | None = 0.0
 
     @property
@@ -59,27 +61,27 @@ class PlanningRounds:
         return self._due
 
     def changed(self) -> None:
-        """Something that a scheduler can see is not as it was."""
+        """Note that a scheduler would see a change."""
         self._changed = True
 
     def start_anew(self) -> None:
-        """The ground itself has changed: the next plan is of everything."""
+        """Ask for a whole plan next: nodes or pools have changed."""
         self._changed = True
         self._full_at = -math.inf
 
     def is_due(self, now: float) -> bool:
-        """By time alone. A clock that was set back makes it so too."""
+        """Return whether time alone asks for a plan. It does after the clock was set back, too."""
         return self._due is not None and not now < self._due <= now + max(self._resync_s, self._round_s)
 
     def touches(self, now: float) -> bool:
-        """Whether who runs may be touched by a plan made now."""
+        """Return whether a plan made now may touch running gangs."""
         return (self._changed or self._restless) and not self._touched_at <= now < self._touched_at + self._round_s
 
     def whole(self, waiting: int, now: float, *, touches: bool) -> bool:
         return touches or waiting <= HEAD or not self._full_at <= now < self._full_at + FULL_ROUND_S
 
     def head(self, waiting: Sequence[jobs.Job]) -> list[jobs.Job]:
-        """Whom a plan of the head looks at, of those that wait."""
+        """Return the waiting jobs that a plan of the head covers."""
         left = [job for job in waiting if job.id in self._left]
         came = [job for job in waiting if job.id not in self._left and not _is_for_all_to_see(job.refusal)]
         return [
@@ -88,12 +90,12 @@ class PlanningRounds:
         ]
 
     def planned(self, snapshot: plans.Snapshot, plan: plans.Plan, now: float, *, whole: bool) -> None:
-        """A plan was made of this."""
+        """Record that `plan` was made from `snapshot`."""
         self._whole = whole
         if whole:
             self._full_at = now
             stay = (job_id for job_id, refusal in plan.refusals.items() if not _is_for_all_to_see(refusal))
-            self._left = {job_id: place for place, job_id in enumerate(stay)}
+            self._left = {job_id: position for position, job_id in enumerate(stay)}
         if snapshot.reallocate:
             self._touched_at = now
             self._changed = False
@@ -104,7 +106,10 @@ class PlanningRounds:
             )
 
     def rest(self, still: Iterable[jobs.Job], now: float, *, held: bool, retry: bool) -> None:
-        """Until when a plan would be the same, if nothing happens: `still` wait, and jobs may hold something."""
+        """Set the time until which a plan would repeat the last one, if nothing happens.
+
+        `still` are the jobs that wait; `held` tells whether any job holds resources; `retry` whether a launch failed.
+        """
         waiting = list(still)
         times = [self._touched_at + self._round_s] if held and (self._changed or self._restless) else []
         if waiting:
@@ -114,7 +119,7 @@ class PlanningRounds:
 
 
 def waits(job: jobs.Job | None) -> TypeGuard[jobs.Job]:
-    """Whether it is to be given a place."""
+    """Return whether the job waits for a launch."""
     return (
         job is not None and job.phase is phases.Phase.QUEUED and job.live is None and job.intent is intents.Intent.RUN
     )
