@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests import needs
+
+if TYPE_CHECKING:
+    from tests import objectstores
 
 # Examples are the same on every run, so that a red build can be repeated; the soak tests draw new ones.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)
@@ -19,6 +25,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(needs)
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`OARLOCK_HOME` of this test: nothing a test does reaches the developer's own server or settings."""
@@ -27,3 +37,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "oarlock-home"
     monkeypatch.setenv("OARLOCK_HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[objectstores.Server]:
+    from tests import objectstores  # its imports take a second that most test processes can save
+
+    server = objectstores.Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(_object_store: objectstores.Server) -> objectstores.Bucket:
+    """Return an empty bucket of this test's own. A client finds it with the environment `bucket.env`."""
+    return _object_store.bucket()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.agent import rig as rigs
 
 SETSID_GRANDCHILD = (
@@ -40,12 +41,12 @@ def unified() -> Path | None:
 def cgroup(rig):
     root = unified()
     if root is None:
-        pytest.skip("no cgroup v2 directory that may be written")
+        needs.skip("control groups", "no cgroup v2 directory may be written")
     path = root / f"oarlock-test-{rig.token[:12]}"
     try:
         path.mkdir()
     except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
+        needs.skip("control groups", str(error))
     yield path
     rig.close()
     rigs.until(lambda: not (path / "cgroup.procs").read_text(), "an empty cgroup")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests import needs
 from tests.agent import rig as rigs
 
 from oarlock.agent import cgroups, killing, process, procfs, record
@@ -114,7 +115,7 @@ def can_unshare() -> bool:
     return not subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False).returncode
 
 
-@pytest.mark.skipif(not can_unshare(), reason="no process namespace can be made here")
+@needs.mark("process namespaces", there=can_unshare())
 def test_as_process_1_of_a_container_it_reaps_orphans(rig):
     """A pod's first process inherits every orphan: zombies would fill the process table."""
     orphan = "sh -c 'sleep 0.2 & exit 0'; "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.api import test_server
 
 FEW = """
@@ -91,7 +92,7 @@ def test_requests_that_never_get_whole_are_ended(start: Callable[..., test_serve
 def descriptors(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
-        pytest.skip(f"this process may have {hard} descriptors, the test needs {count}")
+        needs.skip("descriptors", f"{hard} of {count}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

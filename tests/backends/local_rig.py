@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
+from tests import needs
 from tests.backends import contract
 
 from oarlock.backends import backends
@@ -79,6 +80,9 @@ def _probed() -> cgroups.Cgroups:
     found = cgroups.probe(f"oarlock-test-{os.getpid()}")
     found.close()
     return found
+
+
+grouped = needs.mark("control groups", there=can_group())
 
 
 class LocalRig(contract.Rig):

@@ -11,7 +11,7 @@ from tests.backends import contract, local_rig
 from oarlock.backends.local import cgroups
 
 
-@pytest.mark.skipif(not local_rig.can_group(), reason="no control group can be made here")
+@local_rig.grouped
 class TestWithControlGroups(contract.Contract):
     @pytest.fixture
     async def rig(self, home: Path) -> AsyncIterator[contract.Rig]:

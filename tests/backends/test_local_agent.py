@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import needs
 from tests.agent import fakeserver
 from tests.backends import contract, local_rig
 
@@ -81,7 +82,7 @@ async def test_a_command_runs_inside_as_the_agent_says(rig: AgentRig) -> None:
     assert said["stdout"].decode().splitlines()[0] == f"green {KEY.job}"
 
 
-@pytest.mark.skipif(not local_rig.can_limit("memory"), reason="no cgroup limits memory here")
+@needs.mark("control groups", there=local_rig.can_limit("memory"))
 async def test_the_agent_and_the_backend_agree_that_a_child_was_killed_for_memory(
     rig: AgentRig, server: fakeserver.FakeServer
 ) -> None:

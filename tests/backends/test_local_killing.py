@@ -59,7 +59,7 @@ wait
 """.replace("python3", sys.executable)
 MEMBERS = ("setsid", "daemon", "bare", "orphan", "deaf")
 
-BY_GROUP = pytest.param("cgroup", marks=pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here"))
+BY_GROUP = pytest.param("cgroup", marks=local_rig.grouped)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import needs
 from tests.backends import contract, local_rig
 
 from oarlock.backends.local import backend, cgroups, devices, gpus, locks, machine, ports
@@ -22,10 +22,7 @@ State = contract.State
 MIB = 1 << 20
 
 
-LIMITED = {
-    what: pytest.mark.skipif(not local_rig.can_limit(what), reason=f"no cgroup limits {what} here")
-    for what in ("memory", "cpus")
-}
+LIMITED = {what: needs.mark("control groups", there=local_rig.can_limit(what)) for what in ("memory", "cpus")}
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ async def test_a_command_inside_is_limited_with_the_task(rig: local_rig.LocalRig
     await local_rig.collect(process.output())
 
 
-@pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here")
+@local_rig.grouped
 async def test_nothing_is_left_of_the_groups(rig: local_rig.LocalRig) -> None:
     await rig.backend.launch([rig.sleeper(KEY)])
     directories = [Path(directory) for directory in groups_of(rig).directories]
@@ -116,7 +113,7 @@ async def test_nothing_is_left_of_the_groups(rig: local_rig.LocalRig) -> None:
     assert not any(directory.parent.exists() for directory in directories), "the home's own group too"
 
 
-@pytest.mark.skipif(not local_rig.can_group(), reason="no control groups here")
+@local_rig.grouped
 async def test_groups_of_homes_that_never_came_back_are_taken_away(rig: local_rig.LocalRig) -> None:
     """One that was only idle has its own made again: with its limits."""
     bases = rig.backend._groups.bases
@@ -499,23 +496,17 @@ def test_where_no_port_is_left_it_is_said() -> None:
 
 
 async def test_a_disk_that_is_full_leaves_nothing_half_made(tmp_path: Path) -> None:
-    home = tmp_path / "full"
-    home.mkdir()
-    mounted = await asyncio.create_subprocess_exec(
-        "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(home), stderr=asyncio.subprocess.DEVNULL
-    )
-    if await mounted.wait():
-        pytest.skip("a small file system cannot be mounted here: that takes root")
-    rig = local_rig.LocalRig(home)
-    try:
-        big = {"FILL": "x" * 100_000}
-        with pytest.raises(errors.Unavailable, match="No space"):
-            await rig.backend.launch([rig.sleeper(contract.key(0)), rig.launch_of(contract.key(1), "true", env=big)])
-        assert await contract.seen(rig) == {}
-        assert not [path for path in (home / "tasks").rglob("*") if path.is_file()]
-    finally:
-        await rig.close()
-        assert await (await asyncio.create_subprocess_exec("umount", str(home))).wait() == 0
+    with needs.small_disk(tmp_path / "full", "64k") as home:
+        rig = local_rig.LocalRig(home)
+        try:
+            big = {"FILL": "x" * 100_000}
+            launches = [rig.sleeper(contract.key(0)), rig.launch_of(contract.key(1), "true", env=big)]
+            with pytest.raises(errors.Unavailable, match="No space"):
+                await rig.backend.launch(launches)
+            assert await contract.seen(rig) == {}
+            assert not [path for path in (home / "tasks").rglob("*") if path.is_file()]
+        finally:
+            await rig.close()
 
 
 async def test_a_home_that_cannot_be_written_is_said(home: Path, rigs: local_rig.Rigs) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.cli import typed
 from tests.client import live
 
@@ -54,17 +55,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_small_disk_in_earnest(tmp_path: Path) -> None:
     """A tmpfs of 1 MB, where it can be mounted."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("tmpfs cannot be mounted here")
-    try:
+    with needs.small_disk(tmp_path / "small", "1m") as place:
         assert "full" in the_problem(checks.disk, around(place / "home"))
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_clock_that_is_off(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import objectstores
 from tests.client import live
 
 import oarlock
@@ -226,25 +227,14 @@ def test_a_place_that_does_not_answer_is_not_waited_for() -> None:
 
 
 def test_results_in_an_object_store_come_with_the_users_own_credentials(
-    server: live.LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: live.LiveServer, bucket: objectstores.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import boto3
-
-    store = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    store.start()
-    try:
-        host, port = store.get_host_and_port()
-        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-        for name, value in (keys | {"AWS_ENDPOINT_URL": f"http://{host}:{port}"}).items():
-            monkeypatch.setenv(name, value)
-        bucket = boto3.client("s3")
-        bucket.create_bucket(Bucket="bucket")
-        bucket.put_object(Bucket="bucket", Key="out/run/model.pt", Body=b"weights")
-        server.submit(name="far", results="s3://bucket/out")
-        with oarlock.Client() as client:
-            assert [one.path for one in client.files("far").items] == ["results/run/model.pt"]
-        done = threads("far", to=tmp_path / "to")
-    finally:
-        store.stop()
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    bucket.put("out/run/model.pt", b"weights")
+    server.submit(name="far", results=f"{bucket.url}/out")
+    with oarlock.Client() as client:
+        assert [one.path for one in client.files("far").items] == ["results/run/model.pt"]
+    done = threads("far", to=tmp_path / "to")
     assert (done.files, done.bytes) == (1, 7)
     assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights"}

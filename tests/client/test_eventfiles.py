@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from tensorboard.backend.event_processing import event_file_loader as loader
+from tensorboard.compat.proto import event_pb2
 
 from oarlock.client import answers, eventfiles
 
@@ -21,7 +22,6 @@ def test_the_check_sum_is_crc_32c() -> None:
 
 
 def test_tensorboard_reads_them(tmp_path: Path) -> None:
-    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     path = tmp_path / "events.out.tfevents.1.x"
     path.write_bytes(eventfiles.encoded([series("loss", 3.0, None, 1.5), series("größe", 1e300)]))
     found = [
@@ -38,8 +38,6 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
 
 
 def _parsed(raw: bytes) -> object:
-    from tensorboard.compat.proto import event_pb2
-
     return event_pb2.Event.FromString(raw)
 
 

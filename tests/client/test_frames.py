@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import pandas as pd
 import pytest
 from tests.client import live
 
@@ -30,7 +31,6 @@ METRICS = answers.Metrics(
 
 
 def test_a_row_for_each_point() -> None:
-    pd = pytest.importorskip("pandas")
     frame = METRICS.to_pandas()
     assert list(frame.columns) == ["task", "process", "name", "step", "time", "value"]
     assert frame[["task", "process", "name", "step"]].values.tolist() == [
@@ -45,13 +45,11 @@ def test_a_row_for_each_point() -> None:
 
 
 def test_no_metrics_are_an_empty_frame_of_the_same_columns() -> None:
-    pytest.importorskip("pandas")
     empty = answers.Metrics().to_pandas()
     assert (len(empty), list(empty.dtypes)) == (0, list(METRICS.to_pandas().dtypes))
 
 
 def test_both_clients_give_it(server: live.LiveServer) -> None:
-    pytest.importorskip("pandas")
     job = server.submit(name="train")
     with oarlock.Client() as client:
         one = client.metrics(job.id).to_pandas()

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import random
-import shutil
 import signal
 import stat
 import subprocess
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.data import test_metrics as rows
 
 from oarlock.data import blobs, durable, logs, metrics, snapshots, storage
@@ -129,8 +129,6 @@ asyncio.run(main())
 
 
 def test_a_sync_that_fails_is_no_acknowledgement(tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("strace, which makes fdatasync fail, is not installed")
     trace = (
         "strace",
         "-f",
@@ -145,7 +143,7 @@ def test_a_sync_that_fails_is_no_acknowledgement(tmp_path: Path) -> None:
     with child(FAILING_SYNC, tmp_path, prefix=trace) as writer:
         out, err = writer.communicate(timeout=60)
     if "ptrace" in err:
-        pytest.skip(f"strace may not trace here: {err.strip()}")
+        needs.skip("tracing", err.strip())
     assert out.splitlines() == [
         "4",
         "refused: the log could not be stored: Input/output error",
@@ -180,17 +178,8 @@ async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.getuid() != 0:
-        pytest.skip("only root can mount the small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True, timeout=30
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
+    with needs.small_disk(tmp_path / "disk", "1m") as place:
+        yield place
 
 
 async def test_a_full_disk_and_logs(small_disk: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests import objectstores
 
 from oarlock.data import environment, fetch, places, upload, weblinks
 from oarlock.spec import errors
@@ -331,43 +332,23 @@ class TestFetchingFromTheWeb:
             fetch.run("http://127.0.0.1:9/x", str(work / "x"))
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket of an S3 that moto pretends; the credentials are as any job's."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    import boto3
-
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="bucket")
-    yield client
-    client.close()
-    server.stop()
-
-
 class TestObjectStores:
-    def test_there_and_back(self, bucket: Any, source: Path, work: Path) -> None:
-        stored = errand("store", source, "s3://bucket/out")
+    def test_there_and_back(self, bucket: objectstores.Bucket, source: Path, work: Path) -> None:
+        stored = errand("store", source, f"{bucket.url}/out", **bucket.env)
         assert (stored.code, stored.result) == (0, "3"), stored.said
-        fetched = errand("fetch", "s3://bucket/out", work / "data")
+        fetched = errand("fetch", f"{bucket.url}/out", work / "data", **bucket.env)
         assert (fetched.code, fetched.result) == (0, str(work / "data")), fetched.said
         assert tree(work / "data") == FILES
-        one = errand("fetch", "s3://bucket/out/deep/b.csv", work / "b.csv")
+        one = errand("fetch", f"{bucket.url}/out/deep/b.csv", work / "b.csv", **bucket.env)
         assert one.code == 0
         assert (work / "b.csv").read_text() == FILES["deep/b.csv"]
-        missing = errand("fetch", "s3://bucket/nothing", work / "nothing")
+        missing = errand("fetch", f"{bucket.url}/nothing", work / "nothing", **bucket.env)
         assert (missing.code, missing.error["code"]) == (1, "not_found")
 
-    def test_an_object_that_climbs_is_refused(self, bucket: Any, work: Path) -> None:
+    def test_an_object_that_climbs_is_refused(self, bucket: objectstores.Bucket, work: Path) -> None:
         for key in ("evil/a", "evil/../../../etc/cron.d/x"):
-            bucket.put_object(Bucket="bucket", Key=key, Body=b"x")
-        done = errand("fetch", "s3://bucket/evil", work / "data")
+            bucket.put(key, b"x")
+        done = errand("fetch", f"{bucket.url}/evil", work / "data", **bucket.env)
         assert done.error["code"] == "invalid_input", done.said
         assert not (work / "data").exists()
 

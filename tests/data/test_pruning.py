@@ -10,6 +10,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from tests import objectstores
 
 from oarlock.data import __main__ as errands
 from oarlock.data import pruning
@@ -134,27 +135,21 @@ def test_the_manifest_goes_first(place: Place) -> None:
     assert place.prune(1) == ["1/1"]
 
 
-def test_the_verb_in_an_object_store(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    told = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}
-    for name, value in {**told, "DEFAULT_REGION": "us-east-1", "EC2_METADATA_DISABLED": "true"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    try:
-        system = fsspec.filesystem("s3", skip_instance_cache=True)
-        system.mkdir("pruned")
-        place = Place(system, "pruned/ckpt/j")
-        for step in (2, 20, 3):
-            place.put(step)
-        assert errands.main(["prune", "s3://pruned/ckpt/j", "--keep", "2"]) == 0
-        said = json.loads(capsys.readouterr().out)
-        assert (said["removed"], set(said["kept"])) == (1, {f"attempt-1-round-1-step-{step}" for step in (3, 20)})
-        system.invalidate_cache()
-        assert place.names() == {"attempt-1-round-1-step-3", "attempt-1-round-1-step-20"}
-        assert errands.main(["prune", "s3://pruned/nothing", "--keep", "2"]) == 0
-    finally:
-        server.stop()
+def test_the_verb_in_an_object_store(
+    bucket: objectstores.Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    system = fsspec.filesystem("s3", skip_instance_cache=True)
+    place = Place(system, f"{bucket.name}/ckpt/j")
+    for step in (2, 20, 3):
+        place.put(step)
+    assert errands.main(["prune", f"{bucket.url}/ckpt/j", "--keep", "2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["removed"], set(said["kept"])) == (1, {f"attempt-1-round-1-step-{step}" for step in (3, 20)})
+    system.invalidate_cache()
+    assert place.names() == {"attempt-1-round-1-step-3", "attempt-1-round-1-step-20"}
+    assert errands.main(["prune", f"{bucket.url}/nothing", "--keep", "2"]) == 0
 
 
 def test_a_web_server_cannot_be_pruned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,7 @@
-"""MPI: the command runs once, in a launcher, and its ranks are one world; with a stand-in, and with a real Open MPI."""
+"""MPI: the command runs once, in a launcher, over the slots of the workers. `tests/guests` has a real Open MPI."""
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-
-import pytest
 from tests.e2e import shell as shells
 
 MPIRUN = """
@@ -26,7 +22,6 @@ started = [
 sys.exit(max(one.wait() for one in started))
 """
 RANK = "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'of', os.environ['OMPI_COMM_WORLD_SIZE'])"
-AS_ROOT = ("--env", "OMPI_ALLOW_RUN_AS_ROOT=1", "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 
 
 def test_the_command_runs_once_over_the_slots_of_the_workers(shell: shells.Shell) -> None:
@@ -40,20 +35,3 @@ def test_the_command_runs_once_over_the_slots_of_the_workers(shell: shells.Shell
     assert all_slots.stdout.count("of 4") == 4
     refused = shell.do(*run, "--workers", "2", "--", "./mpirun", "-n", "3", "python", "rank.py", code=1)
     assert "There are not enough slots available: 3 of 2" in refused.stdout + refused.stderr
-
-
-@pytest.mark.skipif(
-    shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None, reason="no Open MPI with mpi4py here"
-)
-def test_a_real_open_mpi_makes_one_world(shell: shells.Shell) -> None:
-    shell.write(
-        "world.py",
-        """
-        from mpi4py import MPI
-        world = MPI.COMM_WORLD
-        print("rank", world.rank, "of", world.size, "sum", world.allreduce(world.rank + 1), flush=True)
-        """,
-    )
-    run = ("run", "--framework", "mpi", "--cpus", "0.5", *AS_ROOT, "--workers", "2")
-    done = shell.do(*run, "--", "mpirun", "-n", "2", "python", "world.py")
-    assert sorted(done.stdout.splitlines()) == ["launcher-0 | rank 0 of 2 sum 3", "launcher-0 | rank 1 of 2 sum 3"]

@@ -4,52 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from tests import objectstores
 from tests.e2e import shell as shells
-
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-
-
-class Bucket:
-    """The bucket `bucket` of an S3 that moto pretends."""
-
-    def __init__(self, url: str) -> None:
-        import boto3
-
-        self.url = url
-        self._s3: Any = boto3.client(
-            "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
-        )
-        self._s3.create_bucket(Bucket="bucket")
-
-    def put(self, key: str, text: str) -> None:
-        self._s3.put_object(Bucket="bucket", Key=key, Body=text.encode())
-
-    def text(self, key: str) -> str:
-        content: bytes = self._s3.get_object(Bucket="bucket", Key=key)["Body"].read()
-        return content.decode()
-
-    def keys(self, prefix: str) -> list[str]:
-        found = self._s3.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
-        return [each["Key"] for each in found]
-
-
-@pytest.fixture
-def bucket() -> Iterator[Bucket]:
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield Bucket(f"http://{host}:{port}")
-    server.stop()
 
 
 @pytest.mark.timeout(300)  # three starts of a training, each of which imports torch
-def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> None:
+def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: objectstores.Bucket) -> None:
     """Halted, its local checkpoints deleted, resumed: it goes on at the step at which it stopped."""
-    bucket.put("digits/rows.txt", "1 2 3")
+    bucket.put("digits/rows.txt", b"1 2 3")
     shell.write(
         "trains.py",
         """
@@ -67,21 +31,21 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> 
         open(os.environ["OARLOCK_RESULTS"] + "/done.txt", "w").write(f"{first}")
         """,
     )
-    env = ", ".join(f"{name}: {value}" for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url}.items())
+    env = ", ".join(f'{name}: "{value}"' for name, value in bucket.env.items())
     shell.write(
         "job.yaml",
         f"""
         name: far
         command: python trains.py
-        data: [{{source: "s3://bucket/digits", mount: data}}]
-        checkpoint: {{to: "s3://bucket/ckpt", keep: 2}}
-        results: s3://bucket/out
+        data: [{{source: "{bucket.url}/digits", mount: data}}]
+        checkpoint: {{to: "{bucket.url}/ckpt", keep: 2}}
+        results: {bucket.url}/out
         env: {{{env}}}
         """,
     )
     shell.do("submit", "job.yaml")
     job = shell.wait_phase("far", "PROCESSING")
-    place = f"s3://bucket/ckpt/{job['id']}/attempt-1-round-1-step-"
+    place = f"{bucket.url}/ckpt/{job['id']}/attempt-1-round-1-step-"
     shell.wait_for("far", lambda job: len(_checkpoints(shell)) > 2)
     assert all(path.startswith(place) for path in _checkpoints(shell))
     shell.do("halt", "far")
@@ -99,12 +63,12 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: Bucket) -> 
     began = re.search(r"began at step (\d+) with 1 2 3", shell.do("logs", "far").stdout)
     assert began is not None
     assert int(began[1]) == stopped + 1, "the first step that it had not done"
-    assert bucket.text("out/done.txt") == began[1]
+    assert bucket.get("out/done.txt").decode() == began[1]
     last = _checkpoints(shell)[0]
-    assert last == f"s3://bucket/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
+    assert last == f"{bucket.url}/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
 
 
-def test_a_job_goes_on_from_the_copy_of_another_one(shell: shells.Shell, bucket: Bucket) -> None:
+def test_a_job_goes_on_from_the_copy_of_another_one(shell: shells.Shell, bucket: objectstores.Bucket) -> None:
     """Its machine has no checkpoint any more."""
     shell.write(
         "steps.py",
@@ -119,14 +83,14 @@ def test_a_job_goes_on_from_the_copy_of_another_one(shell: shells.Shell, bucket:
         print("began at step", first, flush=True)
         """,
     )
-    env = [f"--env={name}={value}" for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url, "STEPS": "10"}.items()]
-    shell.do("run", "--name", "near", "--checkpoint-to", "s3://bucket/ckpt", *env, "--", "python", "steps.py")
+    env = [f"--env={name}={value}" for name, value in {**bucket.env, "STEPS": "10"}.items()]
+    shell.do("run", "--name", "near", "--checkpoint-to", f"{bucket.url}/ckpt", *env, "--", "python", "steps.py")
     near = shell.job("near")
     shutil.rmtree(shell.home / "checkpoints" / near["id"])
     done = shell.do("run", "--continue", "near", "--name", "next", "--env", "STEPS=12")
     assert "began at step 11" in done.stdout
     after = shell.job("next")
-    assert after["continues"]["path"] == f"s3://bucket/ckpt/{near['id']}/attempt-1-round-1-step-10"
+    assert after["continues"]["path"] == f"{bucket.url}/ckpt/{near['id']}/attempt-1-round-1-step-10"
     assert after["attempts"][0]["restore_step"] == 10
     assert shell.job("near") == near, "the other job does not change"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.e2e import shell as shells
 
 
@@ -71,18 +70,10 @@ def _wheel(folder: Path, name: str, text: str) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[shells.Shell]:
     """A user whose home is a disk of 24 MB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
     one = shells.Shell(tmp_path)
-    one.home.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(one.home)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
+    with needs.small_disk(one.home, "24m"):
         yield one
         one.do("down", code=None)
-    finally:
-        subprocess.run(["umount", "-l", str(one.home)], check=True)
 
 
 def test_a_full_disk_is_said_and_survived(small_disk: shells.Shell) -> None:

@@ -22,17 +22,42 @@
     down NODE, up NODE
 
 Times are seconds. Lines that begin with # are comments; a line that begins with spaces continues the one before.
+An option that a verb does not know, and one that is given twice, are errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.scheduler import world
 
 from oarlock.scheduler import explaining, forecasting, placement, planning
 from oarlock.scheduler import room as rooms
+from oarlock.scheduler.policies import known
 from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools, quantities
+
+GANG = (
+    "tasks= min= max= cpus= gpus= memory= type= gpu_memory= ports= priority= pool= owner= preemptible= same="
+    " not_before= timeout= at= served= ps= ps_cpus= spread required mixed beside apart"
+)
+PARAMETERS = " ".join(f"{name}.{one}=" for name, policy in known.POLICIES.items() for one in policy.PARAMETERS)
+BOUNDS = " ".join(f"{bound}.{one}=" for bound in ("limit", "reserve", "share") for one in pools.RESOURCES)
+OPTIONS: Mapping[str, str] = {
+    "rules": f"policy= min_runtime= restart= round= backfill= {PARAMETERS}",
+    "node": "cpus= gpus= memory= gpu_memory= nvlink= rack= zone= price= ports= down",
+    "pool": f"parent= static= policy= {BOUNDS}",
+    "job": GANG,
+    "running": f"{GANG} on= started= checkpoint= end= latest= stopping returns",
+    **dict.fromkeys(("plan", "round", "carry", "gone", "forecast"), "now="),
+    "place": "keep= prefer=",
+    "measured": "alone= beside=",
+    "typed": "t4= a100= h100=",
+    "start": "end=",
+    **dict.fromkeys(("finish", "drop", "down", "up"), ""),
+}
+"""The options of each verb; one with a value ends with `=`."""
+NAMELESS = {"rules", "plan", "round", "carry"}
+"""The verbs that are about the whole cluster."""
 
 
 class Cluster:
@@ -44,14 +69,10 @@ class Cluster:
 
     def do(self, line: str) -> str:
         """Carry out one line; what it prints, if anything."""
-        verb, *words = line.split()
-        name = words.pop(0) if words and "=" not in words[0] else ""
-        options = dict(word.split("=", 1) if "=" in word else (word, "yes") for word in words)
+        verb, name, options = read(line)
         return str(getattr(self, f"_{verb}")(name, options) or "")
 
-    def _rules(self, name: str, options: dict[str, str]) -> None:
-        if name:
-            options = {name: "yes", **options}
+    def _rules(self, _: str, options: dict[str, str]) -> None:
         given: dict[str, dict[str, float]] = {}
         for key, value in options.items():
             policy, dot, parameter = key.partition(".")
@@ -212,6 +233,25 @@ class Cluster:
         latest = "" if verdict.latest is None else f" latest={verdict.latest:g}"
         told = [verdict.message, "" if verdict.when == "now" else verdict.expected]
         return f"{name}: {verdict.when}{start}{latest}: {' '.join(filter(None, told))}"
+
+
+def read(line: str) -> tuple[str, str, dict[str, str]]:
+    """Return the verb, the name and the options of a line. Raises ValueError for words that it does not know."""
+    verb, *words = line.split()
+    if verb not in OPTIONS:
+        raise ValueError(f"{line!r}: there is no verb {verb!r}")
+    name = "" if verb in NAMELESS else words.pop(0) if words else ""
+    if "=" in name or (not name and verb not in NAMELESS):
+        raise ValueError(f"{line!r}: {verb} needs a name")
+    options: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key + equals not in OPTIONS[verb].split():
+            raise ValueError(f"{line!r}: {verb} has no option {key + equals!r}")
+        if key in options:
+            raise ValueError(f"{line!r}: {key!r} is given twice")
+        options[key] = value or "yes"
+    return verb, name, options
 
 
 def _gang(name: str, options: dict[str, str]) -> plans.Gang:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import pathlib
 import random
 
 import msgspec
 import pytest
+from tests import needs
 
 from oarlock.scheduler import convergence, fitting, samples
 from oarlock.scheduler import curves as evaluating
 from oarlock.spec import curves, jobfile, jobs
-
-DATA = os.environ.get("OARLOCK_DATA", "")  # read before any test: a fixture takes our settings away from each
-
-needs_data = pytest.mark.skipif(not DATA, reason="OARLOCK_DATA does not name the folder of the recorded traces")
 
 TRUTH = curves.Allreduce(
     compute_s=0.02,
@@ -223,7 +219,7 @@ def test_what_is_left_is_what_the_job_says_else_what_its_loss_says() -> None:
 def traces() -> dict[str, list[curves.Sample]]:
     """Of each recorded model all measured placements: seconds per step and per exchange."""
     found = {}
-    for path in sorted(pathlib.Path(DATA, "adaptdl", "traces").glob("*/placements.csv")):
+    for path in sorted(pathlib.Path(needs.RECORDED, "adaptdl", "traces").glob("*/placements.csv")):
         with path.open() as lines:
             found[path.parent.name] = [
                 curves.Sample(
@@ -238,7 +234,7 @@ def traces() -> dict[str, list[curves.Sample]]:
     return found
 
 
-@needs_data
+@needs.recorded
 def test_recorded_steps_are_foretold_at_shapes_that_were_held_out() -> None:
     """Fitted to every second shape of a trace, the others are foretold to 12 % on average, and each model to 15 %."""
     means = {}

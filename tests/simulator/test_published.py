@@ -1,25 +1,23 @@
 """The simulator against the figures that were published with the workloads: the same schedulers, written anew, on the
 same jobs, must come to the same average completion times. So it can be trusted with others.
 
-Needs the recorded workloads and traces: OARLOCK_DATA names the folder that has `adaptdl/` in it.
+It needs the recorded workloads and traces (tests/needs.py says how to get them).
 """
 
 from __future__ import annotations
 
 import asyncio
 import csv
-import os
 import statistics
 from pathlib import Path
 
 import pytest
+from tests import needs
 from tests.simulator import published
 
 from oarlock.simulator import cluster, recorded, simulation, workload
 
-DATA = os.environ.get("OARLOCK_DATA", "")  # read before any test: a fixture takes our settings away from each
-
-pytestmark = pytest.mark.skipif(not DATA, reason="OARLOCK_DATA does not name the folder of the recorded workloads")
+pytestmark = needs.recorded
 
 TIRESIAS = {1: 2474.0, 2: 5145.0, 3: 3876.0, 4: 3280.0}
 OPTIMUS = {1: 4087.0, 2: 6914.0, 3: 3944.0, 4: 5968.0}
@@ -28,7 +26,7 @@ OPTIMUS = {1: 4087.0, 2: 6914.0, 3: 3944.0, 4: 5968.0}
 
 def read(number: int, freedom: recorded.Freedom) -> workload.Workload:
     file = recorded.Recorded(file=f"adaptdl/workloads/workload-{number}.csv")
-    return recorded.read(file, Path(DATA), freedom, 1.0)
+    return recorded.read(file, Path(needs.RECORDED), freedom, 1.0)
 
 
 def simulated(of: workload.Workload, plan: object) -> simulation.Simulation:
@@ -46,7 +44,7 @@ def mean_completion_s(sim: simulation.Simulation) -> float:
 def iterations(model: str) -> dict[int, list[float]]:
     """Steps up to the end of each epoch, by batch size."""
     found = {}
-    for path in (Path(DATA) / "adaptdl" / "traces" / model).glob("validation-*.csv"):
+    for path in (Path(needs.RECORDED) / "adaptdl" / "traces" / model).glob("validation-*.csv"):
         with path.open(newline="") as file:
             found[int(path.stem.partition("-")[2])] = [float(row["iteration"]) for row in csv.DictReader(file)]
     return found

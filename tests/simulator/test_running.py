@@ -146,7 +146,6 @@ def test_who_interrupts_hears_how_far_it_came(
 
 
 def test_pictures_and_one_page(workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     out = tmp_path / "found" / "here"
     told(capsys, str(workload), "--policy", "fifo", "--policy", "las", "--out", str(out))
     names = sorted(path.name for path in out.iterdir())
@@ -172,7 +171,6 @@ def test_pictures_and_one_page(workload: Path, tmp_path: Path, capsys: pytest.Ca
 def test_a_directory_that_cannot_be_written_is_refused_before_anything_runs(
     workload: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     code, _, err = told(capsys, str(workload), "--out", str(workload))
     assert (code, "Name another --out." in err, "Simulating" in err) == (1, True, False)
 
@@ -193,7 +191,6 @@ def test_of_jobs_that_never_came_to_an_end_nothing_is_told(workload: Path, capsy
 
 
 def test_the_same_seed_gives_the_same_files(workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     for place in ("one", "two"):
         told(capsys, str(workload), "--seed", "9", "--job-mtbf", "20m", "--out", str(tmp_path / place))
     for name in ("completion.png", "utilisation.png", "gantt-fifo.png", "outcome-fifo.json"):
@@ -252,7 +249,6 @@ def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_chart_of_nothing_and_of_one_short_job() -> None:
-    pytest.importorskip("matplotlib")
     empty = outcome.Outcome(workload="w", run="r", settings={}, devices=0, over=0.0, stories=(), spans=())
     for drawn in (pictures.gantt(empty), pictures.utilisation([empty]), pictures.completion([empty])):
         assert drawn.startswith(b"\x89PNG")

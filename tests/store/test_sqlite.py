@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests import needs
 from tests.store import contract, nouns, programs
 
 from oarlock.spec import errors, phases
@@ -197,20 +196,8 @@ async def stays_whole_after(store: database.SqlStore, stored: int) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = (
-        shutil.which("mount")
-        and os.geteuid() == 0
-        and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
-        ).returncode
-        == 0
-    )
-    if not mounted:
-        pytest.skip("only root can mount a small disk; max_page_count stands in for it")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with needs.small_disk(tmp_path / "disk", "2m") as place:
+        yield place
 
 
 async def test_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk: Path) -> None:
@@ -232,12 +219,9 @@ async def test_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk: Pa
 
 async def test_a_flush_that_fails_is_not_acknowledged(sqlite_url: str, tmp_path: Path) -> None:
     """The kernel says EIO to a few flushes: the store says Unavailable, goes on, and loses nothing that it told."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not here to make fsync fail")
     calls = "fsync,fdatasync"
     inject = [
-        strace,
+        "strace",
         "-f",
         "-qq",
         "-o",
@@ -249,7 +233,7 @@ async def test_a_flush_that_fails_is_not_acknowledged(sqlite_url: str, tmp_path:
     ]
     tried = await asyncio.to_thread(subprocess.run, [*inject, "true"], capture_output=True, check=False)
     if tried.returncode != 0:
-        pytest.skip("strace may not trace here")
+        needs.skip("tracing")
 
     def run() -> list[str]:
         with programs.running("try", sqlite_url, 30, cwd=tmp_path, before=inject) as writer:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import needs
 
 from oarlock.train import checkpoints, errors, manifests
 from oarlock.train.world import World
@@ -261,15 +262,8 @@ def test_the_estimate_of_the_size_is_never_too_small(store: checkpoints.Checkpoi
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", directory], check=True)
+    with needs.small_disk(tmp_path / "disk", "2m") as place:
+        yield place
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["seen before", "met while writing"])

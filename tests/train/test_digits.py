@@ -8,11 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from oarlock.spec import roles, validation
-
-pytest.importorskip("sklearn")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
 ALONE = [sys.executable, str(EXAMPLE / "train.py")]

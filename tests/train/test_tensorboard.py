@@ -14,7 +14,7 @@ from oarlock.train.reports import Row
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulators
 
 
 def scalars(directory: Path) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import needs
 from tests.train import crew
 
 from oarlock import train
@@ -54,7 +55,7 @@ def test_half_an_address_is_an_error_that_says_what_is_missing(
 
 def test_a_device_that_is_not_there_is_an_error() -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+        needs.skip("no GPU")
     with pytest.raises(errors.WorldError, match="torch sees no GPU"):
         train.init(device="cuda")
     assert train.init(device="cpu").device == torch.device("cpu")

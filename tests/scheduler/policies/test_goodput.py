@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 
 import msgspec
 import pytest
+from tests import needs
 from tests.scheduler.policies import candidates, contract
 from tests.simulator import test_published as measured
 
@@ -16,8 +16,6 @@ from oarlock.scheduler import planning
 from oarlock.scheduler.policies import goodput, port
 from oarlock.simulator import cluster, recorded, simulation
 from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans
-
-DATA = os.environ.get("OARLOCK_DATA", "")  # read before any test: a fixture takes our settings away from each
 
 NOW = candidates.NOW
 HOUR = 3600.0
@@ -336,7 +334,7 @@ def test_a_batch_is_changed_without_a_restart() -> None:
 # Against what was published
 
 
-@pytest.mark.skipif(not DATA, reason="OARLOCK_DATA does not name the folder of the recorded workloads")
+@needs.recorded
 @pytest.mark.parametrize(("number", "mean_s"), [(1, 2089.0), (2, 3323.0), (3, 2189.0), (4, 2721.0)])
 def test_no_worse_than_pollux(number: int, mean_s: float) -> None:
     """The average completion of Pollux (OSDI '21) on its own workloads, with at most three restarts for each job, and

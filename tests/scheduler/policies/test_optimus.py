@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 from typing import Any
 
 import msgspec
 import pytest
+from tests import needs
 from tests.scheduler.policies import candidates, contract
 from tests.simulator import published
 from tests.simulator import test_published as measured
@@ -17,8 +17,6 @@ from oarlock.scheduler import planning
 from oarlock.scheduler.policies import optimus, port
 from oarlock.simulator import cluster, recorded, simulation
 from oarlock.spec import curves, errors, holdings, plans
-
-DATA = os.environ.get("OARLOCK_DATA", "")  # read before any test: a fixture takes our settings away from each
 
 
 class TestContract(contract.PolicyContract):
@@ -158,7 +156,7 @@ class Told(published.Optimus):
         return msgspec.structs.replace(gang, curve=curve)
 
 
-@pytest.mark.skipif(not DATA, reason="OARLOCK_DATA does not name the folder of the recorded workloads")
+@needs.recorded
 @pytest.mark.parametrize(("number", "mean_s"), [(1, 4087.0), (2, 6914.0), (3, 3944.0), (4, 5968.0)])
 def test_as_the_oracle_it_comes_to_what_was_published(number: int, mean_s: float) -> None:
     """Told everything, and heedless of restarts, it is the Optimus that was simulated for Pollux (OSDI '21)."""

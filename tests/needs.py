@@ -1,0 +1,98 @@
+"""The needs of tests: one table of the things that a machine may lack, and why a test cannot do without each.
+
+A test is skipped for a need of this table alone. The table's lines that left tests out are printed at the end of a run.
+Where CI is set (`.ci/run` sets it) a test that was skipped for any other reason fails the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+RECORDED = os.environ.get("OARLOCK_DATA", "")
+"""The folder of the recorded workloads. Read on import: a fixture takes our settings away from every test."""
+
+TABLE: Mapping[str, str] = {
+    "control groups": "a cgroup v2 hierarchy that this user may write: tasks are held and limited by it",
+    "mounts": "the right to mount a small tmpfs: the disk that is full",
+    "tracing": "the right to trace a process: strace makes a flush fail",
+    "process namespaces": "the right to make a process namespace: the agent as process 1 of a container",
+    "descriptors": "a hard limit of file descriptors that is high enough for thousands of connections",
+    "no GPU": "a machine without a GPU: the error for a missing one",
+    "recorded workloads": (
+        "the published workloads and traces. To get them:"
+        " git clone --depth 1 --branch osdi21-artifact https://github.com/petuum/adaptdl &&"
+        " mkdir recorded && mv adaptdl/simulator recorded/adaptdl && export OARLOCK_DATA=$PWD/recorded"
+    ),
+}
+
+
+def _reason(need: str, detail: str = "") -> str:
+    """Return what pytest says of a test that was skipped for this need."""
+    assert need in TABLE, f"name {need!r} in tests/needs.py, and why a test cannot do without it"
+    return f"needs {need} (tests/needs.py){': ' if detail else ''}{detail}"
+
+
+def skip(need: str, detail: str = "") -> NoReturn:
+    """Skip the running test for a need of the table; `detail` says what was tried."""
+    pytest.skip(_reason(need, detail))
+
+
+def mark(need: str, *, there: bool) -> pytest.MarkDecorator:
+    """Return the mark that skips a test unless the need of the table is `there`."""
+    return pytest.mark.skipif(not there, reason=_reason(need))
+
+
+recorded = mark("recorded workloads", there=bool(RECORDED))
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """Make a file system of `size` (as mount takes it: 2m) at the directory `place`; it ends with the block."""
+    place.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        skip("mounts", mounted.stderr.strip())
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def told(reasons: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the lines to print for the reasons of skipped tests, and the reasons that are not of the table."""
+    counts = Counter(next((need for need in TABLE if _reason(need) in reason), reason) for reason in reasons)
+    lines = [
+        f"{count} skipped, no {need} here. Needed: {TABLE[need]}" for need, count in counts.items() if need in TABLE
+    ]
+    return sorted(lines), sorted(reason for reason in counts if reason not in TABLE)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    unexcused = _skipped(session.config)[1]
+    if unexcused and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines, unexcused = _skipped(config)
+    if lines or unexcused:
+        terminalreporter.section("needs that this machine does not meet (tests/needs.py)")
+    for line in lines:
+        terminalreporter.write_line(line)
+    for reason in unexcused:
+        terminalreporter.write_line(f"skipped for a reason that is not in the table: {reason}", red=True)
+
+
+def _skipped(config: pytest.Config) -> tuple[list[str], list[str]]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = [] if reporter is None else reporter.getreports("skipped")  # None in a worker of xdist
+    return told(str(report.longrepr[2]) for report in reports)
