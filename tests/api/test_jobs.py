@@ -224,7 +224,10 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
         assert (await http.put(put, json={"intent": "preempt"})).status_code == 422
         assert (await http.put(put, json={"intent": "cancel"})).json()["phase"] == "CANCELED"
         assert (await http.put(put, json={"intent": "cancel"})).status_code == 200
-        assert (await http.put(put, json={"intent": "run"})).status_code == 409
+        again = (await http.put(put, json={"intent": "run"})).json()["error"]
+        assert (again["code"], "Submit it again" in again["hint"]) == ("conflict", True)
+        stopped = (await http.put(put, json={"intent": "halt"})).json()["error"]
+        assert (stopped["code"], stopped["hint"]) == ("conflict", "Nothing runs any more: oarlock show digits")
         events = (await http.get(f"/api/v1/jobs/{job.id}/events")).json()["items"]
         assert [event["kind"] for event in events if event["kind"] != "phase"] == ["submitted"] + ["intended"] * 3
         assert (await http.delete(f"/api/v1/jobs/{job.id}")).status_code == 204

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.cli import typed
 from tests.client import live
 
-from oarlock.spec import intents, phases
+from oarlock.spec import attempts, events, intents, phases
 
 RUN = ("run", "--max-restarts", "0", "--", "python", "train.py")
 
@@ -66,16 +67,52 @@ def test_stdout_is_the_output_and_the_exit_code_is_the_job_s(server: live.LiveSe
     assert "\r" not in err
 
 
+def test_what_a_task_writes_to_stderr_comes_on_stderr(server: live.LiveServer, work: Path) -> None:
+    """As if the program ran here; the log, which is another verb's result, is whole on stdout."""
+    with piped(*RUN, cwd=work) as process:
+        job_id = running(server)
+        server.print(job_id, "result\nresult without an end")
+        server.print(job_id, "Traceback\nKeyError: 'lr'\nno end", stream="stderr.0")
+        server.end(job_id, 1, last_lines=("Traceback", "KeyError: 'lr'"))
+        out, err = process.communicate(timeout=typed.TIMEOUT_S)
+    assert out == "result\nresult without an end\n"
+    assert err.count("Traceback\nKeyError: 'lr'\n") == 1
+    assert err.count("KeyError: 'lr'") == 1, "the blame does not repeat what stands right above"
+    assert "no end\n" in err
+    for verb in (("logs",), ("logs", "-f")):
+        log = typed.run(*verb, job_id)
+        assert sorted(log.stdout.splitlines()) == sorted(
+            ["result", "result without an end", "Traceback", "KeyError: 'lr'", "no end"]
+        )
+
+
+def test_a_frozen_job_is_called_so(server: live.LiveServer, work: Path) -> None:
+    with piped("run", "--freeze", "1h", *RUN[1:], cwd=work) as process:
+        job_id = running(server)
+        assert process.stderr is not None
+        _read_until(process.stderr.readline, "PROCESSING")
+        _freeze(server, job_id)
+        _read_until(process.stderr.readline, "FROZEN")
+        process.send_signal(signal.SIGINT)
+        typed.until(lambda: server.job(job_id).intent is intents.Intent.CANCEL)
+        server.release(job_id)
+        _, err = process.communicate(timeout=typed.TIMEOUT_S)
+    assert "Its place is kept until" in err
+    assert "PROCESSING" not in err
+
+
 def test_a_progress_bar_reaches_a_pipe_while_the_job_runs(server: live.LiveServer, work: Path) -> None:
     with piped(*RUN, cwd=work) as process:
         job_id = running(server)
+        assert process.stderr is not None
+        _read_until(process.stderr.readline, "PROCESSING")
         server.print(job_id, "\r 10%|#    |", stream="stderr.0")
-        assert process.stdout is not None
-        assert process.stdout.readline() == " 10%|#    |\n"
+        assert process.stderr.readline() == " 10%|#    |\n"
         server.print(job_id, "\r 20%|##   |\n", stream="stderr.0")
         server.end(job_id)
-        out, _ = process.communicate(timeout=typed.TIMEOUT_S)
-    assert out == " 20%|##   |\n", "what was shown is not shown again"
+        out, err = process.communicate(timeout=typed.TIMEOUT_S)
+    assert out == ""
+    assert err.startswith(" 20%|##   |\n"), "what was shown is not shown again"
 
 
 def test_several_tasks_are_named(server: live.LiveServer, work: Path) -> None:
@@ -253,6 +290,18 @@ def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
     assert (followed.returncode, len(followed.stdout.splitlines())) == (0, 3)
     as_json = typed.run("logs", job.name, "-f", "--json").stdout.splitlines()
     assert as_json[-1] == '{"end":{"phase":"COMPLETED","exit_code":0}}'
+
+
+def _freeze(server: live.LiveServer, job_id: str) -> None:
+    """Its only task has failed; the place is kept for an hour of the real clock, by which the command line tells."""
+    server.rig.clock.now = time.time()
+    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    ended = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=server.rig.clock())
+    stopped = events.StopDecided(attempt=1, cause=attempts.Cause.ERROR, message="worker-0 exited", task="worker-0")
+    server.do(server.rig.happen(job_id, events.TaskExited(**where, exit=ended), stopped))
+    frozen = server.job(job_id).live
+    assert frozen is not None
+    assert frozen.frozen_until is not None
 
 
 def _read_until(readline: Callable[[], str], what: str) -> None:

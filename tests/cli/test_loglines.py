@@ -35,7 +35,7 @@ def test_a_line_says_whose_it_is_where_it_could_be_anothers(roles: dict[str, obj
 def test_a_long_line_is_whole_for_programs_and_broken_on_a_terminal(clean: bool, lines: int) -> None:
     writer = loglines.Writer(loglines.Style(prefix=False, colour=False, clean=clean))
     pieces = [line("x" * 65_536, partial=True)] * 3 + [line("end")]
-    shown = "".join(map(writer.text, pieces)) + writer.rest()
+    shown = "".join(map(writer.text, pieces)) + rest(writer)
     assert (shown.count("\n"), len(shown.replace("\n", ""))) == (lines, 3 * 65_536 + 3)
 
 
@@ -62,7 +62,11 @@ def test_lines_that_come_together_are_shown_as_if_each_had_come_alone(prefix: bo
             last=9,
         )
         shown += together.text(block)
-    assert shown + together.rest() == expected + alone.rest()
+    assert shown + rest(together) == expected + rest(alone)
+
+
+def rest(writer: loglines.Writer) -> str:
+    return "".join(piece.text for piece in writer.rest())
 
 
 BAR = ("\r 10%|#    |", "\r 20%|##   |\r 30%|###  |", "\r", "\r100%|#####|")
@@ -77,7 +81,18 @@ def test_a_bar_that_is_redrawn_comes_piece_by_piece_and_no_piece_twice(prefix: b
     assert writer.text(line(BAR[3], stream="stderr.0")) == f"{name}100%|#####|\n"
     assert writer.text(line("no bar", stream="stderr.0", partial=True)) == ""
     assert writer.text(line(" any more", stream="stderr.0")) == f"{name}no bar any more\n"
-    assert writer.rest() == ""
+    assert writer.rest() == []
+
+
+def test_each_stream_has_its_style_and_its_place() -> None:
+    """stdout goes into a pipe as it is, while a terminal shows stderr."""
+    plain, shown = (loglines.Style(prefix=False, colour=False, clean=clean) for clean in (False, True))
+    writer = loglines.Writer(plain, shown)
+    assert writer.piece(line("\x1b[2Ja")) == ("\x1b[2Ja\n", False)
+    assert writer.piece(line("\x1b[2Jb", stream="stderr.0")) == ("b\n", True)
+    for stream in ("stdout.0", "stderr.0"):
+        assert writer.text(line(f"{stream} without an end", stream=stream, partial=True)) == ""
+    assert writer.rest() == [("stdout.0 without an end\n", False), ("stderr.0 without an end\n", True)]
 
 
 def test_a_bar_on_a_terminal_waits_in_the_live_rows() -> None:

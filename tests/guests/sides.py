@@ -69,7 +69,7 @@ class Sides:
 def lines(text: str) -> list[str]:
     """The results in it, sorted, without the prefixes of ranks (`worker-1 | `).
 
-    `oarlock run` prints a task's stderr on its stdout too, so what libraries say there is left out.
+    Other lines are what libraries print.
     """
     said = (line.partition(" | ")[2] or line for line in text.splitlines())
     return sorted(line for line in said if line.startswith(RESULTS))

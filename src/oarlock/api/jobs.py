@@ -200,7 +200,8 @@ def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
     if job.terminal:
         if intent is intents.Intent.CANCEL and job.phase is phases.Phase.CANCELED:
             return True
-        raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint=_again(view, job))
+        hint = _again(view, job) if intent is intents.Intent.RUN else f"Nothing runs any more: oarlock show {job.name}"
+        raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint=hint)
     if intent is intents.Intent.RUN and job.intent is intents.Intent.CANCEL:
         raise errors.Conflict(f"{job.name} is being canceled.", hint=_again(view, job))
     return job.intent is intent

@@ -1,4 +1,4 @@
-"""Follow a job to its end: its output on stdout, where it stands on stderr, its exit code out.
+"""Follow a job to its end: its stdout on stdout, its stderr and its phase on stderr, its exit code out.
 
 Two threads bring news into one queue, log lines and the job's record; this thread prints. So a slow terminal slows
 nothing but itself, and Ctrl-C is heard within a blink. A lost server is said once, waited for, and its lines go on
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import queue
 import signal
 import sys
@@ -73,14 +74,8 @@ class Follower:
         self._job = job
         self._choice = choice or building.LogChoice()
         self._screen = screen.Screen()
-        self._writer = loglines.Writer(
-            loglines.style(
-                job.spec,
-                alone=self._choice.index is not None,
-                colour=self._screen.colour_out,
-                clean=self._screen.out_is_terminal,
-            )
-        )
+        self._one_place = terminal.same_place(sys.stdout, sys.stderr)
+        self._writer = loglines.Writer(self._style(stderr=False), self._style(stderr=not watches))
         self._recent: collections.deque[str] = collections.deque(maxlen=_RECENT)
         self._news: queue.Queue[News] = queue.Queue(_QUEUE)
         self._over = threading.Event()
@@ -88,10 +83,18 @@ class Follower:
         self._terminated = False
         self._asking = False
         self._stopping = False
-        self._phase: phases.Phase | None = None
+        self._phase = ""
         self._attempt = 0
         self._refusal = ""
         self._frozen = False
+
+    def _style(self, *, stderr: bool) -> loglines.Style:
+        return loglines.style(
+            self._job.spec,
+            alone=self._choice.index is not None,
+            colour=self._screen.colour_err if stderr else self._screen.colour_out,
+            clean=self._screen.err_is_terminal if stderr else self._screen.out_is_terminal,
+        )
 
     def run(self) -> int:
         """Until the job has ended, or whoever follows it leaves. The exit code."""
@@ -145,17 +148,17 @@ class Follower:
         self._tell_job(self._job)
         while True:
             self._heed_signals()
-            text: list[str] = []
+            pieces: list[loglines.Piece] = []
             for item in self._batch():
                 if isinstance(item, storage.Line):
-                    text.append(self._writer.text(item))
+                    pieces.append(self._writer.piece(item))
                     continue
-                self._print(text)
+                self._print(pieces)
                 if isinstance(item, answers.End):
-                    self._print([self._writer.rest()])
+                    self._print(self._writer.rest())
                     return item
                 self._tell(item)
-            self._print(text)
+            self._print(pieces)
             self._screen.rows(self._rows())
 
     def _batch(self) -> list[News]:
@@ -167,12 +170,16 @@ class Follower:
                 items.append(self._news.get_nowait())
         return items
 
-    def _print(self, text: list[str]) -> None:
-        if any(text):
-            whole = "".join(text)
-            self._recent.extend(whole[-_RECENT_CHARACTERS:].splitlines())
-            self._screen.print(whole, self._rows())
-        text.clear()
+    def _print(self, pieces: list[loglines.Piece]) -> None:
+        """Print the pieces in their order. A task's stderr goes to stderr; a reader of the log gets all on stdout."""
+        for is_error, group in itertools.groupby(pieces, lambda piece: piece.is_error and not self._watches):
+            whole = "".join(piece.text for piece in group)
+            if not whole:
+                continue
+            if is_error or self._one_place:
+                self._recent.extend(whole[-_RECENT_CHARACTERS:].splitlines())
+            self._screen.print(whole, self._rows(), is_error=is_error)
+        pieces.clear()
 
     def _tell(self, item: jobs.Job | Contact | Broken) -> None:
         if isinstance(item, jobs.Job):
@@ -190,14 +197,19 @@ class Follower:
             why = f": {before.message}" if before is not None else ""
             self._screen.note(terminal.clean(f"Attempt {attempt.number} begins{why}"))
         self._attempt = attempt.number if attempt is not None else self._attempt
+        self._tell_phase(job)
         self._tell_frozen(job)
+
+    def _tell_phase(self, job: jobs.Job) -> None:
+        """Print the phase where it is a new one, unless the live line shows it."""
         if self._screen.live:
             return
         refusal = job.refusal.message if job.refusal is not None and job.phase is phases.Phase.QUEUED else ""
-        if job.phase is not self._phase or refusal != self._refusal:
-            self._phase, self._refusal = job.phase, refusal
+        phase = progress.phase(job)
+        if phase != self._phase or refusal != self._refusal:
+            self._phase, self._refusal = phase, refusal
             if not job.terminal:
-                self._screen.note(terminal.clean(f"{job.name} {job.phase}" + (f": {refusal}" if refusal else "")))
+                self._screen.note(terminal.clean(f"{job.name} {phase}" + (f": {refusal}" if refusal else "")))
 
     def _tell_frozen(self, job: jobs.Job) -> None:
         """Once: nothing is printed any more while its place is kept, and whoever follows would wait for that."""
@@ -314,9 +326,8 @@ class Follower:
         except errors.OarlockError:
             pass  # what was last known has to do
         where = results.place(self._client, self._job)
-        printed = list(self._recent) if terminal.same_place(sys.stdout, sys.stderr) else []
         colour = terminal.wants_colour(sys.stderr)
-        for line in endings.summary(self._job, checkpoint, where, colour=colour, printed=printed):
+        for line in endings.summary(self._job, checkpoint, where, colour=colour, printed=list(self._recent)):
             terminal.say(line)
         for line in endings.next_steps(self._job):
             terminal.say(line)

@@ -8,6 +8,8 @@ process is named too: `worker-1.0`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from oarlock.cli import terminal
@@ -38,31 +40,44 @@ def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> S
 Stream = tuple[str, int, int, str]
 
 
-class Writer:
-    """Turns lines into text for stdout. One for each reader."""
+class Piece(NamedTuple):
+    """Text to be printed, and whether the task wrote it to its stderr."""
 
-    def __init__(self, style: Style) -> None:
-        self._style = style
+    text: str
+    is_error: bool
+
+
+class Writer:
+    """A turner of lines into text, one for each reader. `errors` is the style of stderr's lines, where it differs."""
+
+    def __init__(self, style: Style, errors: Style | None = None) -> None:
+        self._out = style
+        self._errors = style if errors is None else errors
         self._pending: dict[Stream, str] = {}
         self._redrawn: set[Stream] = set()  # streams whose open line was printed in part
         self._colours: dict[str, str] = {}
         self._width = 0
 
+    def piece(self, line: storage.Line) -> Piece:
+        """Return what is to be printed now, and where."""
+        return Piece(self.text(line), _is_error(line.stream))
+
     def text(self, line: storage.Line) -> str:
         """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
-        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style.process else line.task
+        style = self._style(line.stream)
+        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if style.process else line.task
         stream = (task, line.attempt, line.incarnation, line.stream)
         if isinstance(line, storage.Lines):
-            return self._many(task, stream, line)
+            return self._many(stream, line)
         whole = self._pending.pop(stream, "") + line.text
-        if stream in self._redrawn or (line.partial and "\r" in whole and not self._style.clean):
+        if stream in self._redrawn or (line.partial and "\r" in whole and not style.clean):
             (self._redrawn.add if line.partial else self._redrawn.discard)(stream)
             piece = whole.strip("\r")
-            return self._shown(task, piece) if piece else ""
-        if line.partial and len(whole) < (MAX_SHOWN_CHARACTERS if self._style.clean else MAX_WHOLE_CHARACTERS):
+            return self._shown(stream, piece) if piece else ""
+        if line.partial and len(whole) < (MAX_SHOWN_CHARACTERS if style.clean else MAX_WHOLE_CHARACTERS):
             self._pending[stream] = whole
             return ""
-        return self._shown(task, whole)
+        return self._shown(stream, whole)
 
     @property
     def pending(self) -> str:
@@ -70,16 +85,20 @@ class Writer:
         if not self._pending:
             return ""
         (task, *_), text = next(reversed(self._pending.items()))
-        return (f"{task} | " if self._style.prefix else "") + terminal.shown_line(text)
+        return (f"{task} | " if self._out.prefix else "") + terminal.shown_line(text)
 
-    def rest(self) -> str:
-        """Everything that never got an end."""
+    def rest(self) -> list[Piece]:
+        """Return everything that never got an end."""
         left, self._pending = self._pending, {}
-        return "".join(self._shown(task, text) for (task, *_), text in left.items())
+        return [Piece(self._shown(stream, text), _is_error(stream[-1])) for stream, text in left.items()]
 
-    def _many(self, task: str, stream: Stream, lines: storage.Lines) -> str:
+    def _style(self, stream: str) -> Style:
+        return self._errors if _is_error(stream) else self._out
+
+    def _many(self, stream: Stream, lines: storage.Lines) -> str:
         """Return whole lines as they stand, where nothing has to be done to each."""
-        if not (self._style.clean or self._style.prefix or stream in self._pending or stream in self._redrawn):
+        style = self._style(lines.stream)
+        if not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn):
             return lines.text + "\n"
         first, *rest = lines.text.split("\n")
         head = storage.Line(
@@ -91,14 +110,19 @@ class Writer:
             at=lines.at,
             text=first,
         )
-        return self.text(head) + "".join([self._shown(task, text) for text in rest])
+        return self.text(head) + "".join([self._shown(stream, text) for text in rest])
 
-    def _shown(self, task: str, text: str) -> str:
-        if self._style.clean:
+    def _shown(self, stream: Stream, text: str) -> str:
+        task, style = stream[0], self._style(stream[-1])
+        if style.clean:
             text = terminal.shown_line(text)
-        if not self._style.prefix:
+        if not style.prefix:
             return text + "\n"
         name = task.ljust(self._width)
         self._width = max(self._width, len(task))
         colour = self._colours.setdefault(task, _PALETTE[len(self._colours) % len(_PALETTE)])
-        return f"{terminal.coloured(name + ' |', colour, on=self._style.colour)} {text}\n"
+        return f"{terminal.coloured(name + ' |', colour, on=style.colour)} {text}\n"
+
+
+def _is_error(stream: str) -> bool:
+    return stream.startswith("stderr")

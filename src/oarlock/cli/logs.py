@@ -70,7 +70,7 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
     for item in client.log_items(found.id, choice, blocks=True):
         if isinstance(item, storage.Line):
             sys.stdout.write(writer.text(item))
-    sys.stdout.write(writer.rest())
+    sys.stdout.write("".join(piece.text for piece in writer.rest()))
     return 0
 
 

@@ -44,8 +44,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None = None
 
 
-def phase(job: jobs.Job, now: float) -> str:
-    """The phase as people see it."""
+def phase(job: jobs.Job, now: float = 0.0) -> str:
+    """The phase as people see it. Without `now` a frozen job is shown as one until its record says otherwise."""
     return FROZEN if frozen_until(job, now) is not None else str(job.phase)
 
 

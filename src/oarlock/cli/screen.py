@@ -22,6 +22,7 @@ class Screen:
         self.colour_out = terminal.wants_colour(self._out)
         self.colour_err = terminal.wants_colour(self._err)
         self.out_is_terminal = terminal.is_terminal(self._out)
+        self.err_is_terminal = terminal.is_terminal(self._err)
         self.unicode = terminal.speaks_unicode(self._err)
         self._rows: list[str] = []
         self._drawn = 0
@@ -30,12 +31,13 @@ class Screen:
     def columns(self) -> int:
         return terminal.columns(self._err)
 
-    def print(self, text: str, rows: Sequence[str]) -> None:
-        """Whole lines of output, and the rows that stand below them from now on."""
+    def print(self, text: str, rows: Sequence[str], *, is_error: bool = False) -> None:
+        """Whole lines of output, and the rows that stand below them from now on. `is_error`: they go to stderr."""
         self._erase()
         self._rows = list(rows) if self.live else []
-        self._out.write(text)
-        self._out.flush()
+        stream = self._err if is_error else self._out
+        stream.write(text)
+        stream.flush()
         self._draw()
 
     def note(self, text: str) -> None:
