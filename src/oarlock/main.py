@@ -278,9 +278,12 @@ class Kept(msgspec.Struct, frozen=True):
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
         from oarlock.api import checkpoints, results
         from oarlock.api import home as homes
-        from oarlock.data import blobs, jobfiles, logs, metrics
+        from oarlock.data import jobfiles
+        from oarlock.data.logs import logfiles
+        from oarlock.data.metrics import metricfiles
+        from oarlock.data.snapshots import blobs
 
-        kept_logs, kept_metrics = logs.DirectoryLogs(root / "logs"), metrics.DirectoryMetrics(root / "metrics")
+        kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
         return cls(
@@ -389,7 +392,7 @@ class Engine:
             succession,
             timing,
         )
-        from oarlock.data import archive
+        from oarlock.data import jobarchive
         from oarlock.scheduler import planning
 
         store, kept, root, settings = self._store, self._kept, self._settings.home, self._settings
@@ -439,7 +442,7 @@ class Engine:
                     kept.logs,
                     kept.metrics,
                     kept.blobs,
-                    archive.ArchiveFile(root / "archive.jsonl"),
+                    jobarchive.ArchiveFile(root / "archive.jsonl"),
                     kept.checkpoints,
                     kept.results,
                     clock=clock,

@@ -28,7 +28,9 @@ from oarlock.api import (
     wakes,
 )
 from oarlock.api import home as homes
-from oarlock.data import blobs, jobfiles, logs
+from oarlock.data import jobfiles
+from oarlock.data.logs import logfiles
+from oarlock.data.snapshots import blobs
 from oarlock.lifecycle import stepping
 from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
 from oarlock.store import memory
@@ -135,7 +137,7 @@ class Rig:
     def __init__(self, home: Path, store: Any = None) -> None:
         self.clock = Clock()
         self.store = memory.MemoryStore() if store is None else store
-        self.logs = logs.DirectoryLogs(home / "logs")
+        self.logs = logfiles.DirectoryLogs(home / "logs")
         self.blobs = blobs.DirectoryBlobs(home / "blobs")
         self.metrics = NoMetrics()
         self.secrets = Secrets()

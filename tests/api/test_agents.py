@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.api import rig as rigs
-from tests.data.test_checkpoints import save
+from tests.data.checkpoints.test_checkpoints import save
 
 from oarlock.api import inbox as inboxes
 from oarlock.spec import attempts, curves, events, jobs

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.data.test_checkpoints import flip, save
-from tests.data.test_verification import aged
+from tests.data.checkpoints.test_checkpoints import flip, save
+from tests.data.checkpoints.test_verification import aged
 
 from oarlock.api import checkpoints
 from oarlock.spec import errors, jobs

@@ -11,9 +11,9 @@ import pytest
 from tests.api import rig as rigs
 from tests.api.test_agents import gang, register
 from tests.api.test_reported_checkpoints import place_of, said, shown, tell
-from tests.data.test_checkpoints import flip, save
+from tests.data.checkpoints.test_checkpoints import flip, save
 
-from oarlock.data import checkpoints
+from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import attempts, intents, jobs
 from oarlock.spec import events as facts
 

@@ -12,7 +12,7 @@ import pytest
 from tests.api import rig as rigs
 
 from oarlock.api import capabilities, inplace
-from oarlock.data import directories
+from oarlock.data.snapshots import directories
 from oarlock.spec import errors, jobfile, jobs
 
 replace = msgspec.structs.replace

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.api import rig as rigs
 from tests.api.test_agents import gang, register
-from tests.data.test_checkpoints import flip, save
+from tests.data.checkpoints.test_checkpoints import flip, save
 
-from oarlock.data import checkpoints
+from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import events, jobs
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.client import live
-from tests.data.test_checkpoints import save
+from tests.data.checkpoints.test_checkpoints import save
 
 import oarlock
 from oarlock.client import verbs

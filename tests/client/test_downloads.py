@@ -88,7 +88,7 @@ def test_a_path_keeps_its_last_part(job: jobs.Job, tmp_path: Path, download: Dow
 def test_the_default_place_is_left_out_of_the_next_snapshot(
     job: jobs.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oarlock.data import trees
+    from oarlock.data.snapshots import trees
 
     work = tmp_path / "work"
     work.mkdir()

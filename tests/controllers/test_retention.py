@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, OfControllers, Phase, Plant
-from tests.data.test_checkpoints import flip, save
+from tests.data.checkpoints.test_checkpoints import flip, save
 
 from oarlock.api import checkpoints as api_checkpoints
 from oarlock.controllers import leadership, retention

@@ -16,9 +16,12 @@ from pathlib import Path
 
 import pytest
 from tests import needs
-from tests.data import test_metrics as rows
+from tests.data.metrics import test_metricfiles as rows
 
-from oarlock.data import blobs, durable, logs, metrics, snapshots, storage
+from oarlock.data import durable, storage
+from oarlock.data.logs import logfiles
+from oarlock.data.metrics import metricfiles
+from oarlock.data.snapshots import blobs, snapshots
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -26,9 +29,11 @@ W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 PREAMBLE = """
 import asyncio, itertools, sys
 from pathlib import Path
-from oarlock.data import logs, metrics, storage
+from oarlock.data.logs import logfiles
+from oarlock.data.metrics import metricfiles
+from oarlock.data import storage
 from oarlock.spec import attempts, errors
-from tests.data import test_metrics as rows
+from tests.data.metrics import test_metricfiles as rows
 root, W0 = Path(sys.argv[1]), attempts.TaskKey("j-1", 1, "worker", 0, 1)
 def say(*words):
     print(*words, flush=True)
@@ -36,7 +41,7 @@ def say(*words):
 
 LOG_WRITER = """
 async def main():
-    store = logs.DirectoryLogs(root)
+    store = logfiles.DirectoryLogs(root)
     at = await store.length(W0, "stdout.0")
     for number in itertools.count():
         # Pieces of any size of one endless text, whose bytes follow from their offset.
@@ -50,8 +55,8 @@ asyncio.run(main())
 
 METRIC_WRITER = """
 async def main():
-    metrics.CHUNK_BYTES = 3000
-    store = metrics.DirectoryMetrics(root)
+    metricfiles.CHUNK_BYTES = 3000
+    store = metricfiles.DirectoryMetrics(root)
     try:
         at = await store.append(W0, 0, 0, b"")
     except errors.OffsetMismatch as error:
@@ -90,7 +95,7 @@ async def test_killed_while_logs_are_appended(tmp_path: Path) -> None:
     chance = random.Random(11)
     for _ in range(8):
         told = killed_after(LOG_WRITER, tmp_path, chance.randrange(1, 60))
-        store = logs.DirectoryLogs(tmp_path)
+        store = logfiles.DirectoryLogs(tmp_path)
         length = await store.length(W0, "stdout.0")
         assert length >= told
         found = b"".join(
@@ -105,7 +110,7 @@ async def test_killed_while_metrics_are_appended(tmp_path: Path) -> None:
     head, size = len(rows.schema(1, "loss")), len(rows.row(1, 0, 0.0))
     for _ in range(6):
         told = killed_after(METRIC_WRITER, tmp_path, chance.randrange(1, 40))
-        store = metrics.DirectoryMetrics(tmp_path)
+        store = metricfiles.DirectoryMetrics(tmp_path)
         (found,) = await store.series("j-1", points=1_000_000)
         store.close()
         assert len(found.points) >= (told - head) // size
@@ -115,7 +120,7 @@ async def test_killed_while_metrics_are_appended(tmp_path: Path) -> None:
 
 FAILING_SYNC = """
 async def main():
-    store = logs.DirectoryLogs(root, writers=1)
+    store = logfiles.DirectoryLogs(root, writers=1)
     say(await store.append(W0, "stdout.0", 0, b"one\\n", at=1))
     try:
         await store.append(W0, "stdout.0", 4, b"lost\\n", at=2)
@@ -161,7 +166,7 @@ async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
     def failing(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    store = logs.DirectoryLogs(tmp_path)
+    store = logfiles.DirectoryLogs(tmp_path)
     await store.append(W0, "stdout.0", 0, b"one\n", at=1)
     with monkeypatch.context() as broken:
         broken.setattr(durable, "sync", failing)
@@ -170,7 +175,7 @@ async def test_what_could_not_be_cut_back_is_cut_before_anything_new(
             await store.append(W0, "stdout.0", 4, b"lost and long\n", at=2)
     await store.append(W0, "stdout.0", 4, b"two\n", at=3)
     store.close()
-    again = logs.DirectoryLogs(tmp_path)
+    again = logfiles.DirectoryLogs(tmp_path)
     assert [line.text async for line in again.read(storage.LogQuery(job="j-1"))] == ["one", "two"]
     again.close()
 
@@ -183,7 +188,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_and_logs(small_disk: Path) -> None:
-    store = logs.DirectoryLogs(small_disk)
+    store = logfiles.DirectoryLogs(small_disk)
     await store.append(W0, "stdout.0", 0, b"kept\n", at=1)
     with pytest.raises(errors.Unavailable, match="No space left") as caught:
         await store.append(W0, "stdout.0", 5, b"x" * (2 << 20), at=2)
@@ -200,13 +205,13 @@ async def test_a_full_disk_and_metrics(small_disk: Path, restart: bool) -> None:
     text = rows.walk(range(40_000))
     stages = set()
     for free in range(240, 284, 4):
-        store = metrics.DirectoryMetrics(small_disk)
+        store = metricfiles.DirectoryMetrics(small_disk)
         (small_disk / "filler").write_bytes(b"x" * ((1024 - 16 - free) << 10))
         at = await sent_until_full(store, text, stages)
         (small_disk / "filler").unlink()
         if restart:
             store.close()
-            store = metrics.DirectoryMetrics(small_disk)
+            store = metricfiles.DirectoryMetrics(small_disk)
         while at < 600_000:
             at = await store.append(W0, 0, at, text[at : at + 7_000])
         (found,) = await store.series("j-1", points=100_000)
@@ -217,13 +222,13 @@ async def test_a_full_disk_and_metrics(small_disk: Path, restart: bool) -> None:
     assert stages == {True, False}  # full before a chunk was made, and after
 
 
-async def sent_until_full(store: metrics.DirectoryMetrics, text: bytes, stages: set[bool]) -> int:
+async def sent_until_full(store: metricfiles.DirectoryMetrics, text: bytes, stages: set[bool]) -> int:
     at = 0
     while at < 400_000:
         try:
             at = await store.append(W0, 0, at, text[at : at + 7_000])
         except errors.Unavailable:
-            stages.add(at > metrics.CHUNK_BYTES)
+            stages.add(at > metricfiles.CHUNK_BYTES)
             break
     return at
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.data import test_metrics as rows
+from tests.data.metrics import test_metricfiles as rows
 
-from oarlock.data import logs, metrics, storage
+from oarlock.data import storage
+from oarlock.data.logs import logfiles, streams
+from oarlock.data.metrics import metricfiles
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -28,8 +30,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> Iterator[logs.DirectoryLogs]:
-    made = logs.DirectoryLogs(root)
+def store(root: Path) -> Iterator[logfiles.DirectoryLogs]:
+    made = logfiles.DirectoryLogs(root)
     yield made
     made.close()
 
@@ -65,7 +67,7 @@ async def refused_at(store: storage.Logs, offset: int) -> int:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_the_next_append_is_told_where_to_go_on(store: logs.DirectoryLogs, root: Path, harm) -> None:
+async def test_the_next_append_is_told_where_to_go_on(store: logfiles.DirectoryLogs, root: Path, harm) -> None:
     length = await store.append(W0, "stdout.0", 0, TEXT, at=1)
     left = harm(root)
     assert await refused_at(store, length) == left
@@ -80,17 +82,17 @@ async def test_the_next_append_is_told_where_to_go_on(store: logs.DirectoryLogs,
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_a_reader_is_told_what_is_missing(store: logs.DirectoryLogs, root: Path, harm) -> None:
+async def test_a_reader_is_told_what_is_missing(store: logfiles.DirectoryLogs, root: Path, harm) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     left = harm(root)
     *before, last = await shown(store)
     assert "\n".join(before).encode() == TEXT[:left].rstrip(b"\n")
-    assert last == logs.MISSING.format(len(TEXT) - left)
+    assert last == streams.MISSING.format(len(TEXT) - left)
     assert store.shortages(W0) == {"stdout.0": storage.Shortage(left, len(TEXT) - left)}, "its agent is asked again"
 
 
 async def test_a_follower_sees_the_lines_once_and_in_the_end_what_is_missing(
-    store: logs.DirectoryLogs, root: Path
+    store: logfiles.DirectoryLogs, root: Path
 ) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     until, found = asyncio.Event(), asyncio.Queue[str]()
@@ -108,23 +110,23 @@ async def test_a_follower_sees_the_lines_once_and_in_the_end_what_is_missing(
     cut(root)
     until.set()
     await following
-    assert [found.get_nowait() for _ in range(found.qsize())] == [logs.MISSING.format(len(TEXT) + 5 - 6)]
+    assert [found.get_nowait() for _ in range(found.qsize())] == [streams.MISSING.format(len(TEXT) + 5 - 6)]
 
 
-async def test_the_next_server_knows_what_is_missing(store: logs.DirectoryLogs, root: Path) -> None:
+async def test_the_next_server_knows_what_is_missing(store: logfiles.DirectoryLogs, root: Path) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     delete(root)
     assert await store.length(W0, "stdout.0") == 0
     store.close()
-    later = logs.DirectoryLogs(root)
-    assert await shown(later) == [logs.MISSING.format(len(TEXT))]
+    later = logfiles.DirectoryLogs(root)
+    assert await shown(later) == [streams.MISSING.format(len(TEXT))]
     assert later.shortages(W0) == {"stdout.0": storage.Shortage(0, len(TEXT))}
     await later.append(W0, "stdout.0", 0, TEXT, at=2)
     assert await shown(later) == ["one", "two", "three"]
     later.close()
 
 
-async def test_logs_that_were_forgotten_are_not_missed(store: logs.DirectoryLogs, root: Path) -> None:
+async def test_logs_that_were_forgotten_are_not_missed(store: logfiles.DirectoryLogs, root: Path) -> None:
     await store.append(W0, "stdout.0", 0, TEXT, at=1)
     job = store._jobs.get("j-1")
     stream = job.stream(W0, "stdout.0")
@@ -136,8 +138,8 @@ async def test_logs_that_were_forgotten_are_not_missed(store: logs.DirectoryLogs
 
 @pytest.mark.parametrize("which", ["raw-*", "chunks", "*"])
 async def test_metrics_go_on_where_they_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    monkeypatch.setattr(metrics, "CHUNK_BYTES", 2000)
-    store = metrics.DirectoryMetrics(tmp_path)
+    monkeypatch.setattr(metricfiles, "CHUNK_BYTES", 2000)
+    store = metricfiles.DirectoryMetrics(tmp_path)
     text = rows.walk(range(200))
     at = 0
     for place in range(0, len(text), 1500):

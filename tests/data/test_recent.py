@@ -7,7 +7,8 @@ import gc
 import weakref
 from pathlib import Path
 
-from oarlock.data import logs, recent, storage
+from oarlock.data import recent, storage
+from oarlock.data.logs import joblogs, logfiles
 from oarlock.spec import attempts
 
 
@@ -44,8 +45,8 @@ def test_what_is_dropped_is_made_anew() -> None:
 
 
 async def test_a_stream_goes_on_where_it_stood_when_its_job_was_forgotten_meanwhile(tmp_path: Path) -> None:
-    stored = logs.DirectoryLogs(tmp_path)
-    stored._jobs = recent.Recent(lambda job: logs.JobLogs(tmp_path, job, stored._short), most=0)
+    stored = logfiles.DirectoryLogs(tmp_path)
+    stored._jobs = recent.Recent(lambda job: joblogs.JobLogs(tmp_path, job, stored._short), most=0)
     key = attempts.TaskKey("j-1", 1, "worker", 0, 1)
     for number in range(3):
         assert await stored.append(key, "stdout.0", 2 * number, b"x\n", at=number) == 2 * number + 2
@@ -59,8 +60,8 @@ async def test_a_stream_goes_on_where_it_stood_when_its_job_was_forgotten_meanwh
 
 
 async def test_who_follows_hears_of_a_job_that_was_not_asked_for_long(tmp_path: Path) -> None:
-    stored = logs.DirectoryLogs(tmp_path)
-    stored._jobs = recent.Recent(lambda job: logs.JobLogs(tmp_path, job, stored._short), most=0)
+    stored = logfiles.DirectoryLogs(tmp_path)
+    stored._jobs = recent.Recent(lambda job: joblogs.JobLogs(tmp_path, job, stored._short), most=0)
     key = attempts.TaskKey("j-1", 1, "worker", 0, 1)
     await stored.append(key, "stdout.0", 0, b"one\n", at=1)
     lines = stored.follow(storage.LogQuery(job="j-1"))

@@ -14,7 +14,7 @@ from tests.promises import house as houses
 
 import oarlock
 from oarlock.client import verbs
-from oarlock.data import checkpoints
+from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import jobs, phases
 from oarlock.store.sql import database
 

@@ -14,7 +14,7 @@ from tests.promises import crews
 from tests.promises import house as houses
 
 import oarlock
-from oarlock.data import checkpoints
+from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import errors, failpoints, phases
 
 HITS = dict.fromkeys(failpoints.NAMES, 2) | {

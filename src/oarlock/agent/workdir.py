@@ -1,9 +1,8 @@
-"""The working directory before and after the user's processes: what was there is written down, so that what is new or
-changed can be told afterwards.
+"""The record of the working directory before the user's processes start, to tell new and changed files afterwards.
 
 `baseline` in the task's directory has a record for each file, `SIZE MTIME_NS CTIME_NS INODE PATH` and a NUL: names are
-bytes and may hold anything else. The helper (`oarlock.data.keeping`) reads it too. A look here only decides whether
-the helper is worth a process; which of the files are kept is the helper's to decide.
+bytes and may hold anything else. The helper (`oarlock.data.transfers.workfiles`) reads it too. This module only decides
+whether the helper is worth a process. The helper decides which files are kept.
 """
 
 from __future__ import annotations

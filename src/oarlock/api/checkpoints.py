@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from oarlock.data import checkpoints, verification
+from oarlock.data.checkpoints import checkpoints, verification
 from oarlock.spec import checkpointlocations, errors, jobs
 
 _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from oarlock.api import capabilities
-from oarlock.data import directories
+from oarlock.data.snapshots import directories
 from oarlock.spec import errors, jobfile
 
 PATH = "in_place"

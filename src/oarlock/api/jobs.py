@@ -17,7 +17,7 @@ import msgspec
 
 from oarlock.api import capabilities, continuing, inplace, routes
 from oarlock.api import services as services_module
-from oarlock.data import homeguard, schemes
+from oarlock.data.transfers import homeguard, schemes
 from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import explaining, gangs

@@ -13,7 +13,8 @@ from oarlock.api import inbox as inbox_module
 from oarlock.api import meters as meters_module
 from oarlock.api import wakes as wakes_module
 from oarlock.backends import backends
-from oarlock.data import checkpoints, storage
+from oarlock.data import storage
+from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import attempts, jobs, plans
 from oarlock.store import stores
 

@@ -19,7 +19,7 @@ from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
-    from oarlock.data import snapshots
+    from oarlock.data.snapshots import snapshots
 
 NEIGHBOURS = 200
 _SAID_BYTES = 1 << 20

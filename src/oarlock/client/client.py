@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import httpx
 
     from oarlock.client import downloads
-    from oarlock.data import snapshots
+    from oarlock.data.snapshots import snapshots
 
 __all__ = ["Client"]
 

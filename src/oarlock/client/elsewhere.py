@@ -13,7 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.client import answers
-from oarlock.data import durable, filekeys, schemes, storage
+from oarlock.data import durable, filekeys, storage
+from oarlock.data.transfers import schemes
 from oarlock.spec import errors
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def is_under(path: str, folder: str) -> bool:
 
 
 def _listed(part: answers.Elsewhere, same_machine: bool) -> list[storage.JobFile]:
-    from oarlock.data import places
+    from oarlock.data.transfers import places
 
     if schemes.of(part.url) == "file" and not same_machine:
         raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
@@ -82,7 +83,7 @@ def within(limit_s: float, look: Callable[[], T]) -> T:
 
 def fetch(url: str, file: storage.JobFile, place: Path, moved: Callable[[int], object]) -> int:
     """Bring one of these files to `place`, as a whole or not at all; return its size."""
-    from oarlock.data import places
+    from oarlock.data.transfers import places
 
     name = b"/".join(filekeys.parts(file.path)[1:])
     system, root = places.filesystem(url)

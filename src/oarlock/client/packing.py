@@ -14,7 +14,7 @@ from oarlock.client import scripts, settings
 from oarlock.spec import errors, jobfile
 
 if TYPE_CHECKING:
-    from oarlock.data import snapshots
+    from oarlock.data.snapshots import snapshots
 
 CACHE = ("cache", "snapshots")
 NEVER = "never packed"
@@ -22,7 +22,7 @@ NEVER = "never packed"
 
 def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
     """Raises TooLarge (with the ten largest files), InvalidInput (a link that leaves, an unreadable file)."""
-    from oarlock.data import snapshots
+    from oarlock.data.snapshots import snapshots
 
     return snapshots.pack(directory, told.home.joinpath(*CACHE), limit_bytes=told.snapshot_limit_bytes, home=told.home)
 
@@ -81,7 +81,7 @@ def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settin
         if snapshot.left_out:
             scripts.check_kept(spec, directory, told.home)
         return Code(snapshot=snapshot, sent_from=sent_from)
-    from oarlock.data import directories
+    from oarlock.data.snapshots import directories
 
     here = directories.identity(directory)
     try:

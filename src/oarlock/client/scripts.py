@@ -97,7 +97,7 @@ def check_kept(spec: jobfile.JobSpec, directory: Path, home: Path) -> None:
     script = script_of(spec.command)
     if script is None or script.startswith("/") or _fetched(spec, script):
         return
-    from oarlock.data import trees
+    from oarlock.data.snapshots import trees
 
     wanted = os.path.normpath(script).encode()
     if wanted.startswith(b"..") or any(entry.path == wanted for entry in trees.walk(directory, home=home).entries):

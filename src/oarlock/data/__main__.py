@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.data import reporting
+from oarlock.data.transfers import reporting
 from oarlock.spec import errors
 
 
@@ -37,27 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def answer(asked: argparse.Namespace) -> str:
     """Each command imports its own libraries: none of them is small."""
     if asked.command == "fetch":
-        from oarlock.data import fetch
+        from oarlock.data.transfers import fetch
 
         return str(fetch.run(asked.source, asked.dest, home=asked.home))
     if asked.command == "store":
-        from oarlock.data import homeguard, upload
+        from oarlock.data.transfers import homeguard, upload
 
         if asked.home is not None:
             homeguard.check_destination(asked.url, asked.home, homeguard.OWN)
         return str(upload.run(asked.directory, asked.url))
     if asked.command == "keep":
-        from oarlock.data import keeping
+        from oarlock.data.transfers import workfiles
 
-        bounds = keeping.Bounds(asked.limit_bytes, asked.limit_files)
-        return keeping.run(asked.directory, asked.url, asked.baseline, asked.ignore, bounds)
+        bounds = workfiles.Bounds(asked.limit_bytes, asked.limit_files)
+        return workfiles.run(asked.directory, asked.url, asked.baseline, asked.ignore, bounds)
     if asked.command == "prune":
-        from oarlock.data import pruning
+        from oarlock.data.checkpoints import pruning
 
         return json.dumps(msgspec.to_builtins(pruning.run(asked.url, asked.keep, asked.memory)))
-    from oarlock.data import environment
+    from oarlock.data.transfers import virtualenvs
 
-    return str(environment.run(asked.requirements, asked.cache, asked.python))
+    return str(virtualenvs.run(asked.requirements, asked.cache, asked.python))
 
 
 def parser() -> argparse.ArgumentParser:

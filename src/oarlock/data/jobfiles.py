@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from oarlock.data import filekeys, keys, storage
+from oarlock.data import filekeys, storage, taskfolders
 from oarlock.spec import errors
 
 _LIFE = re.compile(r"attempt-(\d{1,9})(?:-incarnation-(\d{1,9}))?")
@@ -61,14 +61,14 @@ class DirectoryJobFiles:
         raise missing(key)
 
     def _roots(self, job: str, checkpoints: Collection[str]) -> Iterator[Root]:
-        yield from self._kept(keys.job_folder(self._home / "files", job))
-        yield Root("results", keys.job_folder(self._home / "results", job))
-        saved = keys.job_folder(self._home / "checkpoints", job)
+        yield from self._kept(taskfolders.job_folder(self._home / "files", job))
+        yield Root("results", taskfolders.job_folder(self._home / "results", job))
+        saved = taskfolders.job_folder(self._home / "checkpoints", job)
         for path in checkpoints:
             place = Path(path)
             if place.parent == saved and place.name not in ("", ".", ".."):
                 yield Root(f"checkpoints/{filekeys.of(os.fsencode(place.name))}", place)
-        for key, folder in keys.folders(self._home / "logs", job):
+        for key, folder in taskfolders.folders(self._home / "logs", job):
             for place in sorted(folder.glob("*.log")):
                 yield Root(f"logs/{key.life}/{key.role}-{key.index}/{place.stem}", place)
 

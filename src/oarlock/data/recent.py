@@ -2,7 +2,7 @@
 
 A server that runs for months sees many more jobs than it has to keep in memory. Two objects for one name would each
 believe to be the only one that appends: so one that is still in use is always the one that is given out, however long
-ago it was asked for. Whoever uses an object holds it as long as that lasts.
+ago it was asked for. Its user holds a reference for as long as the use lasts.
 """
 
 from __future__ import annotations

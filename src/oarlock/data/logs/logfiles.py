@@ -1,0 +1,139 @@
+"""Logs in a directory: for each stream of a task an append-only file, and an index of its bytes' times of arrival.
+
+Many agents append raw bytes at an offset. Each append is written, synced and then acknowledged, on a small pool of
+threads, so that streams wait for the disk side by side. Readers get lines, merged by time of arrival. The index is
+written first and never synced: where it lags, lines have an earlier time, and no byte depends on it.
+
+Only one process at a time may append. All methods may be called from any event loop of that process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Callable
+from concurrent import futures
+from pathlib import Path
+from typing import TypeVar
+
+from oarlock.data import durable, recent, storage, taskfolders
+from oarlock.data.logs import joblogs, reading, streams, waking
+from oarlock.spec import attempts, errors
+
+T = TypeVar("T")
+
+
+class DirectoryLogs:
+    """The port over one directory of a local file system.
+
+    `quota_bytes` bounds what one job may store: over it, TooLarge.
+    """
+
+    def __init__(self, root: Path, *, quota_bytes: int | None = None, writers: int = 8, readers: int = 4) -> None:
+        self._root = root
+        self._quota_bytes = quota_bytes
+        self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
+        self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
+        self._short = streams.Shortages()
+        self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short))
+
+    async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
+        """Append, as `storage.Logs` says. Raises Unavailable when the disk refuses; then nothing is stored."""
+        return await self._on(self._writers, lambda: self._append(key, stream, offset, data, at))
+
+    async def length(self, key: attempts.TaskKey, stream: str) -> int:
+        def measure() -> int:
+            job = self._jobs.get(key.job)
+            return job.stream(key, stream).length()
+
+        return await self._on(self._readers, measure)
+
+    async def streams(self, job: str) -> list[storage.StreamInfo]:
+        def list_them() -> list[storage.StreamInfo]:
+            found = self._jobs.get(job)
+            return [storage.StreamInfo(key=one.key, stream=one.name, length=one.length()) for one in found.listed()]
+
+        return await self._on(self._readers, list_them)
+
+    def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
+        return self._short.of(key)
+
+    async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
+        reader = await self._on(self._readers, lambda: reading.Reader(self._jobs.get(query.job), query))
+        async for line in self._stored(reader, flush=True):
+            yield line
+
+    async def follow(
+        self, query: storage.LogQuery, *, until: asyncio.Event | None = None
+    ) -> AsyncIterator[storage.Line]:
+        job = await self._on(self._readers, lambda: self._jobs.get(query.job))
+        reader = reading.Reader(job, query)
+        with job.bell.heard() as rung:
+            stopper = asyncio.create_task(waking.ring_when(until, rung)) if until is not None else None
+            try:
+                async for line in self._stored(reader, flush=False):
+                    yield line
+                patience = reading.Patience(asyncio.get_running_loop().time)
+                while True:
+                    ending = until is not None and until.is_set()
+                    rung.clear()
+                    look = functools.partial(reader.news, ripe=patience.ripe(), flush=ending)
+                    batch, waiting = await self._on(self._readers, look)
+                    for line in batch:
+                        yield line
+                    if batch:
+                        patience.note(waiting)
+                        continue
+                    if ending:
+                        for line in await self._on(self._readers, reader.shortened):
+                            yield line
+                        return
+                    await waking.wait(rung, patience.note(waiting))
+            finally:
+                if stopper is not None:
+                    stopper.cancel()
+
+    async def _stored(self, reader: reading.Reader, *, flush: bool) -> AsyncIterator[storage.Line]:
+        lines = await self._on(self._readers, lambda: reader.stored(flush=flush))
+        while batch := await self._on(self._readers, lambda: list(itertools.islice(lines, reader.batch))):
+            for line in batch:
+                yield line
+
+    async def forget(self, job: str) -> None:
+        def delete() -> None:
+            self._jobs.get(job).forgotten = True
+            shutil.rmtree(taskfolders.job_folder(self._root, job), ignore_errors=True)
+            self._jobs.drop(job)
+            self._short.forget(job)
+
+        await self._on(self._writers, delete)
+
+    def close(self) -> None:
+        """Let the threads go, once what they write is written."""
+        self._writers.shutdown()
+        self._readers.shutdown()
+
+    async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    def _append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, at: float) -> int:
+        job = self._jobs.get(key.job)
+        one = job.stream(key, stream)
+        try:
+            with one.lock:
+                length = one.length()
+                if offset != length:
+                    raise errors.OffsetMismatch(
+                        f"{key} {stream} is {length} bytes long, not {offset}",
+                        hint="go on at the stored length",
+                        detail={"length": length},
+                    )
+                job.check_quota(len(data), self._quota_bytes)
+                length = one.write(data, at)
+        except OSError as error:
+            raise durable.unavailable(error, "the log", self._root) from error
+        job.grown(len(data))
+        job.bell.ring()
+        return length

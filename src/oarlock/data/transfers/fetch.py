@@ -1,0 +1,196 @@
+"""`fetch SOURCE DEST`: bring data onto this disk, as a whole or not at all.
+
+What is fetched gathers beside DEST in `.NAME.oarlock-fetch/`, under a lock, so that tasks that share a disk fetch once.
+A listing of the source is kept there: who is killed and started again goes on with the files that are there, unless the
+source has changed. At the end one rename puts everything in place. DEST becomes the directory, or, where the source is
+one file, the file; a file goes into DEST where that is a directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oarlock.data import durable, sizes
+from oarlock.data.transfers import homeguard, places, reporting, schemes, weblinks
+from oarlock.spec import errors
+
+WORKERS = 8
+TRIES = 3
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What lies in the gathering place, or was put in place."""
+
+    source: str
+    listing: str
+
+
+def run(source: str, dest: str, *, home: str | None = None) -> Path:
+    """Return where the data lies. Nothing is fetched from `home`, the server's.
+
+    Raises what `places`, `weblinks` and `homeguard` raise; InvalidInput where DEST is taken.
+    """
+    web = schemes.of(source) in ("http", "https")
+    if home is not None:
+        homeguard.check_source(source, home)
+    reporting.detail(f"listing {source}")
+    listing = weblinks.listing(source) if web else places.listing(source)
+    if home is not None and schemes.of(source) == "file":
+        homeguard.check_files((item.path for item in listing.items), home)
+    target = Path(dest).absolute()
+    if listing.single and (dest.endswith("/") or target.is_dir()):
+        target /= listing.items[0].name
+    record = Record(source, fingerprint(listing))
+    try:
+        with gathering(target) as place:
+            bring(source, listing, record, place, target, web=web)
+    except OSError as error:
+        raise durable.unavailable(error, f"data for {target}", target.parent) from error
+    return target
+
+
+def fingerprint(listing: places.Listing) -> str:
+    return hashlib.sha256(msgspec.json.encode(listing)).hexdigest()
+
+
+@contextmanager
+def gathering(target: Path) -> Iterator[Path]:
+    """The gathering place, held by one fetcher at a time; the lock dies with its process."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = target.with_name(f".{target.name}.oarlock-fetch")
+    place.mkdir(mode=0o700, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reporting.detail(f"waiting for another task that fetches {target.name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield place
+
+
+def bring(source: str, listing: places.Listing, record: Record, place: Path, target: Path, *, web: bool) -> None:
+    files = place / "files"
+    known = read_record(place)
+    if occupied(target):
+        if known == record and not files.exists():
+            return  # somebody was here before, for the same
+        raise errors.InvalidInput(
+            f"{target} is there already, and is not what {source} holds now",
+            hint="mount the data at another path, or delete that one",
+            path="mount",
+        )
+    if known != record:
+        shutil.rmtree(files, ignore_errors=True)
+        durable.write(place / "record", msgspec.json.encode(record))
+    files.mkdir(exist_ok=True)
+    check_room(listing, files)
+    download(source, listing, files, web=web)
+    put_in_place(listing, files, target)
+
+
+def read_record(place: Path) -> Record | None:
+    try:
+        return msgspec.json.decode((place / "record").read_bytes(), type=Record)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def occupied(target: Path) -> bool:
+    if target.is_dir() and not target.is_symlink():
+        return any(target.iterdir())
+    return os.path.lexists(target)
+
+
+def check_room(listing: places.Listing, files: Path) -> None:
+    """Before the first byte, so that a task does not fill the disk of its neighbours to find out."""
+    if listing.bytes is None:
+        return
+    there = sum(path.stat().st_size for path in files.rglob("*") if path.is_file())
+    free = shutil.disk_usage(files).free
+    if listing.bytes - there > free:
+        raise errors.Unavailable(
+            f"the data has {sizes.text(listing.bytes)}, and there are {sizes.text(free)} free for it",
+            hint="free some space, or fetch less",
+        )
+
+
+def download(source: str, listing: places.Listing, files: Path, *, web: bool) -> None:
+    meter = reporting.Meter("fetched", len(listing.items), listing.bytes)
+    system = None if web else places.filesystem(source)[0]
+
+    def one(item: places.Item) -> None:
+        path = files / item.name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(draft_name(item.name))
+            if system is None:
+                weblinks.fetch(item, draft, meter.moved)
+            else:
+                copied(system, source, item, draft, meter)
+            draft.replace(path)
+        else:
+            meter.moved(item.size or 0)
+        meter.finished_file()
+
+    with futures.ThreadPoolExecutor(min(WORKERS, len(listing.items))) as pool:
+        try:
+            for done in futures.as_completed([pool.submit(one, item) for item in listing.items]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    meter.done()
+
+
+def draft_name(name: str) -> str:
+    """The same at the next start, no other file's, and no longer than a file system allows, whatever `name` is."""
+    return f".{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.oarlock-part"
+
+
+def copied(system: Any, source: str, item: places.Item, draft: Path, meter: reporting.Meter) -> None:
+    heard = counting(meter)
+    for attempt in range(1, TRIES + 1):
+        try:
+            with places.foreign(source):
+                system.get_file(item.path, str(draft), callback=heard)
+            break
+        except errors.Unavailable:
+            if attempt == TRIES:
+                raise
+    found = draft.stat().st_size
+    if item.size is not None and found != item.size:
+        raise errors.Unavailable(
+            f"{item.path} has {found:,} bytes, and {item.size:,} were announced", hint="try again when it stands still"
+        )
+    meter.moved(max(0, found - heard.value))  # not every file system tells
+
+
+def counting(meter: reporting.Meter) -> Any:
+    """fsspec's way to hear of progress: it has `value`, what was told so far."""
+    from fsspec import callbacks
+
+    class Counting(callbacks.Callback):  # type: ignore[misc]  # fsspec publishes no types
+        def relative_update(self, inc: int = 1) -> None:
+            self.value += inc
+            meter.moved(inc)
+
+    return Counting()
+
+
+def put_in_place(listing: places.Listing, files: Path, target: Path) -> None:
+    if listing.single:
+        (files / listing.items[0].name).replace(target)
+        files.rmdir()
+    else:
+        files.rename(target)
+    durable.sync_folder(target.parent)

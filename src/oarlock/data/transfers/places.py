@@ -1,0 +1,131 @@
+"""Where data comes from and results go: a URL of an allowed scheme, and the file system of fsspec behind it.
+
+Everything but http and https goes through fsspec (`weblinks.py` has those two, because addresses and redirects must be
+looked at). Whatever the libraries behind fsspec raise becomes one of our errors here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from oarlock.data.transfers import schemes
+from oarlock.spec import errors
+
+EXTRAS = {"s3": "s3", "gs": "gs"}
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A file at the source. `name` is relative to what was asked for, `version` changes when its content does."""
+
+    name: str
+    path: str
+    size: int | None
+    version: str
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """`single`: the source is one file, and not a directory or prefix."""
+
+    items: tuple[Item, ...]
+    single: bool
+
+    @property
+    def bytes(self) -> int | None:
+        sizes = [item.size for item in self.items if item.size is not None]
+        return sum(sizes) if len(sizes) == len(self.items) else None
+
+
+def local(url: str) -> Path:
+    """The path of a `file` URL."""
+    if url.startswith("/"):
+        return Path(url)
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise errors.InvalidInput(f"{url!r} names no absolute path", hint="write file:///absolute/path", path="source")
+    from urllib.parse import unquote
+
+    return Path(unquote(parts.path))
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """fsspec's file system for the URL, and the path in it. It reads its own configuration (FSSPEC_*, AWS_*)."""
+    import fsspec
+
+    kind = schemes.of(url)
+    if kind == "file":
+        return fsspec.filesystem("file"), str(local(url))
+    try:
+        with foreign(url):
+            return fsspec.filesystem(kind), url.removeprefix(f"{kind}://").strip("/")
+    except ImportError as error:
+        extra = EXTRAS[kind]
+        raise errors.InvalidInput(
+            f"{kind}:// needs a library that is not installed ({error})",
+            hint=f"pip install 'oarlock[{extra}]' where the server runs",
+        ) from error
+
+
+@contextlib.contextmanager
+def foreign(url: str) -> Iterator[None]:
+    """Turn what other people's libraries raise into our errors."""
+    try:
+        yield
+    except (errors.OarlockError, ImportError):
+        raise
+    except FileNotFoundError as error:
+        raise errors.NotFound(f"there is nothing at {url}", hint="look at the URL, and at who may list it") from error
+    except PermissionError as error:
+        raise forbidden(url, error) from error
+    except OSError as error:
+        raise errors.Unavailable(f"{url}: {error}", hint="try again, or look at the disk and the network") from error
+    except Exception as error:  # botocore, aiohttp and google's libraries share no root
+        if "Credentials" in type(error).__name__:
+            raise forbidden(url, error) from error
+        raise errors.Unavailable(
+            f"{url}: {type(error).__name__}: {error}", hint="look at the URL and the network"
+        ) from error
+
+
+def forbidden(url: str, error: Exception) -> errors.Forbidden:
+    return errors.Forbidden(
+        f"{url} may not be read or written: {error}",
+        hint="give the job credentials with `secrets:` (such as AWS_ACCESS_KEY_ID), or the machine a role",
+    )
+
+
+def listing(url: str) -> Listing:
+    """Every file at the URL, by name.
+
+    Raises NotFound where there is none, InvalidInput for a name that leads elsewhere.
+    """
+    system, path = filesystem(url)
+    with foreign(url):
+        info = system.info(path)
+        if info["type"] == "file" and not url.endswith("/"):
+            return Listing((item(info, PurePosixPath(path).name),), single=True)
+        found = system.find(path, detail=True)
+    items = tuple(
+        item(info, relative(name, path, url)) for name, info in sorted(found.items()) if not name.endswith("/")
+    )
+    if not items:
+        raise errors.NotFound(f"there are no files at {url}", hint="look at the URL")
+    return Listing(items, single=False)
+
+
+def item(info: dict[str, Any], name: str) -> Item:
+    version = info.get("ETag") or info.get("mtime") or info.get("LastModified") or info.get("updated") or ""
+    return Item(name, str(info["name"]), info.get("size"), str(version))
+
+
+def relative(name: str, root: str, url: str) -> str:
+    """The name below `root`. An object store may call its objects anything: none of it leads out of the target."""
+    below = name.removeprefix(f"{root.rstrip('/')}/")
+    if below == name or "\0" in below or any(part in ("", ".", "..") for part in below.split("/")):
+        raise errors.InvalidInput(f"{url} has an object called {name!r}, which is no file's name", hint="rename it")
+    return below

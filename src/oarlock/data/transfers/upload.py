@@ -1,0 +1,109 @@
+"""`store DIR URL`: send a directory's files, each as a whole, those that say that all is there last.
+
+Object stores show an object only when it is complete; on a file system each file is written under another name, synced
+and renamed. A file called `manifest.json`, `index.json`, `_SUCCESS` or such goes when everything else has gone. Storing
+again sends everything again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+from oarlock.data import durable
+from oarlock.data.transfers import fetch, places, reporting, schemes
+from oarlock.spec import errors
+
+WORKERS = 8
+LAST = ("manifest.json", "index.json", "_SUCCESS")
+
+
+def run(directory: str, url: str) -> int:
+    """Returns how many files were sent. An empty directory is no error: a job need not have results."""
+    kind = schemes.of(url)
+    if kind in ("http", "https"):
+        raise errors.InvalidInput(f"{url}: nothing can be stored by {kind}", hint="use file, s3 or gs", path="results")
+    root = Path(directory)
+    if not root.is_dir():
+        raise errors.InvalidInput(f"{directory} is not a directory", hint="write results into $OARLOCK_RESULTS")
+    files = sorted(found(root))
+    meter = reporting.Meter("stored", len(files), sum(path.stat().st_size for path in files))
+    send = to_folder(places.local(url), meter) if kind == "file" else to_objects(url, meter)
+    first = [path for path in files if not is_last(path)]
+    with futures.ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            for done in futures.as_completed([pool.submit(send, path, name_of(path, root)) for path in first]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    for path in files:
+        if is_last(path):
+            send(path, name_of(path, root))
+    meter.done()
+    return len(files)
+
+
+def name_of(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def is_last(path: Path) -> bool:
+    return path.name.endswith(LAST)
+
+
+def found(root: Path) -> Iterator[Path]:
+    """Regular files, and links to such inside the directory. What is not sent is said."""
+    real = root.resolve()
+    for folder, folders, names in os.walk(root):
+        for name in [*folders, *names]:
+            path = Path(folder, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(real):
+                reporting.detail(f"not stored: {path.relative_to(root)} is a link that leaves the directory")
+            elif path.is_symlink() and path.is_dir():
+                reporting.detail(f"not stored: {path.relative_to(root)} is a link to a folder")
+            elif name in names and path.exists():
+                if stat.S_ISREG(path.stat().st_mode):
+                    yield path
+                else:
+                    reporting.detail(f"not stored: {path.relative_to(root)} is neither a file nor a folder")
+
+
+def to_folder(target: Path, meter: reporting.Meter) -> Any:
+    def send(path: Path, name: str) -> None:
+        place = target / name
+        try:
+            durable.make_folder(place.parent, 0o777)
+            draft = durable.temporary(place)
+            try:
+                shutil.copyfile(path, draft)
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())
+                draft.replace(place)
+            finally:
+                draft.unlink(missing_ok=True)
+            durable.sync_folder(place.parent)
+        except OSError as error:
+            raise durable.unavailable(error, str(place), target) from error
+        meter.moved(place.stat().st_size)
+        meter.finished_file()
+
+    return send
+
+
+def to_objects(url: str, meter: reporting.Meter) -> Any:
+    system, root = places.filesystem(url)
+
+    def send(path: Path, name: str) -> None:
+        with places.foreign(url):
+            heard = fetch.counting(meter)
+            system.put_file(str(path), f"{root}/{name}", callback=heard)
+        meter.moved(max(0, path.stat().st_size - heard.value))
+        meter.finished_file()
+
+    return send
