@@ -1,14 +1,16 @@
 """Mutation testing: small bugs are planted one by one, and a test of the room must fail for each.
 
 `make mutants` runs all rooms, `make mutants ARGS="lifecycle"` one. mutmut plants the bugs in a copy of the tree below
-`.mutants/ROOM`, so an interrupted run goes on where it stopped. A bug that no test notices is a survivor: it gets a
-test, or an entry in `tests/mutants.toml` that says why it changes nothing.
+`.mutants/ROOM`, so an interrupted run goes on where it stopped. A large room has a share: so many of its bugs, chosen
+by a fixed seed, are planted (`--share 1` plants all). A bug that no test notices is a survivor: it gets a test, or an
+entry in `tests/mutants.toml` that says why it changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -26,18 +28,36 @@ WORK = TREE / ".mutants"
 KILLED = frozenset({1, 3, 36, 24, -24, 152, 255, -9, -11, 37})
 """Exit codes of a run in which the planted bug was noticed: a failed test, a crash, a loop that had to be ended."""
 
+LEFT_OUT = 34
+"""The exit code under which mutmut passes a bug over."""
+
+GENERATE = """
+from mutmut import __main__ as mutmut
+mutmut.set_mutant_under_test("mutant_generation")
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.setup_source_paths()
+mutmut.store_lines_covered_by_tests()
+mutmut.create_mutants(1)
+"""
+"""Writes down all bugs of a room, as `mutmut run` does before it tries the first."""
+
 COPIED = ("tests", "docs", "bench", "examples", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 
 class Room(NamedTuple):
-    """`files` get the bugs, `tests` must notice them; both are patterns or paths from the root of the tree."""
+    """`files` get the bugs, `tests` must notice them; both are patterns or paths from the root of the tree.
+
+    `share` is the part of the bugs that is planted.
+    """
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
+    share: float = 1.0
 
 
 ROOMS = {
-    "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_scenarios.py",)),
+    "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_[!i]*.py",)),
     "store": Room(
         ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
         ("tests/store/test_memory.py", "tests/store/test_sqlite.py"),
@@ -65,17 +85,31 @@ def prepare(name: str, room: Room) -> Path:
         link = folder / entry
         if not link.is_symlink():
             link.symlink_to(TREE / entry)
+    tests = sorted(str(path.relative_to(TREE)) for pattern in room.tests for path in TREE.glob(pattern))
     settings = {
         "source_paths": ["src"],
         "only_mutate": list(room.files),
         "also_copy": list(COPIED),
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-x", "-q"],
-        "pytest_add_cli_args_test_selection": list(room.tests),
+        "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": False,
     }
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     (folder / "pyproject.toml").write_text(f"{(TREE / 'pyproject.toml').read_text()}\n[tool.mutmut]\n{table}")
     return folder
+
+
+def choose(folder: Path, share: float, seed: int) -> None:
+    """Leave out all bugs but a `share` of them, the same ones for the same seed. What was tried before stays."""
+    subprocess.run([sys.executable, "-c", GENERATE], cwd=folder, check=True)
+    for found in sorted((folder / "mutants/src").rglob("*.py.meta")):
+        meta = json.loads(found.read_text())
+        codes = meta["exit_code_by_key"]
+        for name, code in codes.items():
+            digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+            if code in {None, LEFT_OUT}:
+                codes[name] = None if int.from_bytes(digest[:8]) < share * 2**64 else LEFT_OUT
+        found.write_text(json.dumps(meta, indent=4))
 
 
 def plant(folder: Path, workers: int, only: list[str]) -> None:
@@ -95,6 +129,8 @@ def mutants(folder: Path) -> Iterator[Mutant]:
         for found in sorted(Path("mutants/src").rglob("*.py.meta")):
             source = found.relative_to("mutants").with_suffix("")
             for name, code in json.loads(found.read_text())["exit_code_by_key"].items():
+                if code == LEFT_OUT:
+                    continue
                 change: tuple[str, ...] = ()
                 if code not in KILLED:
                     diff = diff_apply.get_diff_for_mutant(name, path=source).split("\n")[3:]
@@ -128,6 +164,8 @@ def main() -> int:
     parser.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM", help=f"one of {', '.join(ROOMS)}")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="bugs tried at the same time")
     parser.add_argument("--only", action="append", default=[], help="pattern of names, to try these bugs again")
+    parser.add_argument("--share", type=float, help="part of the bugs to plant, from 0 to 1; else what the room says")
+    parser.add_argument("--seed", type=int, default=1, help="chooses them")
     parser.add_argument("--tell", action="store_true", help="only tell the results of the last run")
     asked = parser.parse_args()
     left = 0
@@ -136,6 +174,9 @@ def main() -> int:
             parser.error(f"there is no room {name}; the rooms are {', '.join(ROOMS)}")
         folder = prepare(name, ROOMS[name])
         if not asked.tell:
+            share = ROOMS[name].share if asked.share is None else asked.share
+            if not asked.only:
+                choose(folder, share, asked.seed)
             plant(folder, asked.workers, asked.only)
         left += tell(name, list(mutants(folder)))
     return 1 if left else 0

@@ -13,12 +13,14 @@ import os
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.controllers.plant import Killed, Phase, Plant, Server, machine
 
 from oarlock.backends import fake
 from oarlock.controllers import leadership
 from oarlock.spec import errors, failpoints, phases
+from oarlock.store import port as stores
 
 POINTS = [name for name in failpoints.NAMES if name.split(".")[0] in {"leading", "scheduling", "guardian"}]
 RUNS = fake.Behaviour(at_barrier=True, lingers=True)
@@ -208,6 +210,35 @@ async def test_a_leader_that_is_passed_over_at_any_point_writes_nothing_after_it
             break
     assert len(seen) == 2, f"{point} was never reached"
     assert await everything() == seen[1]
+
+
+async def test_nothing_is_freed_while_the_stored_record_knows_of_a_task_that_runs() -> None:
+    """What is released is decided again from the store: the guardian's own picture may be a moment old."""
+    plant = Plant()
+    job_id = await plant.submit("{roles: {worker: {count: 2}}}")
+    held: list[object] = []
+
+    def runs_again(tx: stores.Transaction) -> None:
+        job = tx.job(job_id)
+        assert job is not None
+        assert job.live is not None
+        first, *others = job.live.tasks
+        live = msgspec.structs.replace(job.live, tasks=(msgspec.structs.replace(first, gone=False), *others))
+        tx.put_job(msgspec.structs.replace(job, attempts=(live,)), at=plant.now)
+        held.extend(tx.holdings(job_id))
+
+    def before_release() -> None:
+        failpoints.disarm("guardian.before_release")
+        with pytest.raises(StopIteration):
+            plant.store.write(runs_again).send(None)
+
+    failpoints.arm("guardian.before_release", before_release)
+    while not held:
+        await plant.step()
+    assert await plant.store.read(lambda view: view.holdings(job_id)) == held
+    assert await plant.store.read(lambda view: view.usage()) == []
+    await plant.until_rest(within_s=60.0)
+    assert await plant.phases() == {job_id: Phase.COMPLETED}
 
 
 async def test_who_does_not_lead_rests_until_it_leads() -> None:

@@ -16,6 +16,9 @@ LEFT_OUT = (
     jobfile.LeftOut(path="env/", why="a virtual environment"),
     jobfile.LeftOut(path="helper.py", why=".gitignore"),
     jobfile.LeftOut(path="latest.pt", why="a link to nothing"),
+    jobfile.LeftOut(path="runsX/", why=".gitignore"),
+    jobfile.LeftOut(path="logs/deep/run*un.log", why="larger than 1 MB"),
+    jobfile.LeftOut(path="package/__init__.py", why=".gitignore"),
 )
 COPY = "/home/ann/.oarlock/tasks/j-1/1/worker-0-1/code"
 
@@ -23,6 +26,11 @@ SAID = [
     ("FileNotFoundError: [Errno 2] No such file or directory: 'data/rows.csv'", "data/rows.csv", "!data/"),
     ("FileNotFoundError: [Errno 2] No such file or directory: './data//x/../rows.csv'", "", ""),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'data'", "data", "!data/"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: './data//rows.csv'", "data/rows.csv", "!data/"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'runsX'", "runsX", "!runsX/"),
+    ("RuntimeError: Unable to open file weights/.pt", "weights/.pt", "!weights/*.pt"),
+    ("RuntimeError: Unable to open file logs/deep/run-un.log", "logs/deep/run-un.log", ""),
+    ("ModuleNotFoundError: No module named 'package.inner.part'", "package/__init__.py", "!package/__init__.py"),
     (f"FileNotFoundError: [Errno 2] No such file or directory: '{COPY}/data/a b.csv'", "data/a b.csv", "!data/"),
     ("cat: data/rows.csv: No such file or directory", "data/rows.csv", "!data/"),
     ("OSError: configs/secret.yaml not found.", "configs/secret.yaml", "!configs/secret.yaml"),
@@ -38,6 +46,7 @@ SAID = [
     ("FileNotFoundError: [Errno 2] No such file or directory: '../data/rows.csv'", "", ""),
     ("RuntimeError: Unable to open file weights/a.bin", "", ""),
     ("RuntimeError: Unable to open file weights/deep/a.pt", "", ""),
+    ("RuntimeError: Unable to open file logs/deep/run.log", "", ""),
     ("ModuleNotFoundError: No module named 'torch'", "", ""),
     ("read data/rows.csv: 3 rows", "", ""),
     ("", "", ""),
@@ -62,6 +71,14 @@ def test_the_whole_sentence() -> None:
     assert said == (
         "data/rows.csv is not in the job's copy of your directory: data/ was left out (.gitignore). "
         "Write !data/ into .oarlockignore, run with --in-place, or fetch it with --data SOURCE:MOUNT."
+    )
+
+
+def test_the_whole_sentence_for_one_of_many_files_that_no_pattern_left_out() -> None:
+    said = missing.hint(LEFT_OUT, ("Unable to open file logs/deep/run-un.log",))
+    assert said == (
+        "logs/deep/run-un.log is not in the job's copy of your directory: files like logs/deep/run*un.log "
+        "were left out (larger than 1 MB). Run with --in-place, or fetch it with --data SOURCE:MOUNT."
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.lifecycle import script
 
 from oarlock.lifecycle import stepping
-from oarlock.spec import attempts, events, holdings, intents
+from oarlock.spec import attempts, curves, events, holdings, intents, refusals
 
 FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskRegistered, {"address": "10.0.0.2"}),
@@ -14,6 +15,9 @@ FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskExited, {"exit": attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=script.START)}),
     (events.TaskGone, {}),
     (events.StacksTaken, {"request": 0, "stacks": {"0": "File train.py"}}),
+    (events.TaskKept, {"kept": attempts.Kept(files=2, bytes=100)}),
+    (events.LogsMissing, {"missing": 70}),
+    (events.CheckpointRestored, {"step": 20}),
 ]
 
 
@@ -35,6 +39,98 @@ def test_facts_of_another_task_are_not_believed(
     of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
     strange = fact(**{**of, **other, **fields})  # type: ignore[arg-type]
     assert stepping.step(play.job, strange, play.now) is play.job
+
+
+OF_ATTEMPT: list[tuple[type[events.Event], dict[str, object]]] = [
+    (events.BatchDecided, {"batch": curves.Batch(8, 2)}),
+    (events.Launched, {}),
+    (events.LaunchFailed, {"reason": "no image"}),
+    (events.StopDecided, {"cause": attempts.Cause.ERROR, "message": "it failed"}),
+    (events.StacksAsked, {"task": "worker-0", "message": "it hangs"}),
+    (events.Released, {}),
+    (events.CheckpointVisible, {"checkpoint_step": 5, "path": "step-5"}),
+]
+
+
+@pytest.mark.parametrize(("fact", "fields"), OF_ATTEMPT, ids=[fact.__name__ for fact, _ in OF_ATTEMPT])
+def test_facts_of_another_attempt_are_not_believed(fact: type[events.Event], fields: dict[str, object]) -> None:
+    play = launched()
+    assert stepping.step(play.job, fact(attempt=2, **fields), play.now) is play.job  # type: ignore[call-arg]
+    waiting = script.new_job()
+    assert stepping.step(waiting, fact(attempt=1, **fields), play.now) is waiting  # type: ignore[call-arg]
+
+
+def test_what_is_told_of_a_task_is_in_its_record_alone() -> None:
+    play = launched("register worker-0 worker-1", "report worker-1 PROCESSING")
+    of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
+    kept = attempts.Kept(files=2, bytes=100)
+    told = stepping.step(play.job, events.TaskKept(**of, kept=kept), play.now)
+    told = stepping.step(told, events.LogsMissing(**of, missing=70), play.now)
+    told = stepping.step(told, events.CheckpointRestored(**of, step=20), play.now)
+    assert told.live is not None
+    assert told.live.restore_step == 20
+    beside, task = told.live.tasks
+    assert beside == play.live.tasks[0]
+    assert task == msgspec.structs.replace(play.live.tasks[1], kept=kept, log_gap=70)
+    assert stepping.step(told, events.LogsMissing(**of, missing=70), play.now) is told
+    assert stepping.step(told, events.LogsMissing(**of, missing=0), play.now).live.tasks[1].log_gap == 0  # type: ignore[union-attr]
+
+
+def test_a_refusal_is_of_a_job_that_waits() -> None:
+    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="2 GPUs are needed, 1 is free")
+    waiting = script.new_job()
+    told = stepping.step(waiting, events.Refused(refusal=refusal), script.START)
+    assert (told.refusal, told.reason) == (refusal, "2 GPUs are needed, 1 is free")
+    running = launched().job
+    assert stepping.step(running, events.Refused(refusal=refusal), script.START) is running
+
+
+def test_a_measured_curve_is_kept() -> None:
+    curve = curves.Curve(model=curves.Table(rates=(1.0, 1.9)))
+    told = stepping.step(script.new_job(), events.Measured(curve=curve), script.START)
+    assert told.curve == curve
+
+
+def test_a_report_that_comes_after_the_exit_still_counts() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING", "exit worker-0 code=1")
+    assert play.run("report worker-0 detail=late") == ["same"]
+    play.run("report worker-0 step=5")
+    first = play.live.tasks[0].progress
+    play.run("after 10")
+    play.run("report worker-0 step=8")
+    task = play.live.tasks[0]
+    assert (task.first_progress, task.progress) == (first, attempts.Progress(step=8, at=play.now))
+    assert play.job.reached_step == 8
+    assert play.run("report worker-0 step=7") == ["same"]
+    play.run("report worker-1 PROCESSING step=20")
+    play.run("report worker-0 step=9")
+    assert play.job.reached_step == 20, "another task was farther"
+
+
+def test_a_halt_ends_a_freeze_at_once_and_leaves_one_that_is_over() -> None:
+    play = script.Play()
+    for line in ("job {freeze: 30m, max_restarts: 0}", "admit", "launched", "register worker-0"):
+        play.run(line)
+    for line in ("report worker-0 PROCESSING", "exit worker-0 code=1", "after 2", "do"):
+        play.run(line)
+    until = play.live.frozen_until
+    assert until == play.now + 1800
+    play.run("after 60")
+    halted = stepping.step(play.job, events.Intended(intent=intents.Intent.HALT), play.now)
+    assert halted.live is not None
+    assert halted.live.frozen_until == play.now
+    late = stepping.step(play.job, events.Intended(intent=intents.Intent.HALT), until + 60)
+    assert late.live is not None
+    assert late.live.frozen_until == until
+
+
+def test_the_stacks_of_a_rank_are_in_the_record() -> None:
+    play = script.Play()
+    play.run("job {hang_timeout: 10s, roles: {worker: {count: 2}}}")
+    for line in ("admit", "launched", "register worker-0 worker-1", "report worker-0 PROCESSING idle=20", "do"):
+        play.run(line)
+    play.run("stacks worker-0")
+    assert play.live.stacks == (attempts.Stacks(task="worker-0", at=play.now, stacks={"0": "File train.py"}),)
 
 
 def test_nothing_is_released_while_one_of_several_tasks_runs() -> None:
@@ -101,3 +197,33 @@ def test_the_reason_of_a_wish(fields: dict[str, object], reason: str) -> None:
     play = launched()
     wished = stepping.step(play.job, events.Intended(**fields), play.now)  # type: ignore[arg-type]
     assert wished.reason == reason
+
+
+def test_an_exit_tells_of_steps_that_no_report_told() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=5", "report worker-1 PROCESSING")
+    first = play.live.tasks[0].progress
+    for line in ("after 10", "exit worker-0 code=1 at_step=9", "exit worker-1 code=1 at_step=7"):
+        play.run(line)
+    reported, silent = play.live.tasks
+    assert (reported.first_progress, reported.progress) == (first, attempts.Progress(step=9, at=play.now))
+    assert silent.first_progress == silent.progress == attempts.Progress(step=7, at=play.now)
+
+
+def test_an_exit_at_the_step_of_the_last_report_leaves_the_report() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=5 loss=0.5")
+    last = play.live.tasks[0].progress
+    for line in ("after 10", "exit worker-0 code=1 at_step=5"):
+        play.run(line)
+    assert play.live.tasks[0].progress == last
+
+
+def test_a_checkpoint_behind_the_farthest_step_is_dated_and_moves_nothing_else() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=20", "after 5", "checkpoint 10")
+    assert play.job.reached_step == 20
+    assert (play.live.checkpoint_step, play.live.checkpoint_at) == (10, play.now)
+
+
+def test_a_failed_launch_blames_no_task() -> None:
+    play = launched("launch_failed no such image")
+    assert (play.live.stop, play.live.stop_task) == (attempts.Cause.PLATFORM, "")
+    assert play.live.stop_message == "the launch failed: no such image"

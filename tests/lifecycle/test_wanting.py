@@ -1,0 +1,54 @@
+"""Decisions of `wants` that no scenario tells apart."""
+
+from __future__ import annotations
+
+import pytest
+from tests.lifecycle import script
+
+from oarlock.lifecycle import stepping
+from oarlock.spec import actions, attempts, errors, events
+
+
+def test_a_stale_task_is_killed_under_its_own_incarnation() -> None:
+    play = script.Play()
+    for line in ("job {}", "admit", "launched", "see 1/worker-0/1 GONE", "notice", "after 2", "do"):
+        play.run(line)
+    play.run("see 1/worker-0/2 RUNNING")
+    (kill,) = play.wants()
+    assert isinstance(kill, actions.Kill)
+    assert [task.key("j", kill.attempt) for task in kill.tasks] == [attempts.TaskKey("j", 1, "worker", 0, 2)]
+
+
+def test_the_task_that_has_not_come_is_named_and_not_those_that_wait_for_it() -> None:
+    play = script.Play()
+    for line in ("job {start_timeout: 10m, roles: {worker: {count: 3}}}", "admit", "do", "register worker-0 worker-2"):
+        play.run(line)
+    play.run("after 10m")
+    said = "worker-1 was still DEPLOYING when the start-up time of 10m 00s was over"
+    assert play.run("wants") == [f"note stop_decided: start_timeout, {said}"]
+
+
+def test_claims_that_are_no_gang_are_a_defect() -> None:
+    job = script.new_job("{roles: {worker: {count: 2}}}")
+    with pytest.raises(errors.Conflict) as refused:
+        stepping.step(job, events.Admitted(attempt=1, holdings=script.places(job, 1, {"worker": 1})), script.START)
+    assert refused.value.message == "that is no gang of j: worker has the tasks [0], and is to have 2 to 2"
+    assert refused.value.hint == "This is a defect: report it."
+
+
+def test_only_those_of_the_communicator_that_still_run_are_asked_whether_they_can_rejoin() -> None:
+    """An evaluator and a worker that has ended say nothing; a worker that runs must have said so."""
+    play = script.Play()
+    play.run("job {framework: torch, roles: {worker: {count: 3, on_failure: restart}, evaluator: {}}}")
+    for line in ("admit", "do", "register worker-0 worker-1 worker-2 evaluator-0", "report worker-0 PROCESSING step=1"):
+        play.run(line)
+    for line in ("report worker-1 PROCESSING step=1", "report worker-2 PROCESSING step=1", "exit worker-2 code=0"):
+        play.run(line)
+    before = play.job
+    for line in ("exit worker-1 code=1", "gone worker-1"):
+        play.run(line)
+    assert play.live.tasks[1].incarnation == 1, "worker-0 cannot rejoin"
+    play.job = before
+    for line in ("report worker-0 rejoin", "exit worker-1 code=1", "gone worker-1"):
+        play.run(line)
+    assert play.live.tasks[1].incarnation == 2
