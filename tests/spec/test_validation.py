@@ -119,6 +119,12 @@ tensorboard: true
     assert spec.secrets[0].form is jobfile.SecretForm.ENV
 
 
+def test_a_renamed_field_is_refused_with_its_new_name() -> None:
+    with pytest.raises(errors.UnknownField) as refused:
+        validation.load("{command: a, servers: apart}")
+    assert refused.value.hint == "Did you mean `ps_placement`?"
+
+
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 _PLAIN = st.deferred(
     lambda: _LEAVES | st.lists(_PLAIN, max_size=3) | st.dictionaries(st.text(max_size=10), _PLAIN, max_size=3)

@@ -6,12 +6,13 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from alembic import autogenerate, config, migration, script
 from tests.store import nouns
 
-from oarlock.spec import errors
+from oarlock.spec import errors, jobfile
 from oarlock.store.sql import database, engines, postgres, schema, sqlite, upgrading
 
 
@@ -81,6 +82,24 @@ async def test_keys_outlive_the_migration_that_lets_them_outlive_jobs(empty_url:
     one.dispose()
     store = database.open_store(empty_url)
     assert await store.read(lambda v: v.submitted("ann", "key")) == ("j-0", "abc")
+    await store.close()
+
+
+async def test_a_stored_job_follows_the_renamed_field(empty_url: str) -> None:
+    """A job of an earlier version, with an environment that says the same word."""
+    await asyncio.to_thread(migrate, empty_url, "0007")
+    job = nouns.job("j-0")
+    spec = msgspec.structs.replace(job.spec, ps_placement=jobfile.PsPlacement.APART, env={"servers": "beside"})
+    body = msgspec.json.encode(msgspec.structs.replace(job, spec=spec, version=1)).decode()
+    row = {"body": body.replace('"ps_placement"', '"servers"')}
+    one = engine(empty_url)
+    with one.writers.connect() as connection, connection.begin():
+        values = "'j-0', 'a', 'ann', 'default', 'QUEUED', true, 1.0, 1, 1, :body"
+        columns = "id, name, owner, pool, phase, active, created_at, version, first_seq, body"
+        connection.execute(sa.text(f"INSERT INTO jobs ({columns}) VALUES ({values})"), row)
+    one.dispose()
+    store = database.open_store(empty_url)
+    assert (await store.read(lambda v: v.job("j-0"))).spec == spec
     await store.close()
 
 

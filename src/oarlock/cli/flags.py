@@ -165,11 +165,11 @@ FLAGS: tuple[Flag, ...] = (
         help="All tasks in one of these where possible.",
     ),
     Flag(
-        names=("--servers",),
-        path="servers",
+        names=("--ps-placement",),
+        path="ps_placement",
         choices=("beside", "apart"),
         section=JOB,
-        help="Parameter servers on the workers' nodes, or on others.",
+        help="Place parameter servers on the workers' nodes, or on other nodes.",
     ),
     Flag(
         names=("--batch-size",),

@@ -124,8 +124,8 @@ class Batch(Part, frozen=True):
         return Bounds(self.size, self.max or self.size, self.local_min, most)
 
 
-class Beside(StrEnum):
-    """Where parameter servers go."""
+class PsPlacement(StrEnum):
+    """Placement of the parameter servers."""
 
     BESIDE = "beside"  # on the nodes of the workers
     APART = "apart"  # on nodes without a worker of this job
@@ -198,7 +198,7 @@ class JobSpec(Part, frozen=True):
     freeze: str | float | None = None
     placement: Placement = Placement.PACK
     topology: Topology | None = None
-    servers: Beside | None = None  # where parameter servers go, in relation to workers
+    ps_placement: PsPlacement | None = None  # of parameter servers, in relation to workers
     batch: Batch | None = None
     env: dict[str, str] = {}
     tensorboard: bool = False

@@ -27,6 +27,7 @@ WRITABLE = ("file", "s3", "gs")
 _RESERVED_PREFIX = "OARLOCK_"
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 LEAST_GPU_SHARE = 0.01
+_RENAMED = {"servers": "ps_placement"}
 _TYPED_GPUS = re.compile(
     r"(?P<count>\d+)\s*[:x*]\s*(?P<kind>[A-Za-z][\w.-]*)|(?:gpus?:)?(?P<first>[A-Za-z][\w.-]*)(?::(?P<last>\d+))?"
 )
@@ -105,7 +106,7 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str 
         name = _short(unknown[1])
         known = _field_names(kind)
         moved = _of_a_role(name) if "roles" in known else None
-        hint = f"It is said for each role: `{moved}`." if moved else _nearest(name, known)
+        hint = f"It is said for each role: `{moved}`." if moved else _nearest(_RENAMED.get(name, name), known)
         return errors.UnknownField(f"unknown field {name!r}", path=f"{path}.{name}".lstrip("."), hint=hint)
     invalid = re.search(r"Invalid enum value '?(.*?)'?$", message, re.DOTALL)
     if invalid is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0007"
+REVISION = "0008"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
