@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import table
-from oarlock.scheduler import placement
-from oarlock.scheduler import room as rooms
+from oarlock.scheduler.placement import freespace, placing
 from oarlock.spec import holdings, jobfile, nodes, plans
 
 GIB = 1 << 30
@@ -42,12 +41,12 @@ def measure(count: int = 10_000, seed: int = 1) -> dict[str, tuple[float, str]]:
     """What was measured, each with its unit."""
     draw = random.Random(seed)
     of = machines(count)
-    room, made_ms = _timed(rooms.Room, of)
+    space, made_ms = _timed(freespace.FreeSpace, of)
     waiting = [gang(f"job-{number:05}", draw) for number in range(count)]
-    running, placed = _fill(room, waiting)
-    refused = [_timed(placement.place, one, room)[1] for one in waiting if one.job not in running]
+    running, placed = _fill(space, waiting)
+    refused = [_timed(placing.place, one, space)[1] for one in waiting if one.job not in running]
     filled = tuple(running.values())
-    fresh = rooms.Room()
+    fresh = freespace.FreeSpace()
     first_ms = _timed(fresh.follow, of, filled)[1]
     follows, replaced = _churn(fresh, of, running, draw)
     small = [ms for gpus, ms in placed + replaced if gpus <= 8]
@@ -115,27 +114,29 @@ def _timed(work: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     return result, 1000 * (time.perf_counter() - began)
 
 
-def _fill(room: rooms.Room, waiting: list[plans.Gang]) -> tuple[dict[str, plans.Running], list[tuple[int, float]]]:
+def _fill(
+    space: freespace.FreeSpace, waiting: list[plans.Gang]
+) -> tuple[dict[str, plans.Running], list[tuple[int, float]]]:
     running, placed = {}, []
     for one in waiting:
-        claims, ms = _timed(placement.place, one, room)
+        claims, ms = _timed(placing.place, one, space)
         if claims is not None:
-            room.take(claims)
+            space.take(claims)
             running[one.job] = plans.Running(gang=one, holdings=claims, started_at=0.0)
             placed.append((one.amount(one.wanted).gpus, ms))
     return running, placed
 
 
 def _churn(
-    room: rooms.Room, of: tuple[nodes.Node, ...], running: dict[str, plans.Running], draw: random.Random
+    space: freespace.FreeSpace, of: tuple[nodes.Node, ...], running: dict[str, plans.Running], draw: random.Random
 ) -> tuple[list[float], list[tuple[int, float]]]:
     """Every round some jobs end, and what waits takes their place."""
     follows, placed = [], []
     for turn in range(ROUNDS):
-        started, found = _fill(room, [gang(f"next-{turn}-{number}", draw) for number in range(CHURN)])
+        started, found = _fill(space, [gang(f"next-{turn}-{number}", draw) for number in range(CHURN)])
         running |= started
         placed += found
         for job in draw.sample(sorted(running), CHURN - len(started)):
             del running[job]
-        follows.append(_timed(room.follow, of, tuple(running.values()))[1])
+        follows.append(_timed(space.follow, of, tuple(running.values()))[1])
     return follows, placed

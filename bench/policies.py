@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench import table
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import known
+from oarlock.scheduler.policies import registry
 from oarlock.simulator import cluster, recorded, simulation, traces
 from oarlock.spec import plans
 
@@ -61,7 +61,7 @@ def run() -> list[table.Row]:
         ("las", recorded.Freedom.GIVEN, _better(TIRESIAS)),
         ("gittins", recorded.Freedom.GIVEN, _better(TIRESIAS)),
     ):
-        if policy in known.POLICIES:
+        if policy in registry.POLICIES:
             rows += _rows(policy, freedom, published, Path(data))
     return rows
 

@@ -93,12 +93,12 @@ def read(environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int 
 
 def check_policies(rules: plans.Rules) -> None:
     """Raises InvalidInput for a policy that nobody knows, or a parameter that it does not have."""
-    from oarlock.scheduler.policies import known, port
+    from oarlock.scheduler.policies import contract, registry
     from oarlock.spec import holdings
 
-    known.named(rules.policy)
+    registry.named(rules.policy)
     for name, parameters in rules.policies.items():
-        known.named(name).wishes((), port.Budget(amount=holdings.Resources()), 0.0, rules, parameters)
+        registry.named(name).wishes((), contract.Budget(amount=holdings.Resources()), 0.0, rules, parameters)
 
 
 def _check_file(name: str, path: str | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.api import rig as rigs
 
 from oarlock.api import decisions, forecaster, outlook
-from oarlock.scheduler import forecasting
+from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import events, holdings, intents, jobs, phases, plans, prices, refusals
 
 
@@ -154,14 +154,14 @@ async def finish(rig: rigs.Rig, job: jobs.Job) -> None:
 
 async def test_one_forecast_is_made_of_one_state(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
-    real = forecasting.forecasts
+    real = forecasts.forecasts
 
     def counted(*given: Any) -> Any:
         nonlocal made
         made += 1
         return real(*given)
 
-    monkeypatch.setattr(forecasting, "forecasts", counted)
+    monkeypatch.setattr(forecasts, "forecasts", counted)
     await fill(rig, "big", 2)
     for number in range(5):
         rig.clock.now += 1
@@ -181,7 +181,7 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
     """A cluster of ten thousand nodes: what was written down last is told, and one forecast serves for a while."""
     made = 0
     go_on = threading.Event()
-    real = forecasting.forecasts
+    real = forecasts.forecasts
 
     def slow(*given: Any) -> Any:
         nonlocal made
@@ -189,7 +189,7 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
         assert go_on.wait(20)
         return real(*given)
 
-    monkeypatch.setattr(forecasting, "forecasts", slow)
+    monkeypatch.setattr(forecasts, "forecasts", slow)
     monkeypatch.setattr(forecaster, "PATIENCE_S", 0.05)
     monkeypatch.setattr(forecaster, "SLOW_S", 0.01)
     await fill(rig, "big", 2)
@@ -199,10 +199,10 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
     for _ in range(2):
         lines = (await ask(rig, "digits/why"))["lines"]
         assert "It needs 2 GPUs; 0 of 2 are free." in lines[0]
-        assert lines[2] == forecasting.UNCOMPUTED
+        assert lines[2] == forecasts.UNCOMPUTED
     go_on.set()
     for _ in range(1000):
-        if (await ask(rig, "digits/why"))["lines"][2] != forecasting.UNCOMPUTED:
+        if (await ask(rig, "digits/why"))["lines"][2] != forecasts.UNCOMPUTED:
             break
         await asyncio.sleep(0.01)
     await rig.happen(job.id, events.Refused(refusal=msgspec.structs.replace(refusal, message="again")))

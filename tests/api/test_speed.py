@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 from tests.lifecycle import script
 
 from oarlock.api import speed
-from oarlock.scheduler import curves as evaluating
+from oarlock.scheduler.speed import rates
 from oarlock.spec import curves, events, holdings, nodes
 
 MODEL = curves.Allreduce(
@@ -42,7 +42,7 @@ def test_sizes_that_were_measured_stand_beside_those_that_are_expected() -> None
         (4, 1, 0),
     ]
     assert found.items[1].per_s == pytest.approx(64 / 0.23)
-    assert found.items[3].per_s == pytest.approx(4 * 32 / evaluating.step_s(MODEL, 1, 4, 32))
+    assert found.items[3].per_s == pytest.approx(4 * 32 / rates.step_s(MODEL, 1, 4, 32))
     assert (found.unit, found.noise, found.per_s) == ("examples", 700.0, None)
 
 

@@ -9,8 +9,8 @@ from tests.lifecycle import script
 
 from oarlock.backends import fake
 from oarlock.controllers import measuring
-from oarlock.scheduler import curves as evaluating
-from oarlock.scheduler import gangs, samples
+from oarlock.scheduler import gangs
+from oarlock.scheduler.speed import rates, samples
 from oarlock.spec import attempts, curves, events, jobs, roles
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
@@ -20,7 +20,7 @@ TWO = "{grace: 1s, roles: {worker: {count: 2, min: 1, gpus: 1}}}"
 def truth(devices: int, nodes: int, local: int) -> tuple[float, float]:
     """Seconds of a step, and of waiting: 10 ms and 1 ms for each example, 40 ms to exchange among two."""
     model = curves.Allreduce(compute_s=0.010, compute_per_example_s=0.001, near_s=0.040, near_per_device_s=0.01)
-    return evaluating.step_s(model, nodes, devices, local), evaluating.sync_s(model, nodes, devices)
+    return rates.step_s(model, nodes, devices, local), rates.sync_s(model, nodes, devices)
 
 
 class Rig:
@@ -87,7 +87,7 @@ async def test_what_was_measured_at_a_shape_is_there_within_a_look() -> None:
     assert (sample.step_s, sample.sync_s) == pytest.approx(truth(2, 1, 32))
     assert found.model.noise == 700.0
     assert found.left == (1000 - 10) * 64
-    assert evaluating.rate(found, None, evaluating.Shape(1, 2)) == pytest.approx(64 / truth(2, 1, 32)[0], rel=0.02)
+    assert rates.rate(found, None, rates.Shape(1, 2)) == pytest.approx(64 / truth(2, 1, 32)[0], rel=0.02)
 
 
 async def test_a_curve_is_written_once_a_minute_and_not_logged() -> None:
@@ -129,7 +129,7 @@ async def test_shapes_that_were_seen_make_one_curve_across_attempts_and_servers(
     assert {(one.devices, one.local): one.count for one in found.samples} == {(2, 32): 2, (2, 64): 3}
     for local in (32, 64, 128):
         expected = truth(2, 1, local)[0]
-        assert evaluating.step_s(found.model, 1, 2, local) == pytest.approx(expected, rel=0.05)
+        assert rates.step_s(found.model, 1, 2, local) == pytest.approx(expected, rel=0.05)
     assert found.convergence is not None
 
 
@@ -236,9 +236,9 @@ async def test_each_type_of_gpu_has_a_curve_of_its_own() -> None:
     assert {(one.gpu_type, one.local) for one in found.samples} == {("t4", 32), ("t4", 64), ("a100", 32)}
     assert [one.gpu_type for one in found.types] == ["a100", "t4"], "where it was measured last comes first"
     assert {one.model.noise for one in found.types} == {900.0}
-    slow, quick = (evaluating.rate(found, None, evaluating.Shape(1, 2, gpu_type=name)) for name in ("t4", "a100"))
+    slow, quick = (rates.rate(found, None, rates.Shape(1, 2, gpu_type=name)) for name in ("t4", "a100"))
     assert quick / slow == pytest.approx(4, rel=0.1)
-    assert evaluating.rate(found, None, evaluating.Shape(1, 2)) == pytest.approx(quick), "no type named: the last one"
+    assert rates.rate(found, None, rates.Shape(1, 2)) == pytest.approx(quick), "no type named: the last one"
 
 
 def test_a_gang_on_several_types_is_measured_as_such() -> None:

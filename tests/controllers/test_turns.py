@@ -10,7 +10,7 @@ from tests.controllers.plant import Phase, Plant, Server, machine
 
 from oarlock.backends import fake
 from oarlock.controllers import measuring
-from oarlock.scheduler import curves as evaluating
+from oarlock.scheduler.speed import rates
 from oarlock.spec import attempts, events, plans
 
 RULES = plans.Rules(
@@ -135,7 +135,7 @@ async def test_they_share_the_device_as_long_as_that_pays() -> None:
     assert curve is not None
     steps = {sample.beside: sample.step_s for sample in curve.samples}
     assert steps == {"": pytest.approx(0.1), two: pytest.approx(0.12)}, "what it did alone is not mixed with that"
-    assert evaluating.step_s(curve.model, 1, 1, 8) == pytest.approx(0.1), "nor does it change what others expect of it"
+    assert rates.step_s(curve.model, 1, 1, 8) == pytest.approx(0.1), "nor does it change what others expect of it"
 
     yard.beside_s = 0.4
     told = await yard.run_for(600)

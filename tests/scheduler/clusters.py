@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from oarlock.scheduler import placement
-from oarlock.scheduler import room as rooms
+from oarlock.scheduler.placement import freespace, placing
 from oarlock.spec import holdings, jobfile, nodes, plans
 
 TYPES = ("v100", "h100", "exotic")
@@ -77,11 +76,11 @@ def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
 @st.composite
 def held(draw: st.DrawFn, of: list[nodes.Node]) -> list[holdings.Holding]:
     """What a few gangs hold on these nodes; some of it is given back, so that there are holes."""
-    room = rooms.Room(of)
+    space = freespace.FreeSpace(of)
     found: list[holdings.Holding] = []
     for number in range(draw(st.integers(0, 4))):
-        claims = placement.place(draw(gangs(job=f"old{number}")), room)
+        claims = placing.place(draw(gangs(job=f"old{number}")), space)
         if claims is not None:
-            room.take(claims)
+            space.take(claims)
             found += [claim for claim in claims if draw(st.integers(0, 3)) > 0]
     return found

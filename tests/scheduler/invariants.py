@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.scheduler import entitlement
+from oarlock.scheduler.pools import entitlement
 from oarlock.spec import holdings, nodes, plans, pools, refusals
 
 Claims = Iterable[holdings.Holding]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 from tests.scheduler import invariants, world
 
-from oarlock.scheduler import explaining, planning
+from oarlock.scheduler import planning
+from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools
 
 GIB = 1 << 30
@@ -102,7 +103,7 @@ class Life:
         while True:
             self.born += 1
             gang = self.draw(f"j{self.born:04}")
-            if explaining.never(gang, explaining.Scene(self.world.snapshot())) is None:
+            if reasons.never(gang, contexts.Context(self.world.snapshot())) is None:
                 self.world.waiting[gang.job] = gang
                 return gang
 

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from oarlock.scheduler import drafts, granting, placement, planning, preempting, profiles, victims
-from oarlock.scheduler import room as rooms
-from oarlock.scheduler import usage as usages
-from oarlock.scheduler.policies import port
+from oarlock.scheduler import amounts, planning
+from oarlock.scheduler.granting import drafts, grants
+from oarlock.scheduler.placement import freespace, placing
+from oarlock.scheduler.policies import contract
+from oarlock.scheduler.pools import poolbounds
+from oarlock.scheduler.preemption import clearing, victims
 from oarlock.spec import plans
 
 WITHOUT_END = 1_000_000
@@ -26,41 +28,43 @@ def plan(snapshot: plans.Snapshot, now: float) -> plans.Plan:
         return planning.plan(snapshot, now)
 
 
-def ranking(policy: port.Policy, parameters: Mapping[str, float]) -> None:
+def ranking(policy: contract.Policy, parameters: Mapping[str, float]) -> None:
     """No policy ranks a gang by itself: each is asked about all of them, and puts them in order."""
 
 
-def block(self: granting.Granting, kin: int, turn: object, blocked: object) -> None:
+def block(self: grants.Granting, kin: int, turn: object, blocked: object) -> None:
     """Nobody is refused for being like somebody else."""
 
 
-def gone(self: usages.Usage, bound: usages.Bound, place: int, freed: Mapping[usages.Key, profiles.Amount]) -> int:
+def gone(
+    self: poolbounds.PoolBounds, bound: poolbounds.Bound, place: int, freed: Mapping[poolbounds.Key, amounts.Amount]
+) -> int:
     return sum(amount[place] for key, amount in freed.items() if bound in self._of(key))
 
 
 def most(
     self: victims.Victims, gang: plans.Gang, level: float, *, own: bool = False
-) -> Mapping[usages.Key, profiles.Amount]:
+) -> Mapping[poolbounds.Key, amounts.Amount]:
     return self._most_for(gang, level, own=own)
 
 
-def full(self: drafts.Draft, amount: profiles.Amount) -> bool:
+def full(self: drafts.Draft, amount: amounts.Amount) -> bool:
     return False
 
 
 def place(self: drafts.Draft, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> drafts.Claims | None:
-    return placement.place(gang, self.promises.later if later else self.room, size)
+    return placing.place(gang, self.timeline.later if later else self.space, size)
 
 
-def lacks(self: rooms.Room, shape: object, count: int) -> bool:
+def lacks(self: freespace.FreeSpace, shape: object, count: int) -> bool:
     return False
 
 
-def fits(gang: plans.Gang, room: rooms.Room, size: plans.Size) -> bool:
-    return placement.place(gang, room, size) is not None
+def fits(gang: plans.Gang, space: freespace.FreeSpace, size: plans.Size) -> bool:
+    return placing.place(gang, space, size) is not None
 
 
-def may_do(need: preempting.Need, candidates: Sequence[victims.Victim], room: rooms.Room) -> bool:
+def may_do(need: clearing.Need, candidates: Sequence[victims.Victim], space: freespace.FreeSpace) -> bool:
     return bool(candidates)
 
 
@@ -72,29 +76,29 @@ def needed(self: Any, order: Sequence[victims.Victim]) -> list[victims.Victim]:
         again = False
         for victim in reversed(list(chosen)):
             rest = [one for one in chosen if one is not victim]
-            mark = self._room.mark()
-            self._room.take(victim.claims)
-            if self._fits(rest, preempting._freed(rest)):
+            mark = self._space.mark()
+            self._space.take(victim.claims)
+            if self._fits(rest, clearing._freed(rest)):
                 chosen, again = rest, True
             else:
-                self._room.rollback(mark)
+                self._space.rollback(mark)
     return chosen
 
 
 _PLAIN: tuple[tuple[object, str, object], ...] = (
-    (port, "ranking", ranking),
-    (granting.Granting, "_block", block),
-    (granting, "CLEARANCES", WITHOUT_END),
-    (granting, "LOOKS", WITHOUT_END),
+    (contract, "ranking", ranking),
+    (grants.Granting, "_block", block),
+    (grants, "CLEARANCES", WITHOUT_END),
+    (grants, "LOOKS", WITHOUT_END),
     (drafts, "TRIALS", WITHOUT_END),
     (drafts.Draft, "full", full),
     (drafts.Draft, "place", place),
-    (rooms.Room, "lacks", lacks),
-    (placement, "fits", fits),
-    (usages.Usage, "_gone", gone),
+    (freespace.FreeSpace, "lacks", lacks),
+    (placing, "fits", fits),
+    (poolbounds.PoolBounds, "_gone", gone),
     (victims.Victims, "most", most),
-    (preempting, "may_do", may_do),
-    (preempting._Search, "_needed", needed),
+    (clearing, "may_do", may_do),
+    (clearing._Search, "_needed", needed),
 )
 
 

@@ -31,16 +31,18 @@ from collections.abc import Iterator, Mapping
 
 from tests.scheduler import world
 
-from oarlock.scheduler import explaining, forecasting, placement, planning
-from oarlock.scheduler import room as rooms
-from oarlock.scheduler.policies import known
+from oarlock.scheduler import planning
+from oarlock.scheduler.explaining import reasons
+from oarlock.scheduler.forecasting import forecasts
+from oarlock.scheduler.placement import freespace, placing
+from oarlock.scheduler.policies import registry
 from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools, quantities
 
 GANG = (
     "tasks= min= max= cpus= gpus= memory= type= gpu_memory= ports= priority= pool= owner= preemptible= same="
     " not_before= timeout= at= served= ps= ps_cpus= spread required mixed beside apart"
 )
-PARAMETERS = " ".join(f"{name}.{one}=" for name, policy in known.POLICIES.items() for one in policy.PARAMETERS)
+PARAMETERS = " ".join(f"{name}.{one}=" for name, policy in registry.POLICIES.items() for one in policy.PARAMETERS)
 BOUNDS = " ".join(f"{bound}.{one}=" for bound in ("limit", "reserve", "share") for one in pools.RESOURCES)
 OPTIONS: Mapping[str, str] = {
     "rules": f"policy= min_runtime= restart= round= backfill= {PARAMETERS}",
@@ -208,12 +210,12 @@ class Cluster:
 
     def _place(self, name: str, options: dict[str, str]) -> str:
         gang = self.world.waiting[name]
-        room = rooms.Room()
-        room.follow(tuple(self.world.nodes.values()), tuple(self.world.running.values()))
+        space = freespace.FreeSpace()
+        space.follow(tuple(self.world.nodes.values()), tuple(self.world.running.values()))
         keep, prefer = (tuple(options.get(which, "").split(",")) for which in ("keep", "prefer"))
-        claims = placement.place(gang, room, keep=frozenset(keep), prefer=prefer)
+        claims = placing.place(gang, space, keep=frozenset(keep), prefer=prefer)
         if claims is None:
-            fitting, widest = placement.most(gang, room), placement.widest(gang, room)
+            fitting, widest = placing.most(gang, space), placing.widest(gang, space)
             at_most = f"; {widest.level} {widest.name} takes {widest.tasks}" if widest is not None else ""
             return f"{name}: no place, {fitting} of {len(gang.tasks)} tasks would fit{at_most}"
         del self.world.waiting[name]
@@ -228,7 +230,7 @@ class Cluster:
 
     def _forecast(self, name: str, options: dict[str, str]) -> str:
         now = float(options.get("now", "0"))
-        verdict = forecasting.forecast(self.world.snapshot(), self.world.waiting[name], now, spent=lambda: 0.0)
+        verdict = forecasts.forecast(self.world.snapshot(), self.world.waiting[name], now, spent=lambda: 0.0)
         start = "" if verdict.start is None else f" start={verdict.start:g}"
         latest = "" if verdict.latest is None else f" latest={verdict.latest:g}"
         told = [verdict.message, "" if verdict.when == "now" else verdict.expected]
@@ -308,7 +310,7 @@ def _told(answer: plans.Plan, name: str) -> str:
     if launch is not None:
         return f"{name}: starts on {_places(launch.holdings)}"
     refusal = answer.refusals[name]
-    told = [refusal.message, explaining.held_by(refusal, 0.0), refusal.change]
+    told = [refusal.message, reasons.held_by(refusal, 0.0), refusal.change]
     return f"{name}: {refusal.code}: {' '.join(filter(None, told))}"
 
 

@@ -9,10 +9,12 @@ import msgspec
 from hypothesis import strategies as st
 from tests.scheduler import lives, plainly
 
-from oarlock.scheduler import entitlement, planning, preempting, profiles, victims
-from oarlock.scheduler import room as rooms
-from oarlock.scheduler import usage as usages
-from oarlock.spec import holdings, nodes, plans, refusals
+from oarlock.scheduler import amounts, planning
+from oarlock.scheduler.placement import freespace, placing
+from oarlock.scheduler.pools import poolbounds
+from oarlock.scheduler.preemption import clearing, victims
+from oarlock.scheduler.reuse import gangfacts
+from oarlock.spec import holdings, nodes, plans, pools, refusals
 
 DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 25)
@@ -114,44 +116,44 @@ class Scene:
         life.step()
         life.step()
         snapshot = life.world.snapshot()
-        self.room = rooms.Room(snapshot.nodes, [claim for job in snapshot.running for claim in job.holdings])
+        self.space = freespace.FreeSpace(snapshot.nodes, [claim for job in snapshot.running for claim in job.holdings])
         self.leaving = [claim for job in snapshot.running if job.stopping for claim in job.holdings]
-        self.known = profiles.Profiles()
+        self.facts = gangfacts.Facts()
         self.candidates = [self._whole(job, dice) for job in snapshot.running if not job.stopping]
         self.gang = life.draw("newcomer")
 
     def _whole(self, job: plans.Running, dice: random.Random) -> victims.Victim:
-        amount = self.known.held(job).amount
+        amount = self.facts.held(job).amount
         nothing = (0,) * len(job.gang.asks)
         return victims.Victim(job, job.holdings, nothing, float(dice.choice([0, 1, 1, 5, 60])), amount)
 
-    def need(self, within: usages.Amount | None) -> preempting.Need:
+    def need(self, within: amounts.Amount | None) -> clearing.Need:
         """With a bound: so much, at least, must be given up."""
 
-        def enough(freed: preempting.Freed) -> bool:
-            together = profiles.NOTHING
+        def enough(freed: clearing.Freed) -> bool:
+            together = amounts.NOTHING
             for amount in freed.values():
-                together = profiles.plus(together, amount)
+                together = amounts.plus(together, amount)
             return within is None or all(one >= least for one, least in zip(together, within, strict=True))
 
-        profile = self.known.of(self.gang)
-        return preempting.Need(self.gang, profile.smallest, profile.least, None if within is None else enough)
+        profile = self.facts.of(self.gang)
+        return clearing.Need(self.gang, profile.smallest, profile.least, None if within is None else enough)
 
-    def clear(self, need: preempting.Need) -> preempting.Clearance | None:
-        if not preempting.may_do(need, self.candidates, self.room):
+    def clear(self, need: clearing.Need) -> clearing.Clearance | None:
+        if not clearing.may_do(need, self.candidates, self.space):
             return None
-        return preempting.clear(need, self.candidates, self.room, _never_bends, preempting.Effort(1_000_000))
+        return clearing.clear(need, self.candidates, self.space, _never_bends, clearing.Effort(1_000_000))
 
-    def fits_without(self, need: preempting.Need, gone: list[victims.Victim]) -> bool:
+    def fits_without(self, need: clearing.Need, gone: list[victims.Victim]) -> bool:
         """Worked out in a room of its own."""
         left = [one for one in self.candidates if one not in gone]
-        others = [node.node for node in self.room.nodes.values()]
-        room = rooms.Room(others, [*self.leaving, *(claim for one in left for claim in one.claims)])
-        freed = {("default", True): profiles.NOTHING}
+        others = [node.node for node in self.space.nodes.values()]
+        space = freespace.FreeSpace(others, [*self.leaving, *(claim for one in left for claim in one.claims)])
+        freed = {("default", True): amounts.NOTHING}
         for one in gone:
-            freed["default", True] = profiles.plus(freed["default", True], one.amount)
+            freed["default", True] = amounts.plus(freed["default", True], one.amount)
         within = need.within is None or need.within(freed)
-        return within and preempting.placement.place(need.gang, room, need.size) is not None
+        return within and placing.place(need.gang, space, need.size) is not None
 
 
 def _never_bends(victim: victims.Victim, size: plans.Size) -> victims.Victim:
@@ -163,20 +165,22 @@ BOUND = st.one_of(st.none(), st.integers(0, 6).map(lambda devices: (1000 * devic
 
 @unhurried
 @hypothesis.given(DICE, BOUND)
-def test_of_those_who_are_stopped_each_one_is_needed(dice: random.Random, bound: usages.Amount | None) -> None:
+def test_of_those_who_are_stopped_each_one_is_needed(dice: random.Random, bound: amounts.Amount | None) -> None:
     """It fits once they are gone; and would not, were any one of them still there."""
-    scene = Scene(dice)
-    need = scene.need(bound)
-    hypothesis.assume(not scene.fits_without(need, []))
-    found = scene.clear(need)
+    context = Scene(dice)
+    need = context.need(bound)
+    hypothesis.assume(not context.fits_without(need, []))
+    found = context.clear(need)
     if found is None:
-        assert not scene.fits_without(need, list(scene.candidates)), "nobody was found, though all together would do"
+        assert not context.fits_without(need, list(context.candidates)), (
+            "nobody was found, though all together would do"
+        )
         return
     chosen = list(found.victims)
-    assert scene.fits_without(need, chosen)
+    assert context.fits_without(need, chosen)
     for victim in chosen:
         rest = [one for one in chosen if one is not victim]
-        assert not scene.fits_without(need, rest), (victim.job, [one.job for one in chosen])
+        assert not context.fits_without(need, rest), (victim.job, [one.job for one in chosen])
 
 
 # Bounds
@@ -194,35 +198,35 @@ def test_a_bound_is_a_sum(dice: random.Random, steps: int, lent: bool) -> None:
     snapshot = life.world.snapshot()
     memo = planning.Memo()
     memo.follow(snapshot)
-    usage = usages.Usage(snapshot, life.now, memo.budget(snapshot).amount, memo.tally)
+    bounds = poolbounds.PoolBounds(snapshot, life.now, memo.budget(snapshot).amount, memo.totals)
     going = [job for job in snapshot.running if not job.stopping and dice.random() < 0.5]
-    freed: dict[usages.Key, usages.Amount] = {}
+    freed: dict[poolbounds.Key, amounts.Amount] = {}
     for job in going:
         key = job.gang.pool, job.gang.preemptible
-        freed[key] = profiles.plus(freed.get(key, profiles.NOTHING), memo.profiles.held(job).amount)
+        freed[key] = amounts.plus(freed.get(key, amounts.NOTHING), memo.facts.held(job).amount)
     stays = [job for job in snapshot.running if not job.stopping and job not in going]
     for gang in snapshot.waiting:
-        amount = memo.profiles.of(gang).least
+        amount = memo.facts.of(gang).least
         for _ in range(2):
-            over = usage.over(gang, amount, freed, lent=lent)
+            over = bounds.over(gang, amount, freed, lent=lent)
             exceeded = _limits_exceeded(snapshot, gang, [*stays], amount)
-            if over is not None and over.kind is usages.Kind.LIMIT:
+            if over is not None and over.kind is poolbounds.Kind.LIMIT:
                 assert exceeded
             if exceeded:
                 assert over is not None
 
 
 def _limits_exceeded(
-    snapshot: plans.Snapshot, gang: plans.Gang, stays: list[plans.Running], amount: usages.Amount
+    snapshot: plans.Snapshot, gang: plans.Gang, stays: list[plans.Running], amount: amounts.Amount
 ) -> bool:
     declared = {pool.name: pool for pool in snapshot.pools}
     if not lives.invariants.bounded(snapshot):
         return False
     asked = holdings.Resources(amount[1], amount[2], 0, amount[0])
     return any(
-        entitlement.pools.amounts(asked)[resource]
+        pools.amounts(asked)[resource]
         and sum(
-            entitlement.pools.amounts(one)[resource]
+            pools.amounts(one)[resource]
             for one in [
                 asked,
                 *(

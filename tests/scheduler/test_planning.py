@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from tests.scheduler import invariants, lives, world
 
-from oarlock.scheduler import forecasting, planning
+from oarlock.scheduler import planning
+from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import errors, plans, pools, refusals
 
 DICE = st.randoms(use_true_random=False)
@@ -126,7 +127,7 @@ def test_never_means_never(dice: random.Random, steps: int) -> None:
     for gang in snapshot.waiting:
         hopeful = msgspec.structs.replace(gang, not_before=None, refusal=None, destined=())
         alone = planning.plan(plans.Snapshot(nodes=revived, waiting=(hopeful,)), life.now)
-        verdict = forecasting.forecast(snapshot, gang, life.now, spent=lambda: 0.0)
+        verdict = forecasts.forecast(snapshot, gang, life.now, spent=lambda: 0.0)
         if not snapshot.nodes:  # nothing is impossible before there is a node
             assert verdict.when is plans.When.LATER
             continue

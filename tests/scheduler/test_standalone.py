@@ -11,8 +11,8 @@ import pytest
 from tests.scheduler import lives, world
 from tests.simulator import scenes
 
-from oarlock.scheduler import curves as speeds
 from oarlock.scheduler import planning, standalone
+from oarlock.scheduler.speed import rates
 from oarlock.simulator import physics
 from oarlock.spec import curves, errors, jobfile, nodes, plans, roles
 
@@ -22,7 +22,7 @@ POLICIES = ("fifo", "priority", "fair", "las", "gandiva", "goodput", "optimus")
 
 def model(seen: int) -> curves.Curve:
     """Computing 100 examples takes a second, and an exchange hardly anything."""
-    return speeds.of_params((0.0, 0.01, 0.02, 0.0, 0.01, 0.0, 1.0), (1.0, 10.0), initial=100, seen=seen)
+    return rates.of_params((0.0, 0.01, 0.02, 0.0, 0.01, 0.0, 1.0), (1.0, 10.0), initial=100, seen=seen)
 
 
 def cluster(count: int = 2, gpus: int = 4, **known: Any) -> standalone.Scheduler:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from oarlock.scheduler import profiles
+from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import curves, holdings, nodes, plans, pools, refusals
 
 replace = msgspec.structs.replace
@@ -94,7 +94,7 @@ class World:
         """Nothing of it runs any more. Who returns waits again."""
         running = self.running.pop(job)
         if running.returns:
-            served_s = max(0.0, now - running.started_at) * profiles.Held.new(running).weight
+            served_s = max(0.0, now - running.started_at) * gangfacts.RunningFacts.new(running).weight
             self.waiting[job] = replace(running.gang, stopped_at=now, served_s=running.gang.served_s + served_s)
 
     def all_gone(self, now: float) -> None:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.simulator import published, scenes
 
-from oarlock.scheduler import curves as evaluating
 from oarlock.scheduler import planning
+from oarlock.scheduler.speed import rates
 from oarlock.simulator import outcome, physics, simulation
 from oarlock.spec import curves, holdings, jobfile, plans, roles
 from oarlock.store import stores
@@ -86,9 +86,7 @@ def test_what_is_reported_becomes_the_curve_that_the_job_has_in_truth() -> None:
     curve = asyncio.run(sim.store.read(look))
     assert curve is not None
     for local in (8, 24, 64):
-        assert evaluating.step_s(curve.model, 2, 4, local) == pytest.approx(
-            evaluating.step_s(TRUTH, 2, 4, local), rel=0.02
-        )
+        assert rates.step_s(curve.model, 2, 4, local) == pytest.approx(rates.step_s(TRUTH, 2, 4, local), rel=0.02)
     assert curve.model.noise == 800.0
     shape, at = (2, 2), 0.0
     done = 0.0

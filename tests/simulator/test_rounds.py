@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import known
+from oarlock.scheduler.policies import registry
 from oarlock.simulator import scenario, simulation
 from oarlock.spec import holdings, phases, plans, validation
 from oarlock.store import stores
@@ -54,7 +54,7 @@ def drawn(seed: int) -> dict[str, Any]:
         "launch_failures": dice.choice((0.0, 0.02)),
     }
     run = {
-        "policy": dice.choice(sorted(known.POLICIES)),
+        "policy": dice.choice(sorted(registry.POLICIES)),
         "round": dice.choice((20, 60)),
         "min_runtime": dice.choice((0, 120)),
         "restart": dice.choice((0, 30)),

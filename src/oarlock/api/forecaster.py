@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from oarlock.api import authorisation
-from oarlock.scheduler import forecasting, gangs, remedies
+from oarlock.scheduler import gangs
+from oarlock.scheduler.forecasting import forecasts, remedies
 from oarlock.spec import holdings, jobs, phases, plans, privacy, refusals
 from oarlock.store import stores
 
@@ -96,7 +97,7 @@ class Forecaster:
         if gang.lasts_s is None:
             took = await access.shared(lambda view: _took(view, job.owner, job.name))
             gang = msgspec.structs.replace(gang, lasts_s=_median(took))
-        forecast = await asyncio.to_thread(forecasting.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
+        forecast = await asyncio.to_thread(forecasts.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
     async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
@@ -118,7 +119,7 @@ class Forecaster:
     async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
         look = await access.shared(lambda view: self._look(view, rules, now))
         spent = self._spent()
-        found = await asyncio.to_thread(forecasting.forecasts, look.snapshot, now, spent, look.bounded)
+        found = await asyncio.to_thread(forecasts.forecasts, look.snapshot, now, spent, look.bounded)
         self._told = Told(look, now, self._monotonic(), spent(), found)
         return self._told
 
@@ -203,7 +204,7 @@ def _untold(job: jobs.Job) -> plans.Forecast:
     """What the scheduler wrote down last, without a time."""
     message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
     return _untried(
-        plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasting.UNCOMPUTED)
+        plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasts.UNCOMPUTED)
     )
 
 

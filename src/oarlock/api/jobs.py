@@ -20,7 +20,8 @@ from oarlock.api import services as services_module
 from oarlock.data.transfers import homeguard, schemes
 from oarlock.frameworks import mpi
 from oarlock.lifecycle import stepping
-from oarlock.scheduler import explaining, gangs
+from oarlock.scheduler import gangs
+from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.spec import (
     checkpointlocations,
     errors,
@@ -250,7 +251,7 @@ async def judge(
     pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:
         empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=services.rules)
-        refusal = explaining.never(gang, explaining.Scene(empty))
+        refusal = reasons.never(gang, contexts.Context(empty))
         if refusal is not None:
             raise errors.Impossible(
                 refusal.message,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import forecaster, jobs, routes
-from oarlock.scheduler import explaining, gangs, wording
+from oarlock.scheduler import gangs, wording
+from oarlock.scheduler.explaining import reasons
 from oarlock.spec import attempts, intents, jobfile, phases, plans, refusals, users
 from oarlock.spec import jobs as nouns
 
@@ -82,7 +83,7 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     refusal = forecast.refusal
     if refusal is None:
         return where, forecast.message, "It starts with the next plan."
-    told = [explaining.held_by(refusal, now), forecast.makes_way, refusal.change]
+    told = [reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
     place = f"It is {rank} of {forecast.waiting:,} that wait." if forecast.position else ""
     place = "Nobody else waits." if forecast.waiting == 1 else place

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oarlock.api import routes
-from oarlock.scheduler import entitlement, gangs
-from oarlock.scheduler.policies import known
+from oarlock.scheduler import gangs
+from oarlock.scheduler.policies import registry
+from oarlock.scheduler.pools import entitlement
 from oarlock.spec import errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
 from oarlock.store import stores
 
@@ -51,7 +52,7 @@ async def show_all(call: routes.Call) -> PoolList:
 async def change(call: routes.Call) -> routes.Answer:
     wanted, name = call.body(poolchanges.Change), call.path["pool"]
     if isinstance(wanted.policy, str):
-        known.named(wanted.policy)
+        registry.named(wanted.policy)
 
     def write(tx: stores.Transaction) -> tuple[bool, pools.Pool]:
         declared = tx.pools()

@@ -10,8 +10,8 @@ from enum import StrEnum
 import msgspec
 
 from oarlock.api import routes
-from oarlock.scheduler import curves as evaluating
 from oarlock.scheduler import gangs
+from oarlock.scheduler.speed import rates
 from oarlock.spec import curves, jobs, nodes, plans, users
 
 MOST_POINTS = 16
@@ -107,7 +107,7 @@ def _fitted(
         if devices > 2 * known:
             return
         across = -(-devices // most_each) if most_each else 1
-        rate = evaluating.rate(curve, None, evaluating.Shape(across, devices, servers, gpu_type))
+        rate = rates.rate(curve, None, rates.Shape(across, devices, servers, gpu_type))
         by_parts = isinstance(curve.model, curves.Allreduce)
         per_s = rate / devices if steps and by_parts else rate
         local = 0 if steps else at_once

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 
 from oarlock.controllers import bulkwrites, leadership, rosters
-from oarlock.scheduler import samples
+from oarlock.scheduler.speed import samples
 from oarlock.spec import curves, events, jobs, roles
 from oarlock.store import stores
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.scheduler import samples
+from oarlock.scheduler.speed import samples
 from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, privacy, quantities, roles
 
 PORTS_PER_TASK = 4

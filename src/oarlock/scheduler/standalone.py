@@ -22,7 +22,9 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from oarlock.scheduler import impossible, planning, profiles
+from oarlock.scheduler import planning
+from oarlock.scheduler.explaining import impossible
+from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans, pools, refusals
 
 KEPT = 500
@@ -202,7 +204,7 @@ class Scheduler:
         """
         self._pass(now)
         gang, running = self._gang(job), self._running.get(job)
-        _check_kind("curve", curve, curves.Curve, "`curves.of_params` and `fitting.allreduce` make one.")
+        _check_kind("curve", curve, curves.Curve, "`rates.of_params` and `fitting.allreduce` make one.")
         _check_kind("most", most, Mapping, 'It is the most tasks by role: {"worker": 4}.')
         _check_kind("bounds", bounds, jobfile.Batch, "It is a jobfile.Batch(size, max, local_min, local_max).")
         _check_kind("batch", batch, curves.Batch, "It is a curves.Batch(local, accumulate); `bounds` are the bounds.")
@@ -308,7 +310,7 @@ class Scheduler:
     def _served_s(self, job: str, now: float) -> float:
         """Device-seconds that it has held since it was started."""
         running = self._running.get(job)
-        return 0.0 if running is None else (now - running.started_at) * profiles.Held.new(running).weight
+        return 0.0 if running is None else (now - running.started_at) * gangfacts.RunningFacts.new(running).weight
 
     def _pass(self, now: float) -> None:
         if not math.isfinite(now) or now < self._now:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler import usage as usages
+from oarlock.scheduler import amounts
 from oarlock.spec import holdings, nodes, plans, quantities
 
 NAMED = 3
@@ -37,7 +37,7 @@ def devices(node: nodes.Node, count: float, cards: Cards) -> float:
 
 def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
     """What nodes have; of GPUs those that would do."""
-    found = usages.numbers(sum((node.capacity for node in of), holdings.Resources()))
+    found = amounts.numbers(sum((node.capacity for node in of), holdings.Resources()))
     if any(cards):
         found["gpus"] = sum(devices(node, node.capacity.devices, cards) for node in of)
     return found
@@ -51,7 +51,7 @@ def needed(gang: plans.Gang) -> dict[str, float]:
 @functools.lru_cache(maxsize=1 << 14)
 def _needed(asks: tuple[plans.Ask, ...]) -> dict[str, float]:
     """Asked for each gang in each round, so nobody must change what it gets."""
-    return usages.numbers(sum((ask.amount.times(ask.min) for ask in asks), holdings.Resources()))
+    return amounts.numbers(sum((ask.amount.times(ask.min) for ask in asks), holdings.Resources()))
 
 
 def shown(resource: str, value: float, cards: Cards = ANY) -> str:
@@ -74,7 +74,7 @@ def part(resource: str, value: float, of: float, cards: Cards = ANY) -> str:
     return f"{have} of {shown(resource, of, cards)}"
 
 
-def amounts(of: Mapping[str, float], cards: Cards = ANY) -> str:
+def several(of: Mapping[str, float], cards: Cards = ANY) -> str:
     """GPUs first: they are what is short."""
     order = [name for name in ("gpus", "cpus", "memory") if of.get(name)]
     return listed([shown(name, of[name], cards) for name in order]) or "nothing"
@@ -84,7 +84,7 @@ def wanted(gang: plans.Gang) -> str:
     """`8 GPUs and 8 CPUs for 4 tasks`; of an elastic gang what it cannot do without."""
     tasks = sum(gang.smallest)
     least = "at least " if gang.elastic else ""
-    return f"{least}{amounts(needed(gang), cards(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
+    return f"{least}{several(needed(gang), cards(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
 
 
 def cards(gang: plans.Gang) -> Cards:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import known, port
+from oarlock.scheduler.policies import contract, registry
 from oarlock.simulator import outcome, scenario, simulation
 from oarlock.spec import holdings, plans
 
@@ -37,5 +37,5 @@ def results(
 
 def _check(rules: plans.Rules) -> None:
     for name in {rules.policy: None, **rules.policies}:
-        nothing = port.Budget(amount=holdings.Resources())
-        known.named(name).wishes((), nothing, 0.0, rules, rules.policies.get(name, {}))
+        nothing = contract.Budget(amount=holdings.Resources())
+        registry.named(name).wishes((), nothing, 0.0, rules, rules.policies.get(name, {}))

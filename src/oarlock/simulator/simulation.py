@@ -30,7 +30,8 @@ from oarlock.controllers import (
     planningrounds,
     scheduling,
 )
-from oarlock.scheduler import gangs, impossible
+from oarlock.scheduler import gangs
+from oarlock.scheduler.explaining import impossible
 from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory, stores

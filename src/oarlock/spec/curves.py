@@ -1,4 +1,4 @@
-"""How a job's speed grows with what it is given: measured from what its processes report, fitted in `scheduler/`.
+"""How a job's speed grows with what it is given: measured from what its processes report, fitted in `scheduler/speed/`.
 
 The model of a synchronous step is the one of Pollux (OSDI '21, section 3.2): on `devices` devices of `nodes` nodes,
 each taking `m` examples at once and adding up `s` such (accumulation),

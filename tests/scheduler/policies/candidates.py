@@ -6,11 +6,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from oarlock.scheduler.policies import port
+from oarlock.scheduler.policies import contract
 from oarlock.spec import curves, holdings, plans
 
 NOW = 100_000.0
-BUDGET = port.Budget(amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=64), node_devices=(4,) * 16)
+BUDGET = contract.Budget(
+    amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=64), node_devices=(4,) * 16
+)
 RULES = plans.Rules()
 
 
@@ -28,18 +30,18 @@ def gang(
     return plans.Gang(**{"job": job, "name": job, "pool": "default", "asks": (ask,), "submitted_at": at, **known})
 
 
-def waiting(gang: plans.Gang) -> port.Candidate:
-    return port.Candidate(gang=gang, served_s=gang.served_s)
+def waiting(gang: plans.Gang) -> contract.Candidate:
+    return contract.Candidate(gang=gang, served_s=gang.served_s)
 
 
 def running(
     gang: plans.Gang, since: float = NOW, *, size: plans.Size | None = None, now: float = NOW, **known: Any
-) -> port.Candidate:
+) -> contract.Candidate:
     """It holds what it asked for, or `size`, since then."""
     size = gang.wanted if size is None else size
     held = holdings_of(gang, size)
     served_s = gang.served_s + gang.amount(size).devices * (now - since)
-    return port.Candidate(
+    return contract.Candidate(
         gang=gang, running=plans.Running(gang=gang, holdings=held, started_at=since, **known), served_s=served_s
     )
 
@@ -60,11 +62,11 @@ def holdings_of(gang: plans.Gang, size: plans.Size) -> tuple[holdings.Holding, .
     )
 
 
-def jobs(wishes: list[port.Wish]) -> list[str]:
+def jobs(wishes: list[contract.Wish]) -> list[str]:
     return [wish.job for wish in wishes]
 
 
-def levels(wishes: list[port.Wish]) -> dict[str, float]:
+def levels(wishes: list[contract.Wish]) -> dict[str, float]:
     return {wish.job: wish.level for wish in wishes}
 
 
@@ -122,7 +124,7 @@ def speed_curves() -> st.SearchStrategy[curves.Curve]:
 
 
 @st.composite
-def candidates(draw: st.DrawFn, job: str) -> port.Candidate:
+def candidates(draw: st.DrawFn, job: str) -> contract.Candidate:
     one = draw(gangs(job))
     if draw(st.booleans()):
         return waiting(one)
@@ -139,6 +141,6 @@ def candidates(draw: st.DrawFn, job: str) -> port.Candidate:
 
 
 @st.composite
-def crowds(draw: st.DrawFn, most: int = 8) -> list[port.Candidate]:
+def crowds(draw: st.DrawFn, most: int = 8) -> list[contract.Candidate]:
     """Some candidates, each with a job of its own."""
     return [draw(candidates(f"j{place}")) for place in range(draw(st.integers(0, most)))]

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
-from oarlock.scheduler.policies import fair, port
+from oarlock.scheduler.policies import contract, fair
 from oarlock.spec import holdings, plans
 
 
-def shaped(job: str, owner: str, cpus: int, memory: int) -> port.Candidate:
+def shaped(job: str, owner: str, cpus: int, memory: int) -> contract.Candidate:
     ask = plans.Ask(
         role="worker", count=1, min=1, max=1, amount=holdings.Resources(cpus_milli=cpus * 1000, memory_bytes=memory)
     )
     return candidates.waiting(plans.Gang(job=job, name=job, pool="default", asks=(ask,), submitted_at=0.0, owner=owner))
 
 
-class TestFair(contract.PolicyContract):
+class TestFair(conformance.PolicyContract):
     policy = fair
 
     def test_the_example_of_the_paper(self) -> None:
         """9 CPUs and 18 GB; A's tasks take 1 CPU and 4 GB, B's 3 CPUs and 1 GB: A gets three, B two (section 4.1)."""
         crowd = [shaped(f"a{i}", "A", 1, 4) for i in range(4)] + [shaped(f"b{i}", "B", 3, 1) for i in range(3)]
-        whole = port.Budget(amount=holdings.Resources(cpus_milli=9000, memory_bytes=18))
+        whole = contract.Budget(amount=holdings.Resources(cpus_milli=9000, memory_bytes=18))
         wishes = fair.wishes(crowd, whole, candidates.NOW, candidates.RULES, {})
         assert sorted(candidates.jobs(wishes)[:5]) == ["a0", "a1", "a2", "b0", "b1"]
 

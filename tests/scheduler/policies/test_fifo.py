@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
 from oarlock.scheduler.policies import fifo
 
 
-class TestFifo(contract.PolicyContract):
+class TestFifo(conformance.PolicyContract):
     policy = fifo
 
     def test_who_came_first_is_first_and_nobody_is_stopped(self) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
-from oarlock.scheduler.policies import gandiva, port
+from oarlock.scheduler.policies import contract, gandiva
 from oarlock.spec import curves, errors, plans
 
 NOW = candidates.NOW
@@ -16,22 +16,22 @@ replace = msgspec.structs.replace
 SLICE = 600.0
 
 
-def waits(job: str, since: float, gpus: int = 1, **known: Any) -> port.Candidate:
+def waits(job: str, since: float, gpus: int = 1, **known: Any) -> contract.Candidate:
     """It came long ago, and was stopped then."""
     return candidates.waiting(candidates.gang(job, 0, gpus, starts=1, stopped_at=since, **known))
 
 
-def runs(job: str, for_s: float, gpus: int = 1, *, ticket: float = 0.0, **known: Any) -> port.Candidate:
+def runs(job: str, for_s: float, gpus: int = 1, *, ticket: float = 0.0, **known: Any) -> contract.Candidate:
     """Its turn began so long ago; it had waited since `ticket`."""
     gang = candidates.gang(job, 0, gpus, starts=2, stopped_at=ticket, **known)
     return candidates.running(gang, NOW - for_s, checkpoint_at=NOW - 1)
 
 
-class TestGandiva(contract.PolicyContract):
+class TestGandiva(conformance.PolicyContract):
     policy = gandiva
     slices = True
 
-    def stops(self, crowd: list[port.Candidate], **given: float) -> set[tuple[str, str]]:
+    def stops(self, crowd: list[contract.Candidate], **given: float) -> set[tuple[str, str]]:
         """Who may have whom stopped."""
         level = candidates.levels(self.ask(crowd, **given))
         waiting = [one.gang.job for one in crowd if one.running is None]
@@ -152,7 +152,7 @@ BESIDE = curves.Curve(
 )
 
 
-def on_a_half(gang: plans.Gang, device: int = 0) -> port.Candidate:
+def on_a_half(gang: plans.Gang, device: int = 0) -> contract.Candidate:
     one = candidates.running(gang, NOW - 300)
     assert one.running is not None
     (claim,) = one.running.holdings
@@ -160,12 +160,12 @@ def on_a_half(gang: plans.Gang, device: int = 0) -> port.Candidate:
     return replace(one, running=replace(one.running, holdings=(replace(claim, amount=amount, devices=(device,)),)))
 
 
-def paired(*crowd: port.Candidate, **given: float) -> dict[str, str]:
+def paired(*crowd: contract.Candidate, **given: float) -> dict[str, str]:
     wishes = gandiva.wishes(crowd, candidates.BUDGET, NOW, plans.Rules(), given)
     return {wish.job: wish.beside for wish in wishes if wish.beside}
 
 
-def undone(*crowd: port.Candidate, **given: float) -> list[str]:
+def undone(*crowd: contract.Candidate, **given: float) -> list[str]:
     return [wish.job for wish in gandiva.wishes(crowd, candidates.BUDGET, NOW, plans.Rules(), given) if wish.yields]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
-from oarlock.scheduler.policies import gittins, port
+from oarlock.scheduler.policies import contract, gittins
 from oarlock.spec import errors, plans
 
 NOW = candidates.NOW
@@ -17,7 +17,7 @@ def ended(*services: float, name: str = "other", owner: str = "") -> tuple[plans
     return tuple(plans.Ended(owner=owner, name=f"{name}-{i}", served_s=one) for i, one in enumerate(services))
 
 
-def served(job: str, seconds: float, at: float = 0.0, **known) -> port.Candidate:
+def served(job: str, seconds: float, at: float = 0.0, **known) -> contract.Candidate:
     return candidates.waiting(candidates.gang(job, at, served_s=seconds, starts=1, **known))
 
 
@@ -33,16 +33,16 @@ def by_definition(services: list[float], served_s: float) -> float:
     return max(quotients, default=0.0)
 
 
-class TestGittins(contract.PolicyContract):
+class TestGittins(conformance.PolicyContract):
     policy = gittins
     ended = ended(90.0, 100.0, 5000.0, 8000.0, 30_000.0) + ended(7000.0, 7500.0, name="train")
 
-    def ranked(self, crowd: list[port.Candidate], *ended: plans.Ended, **given: float) -> list[str]:
-        budget = port.Budget(amount=candidates.BUDGET.amount, ended=ended)
+    def ranked(self, crowd: list[contract.Candidate], *ended: plans.Ended, **given: float) -> list[str]:
+        budget = contract.Budget(amount=candidates.BUDGET.amount, ended=ended)
         return candidates.jobs(gittins.wishes(crowd, budget, NOW, candidates.RULES, given))
 
-    def levels(self, crowd: list[port.Candidate], *ended: plans.Ended, **given: float) -> dict[str, float]:
-        budget = port.Budget(amount=candidates.BUDGET.amount, ended=ended)
+    def levels(self, crowd: list[contract.Candidate], *ended: plans.Ended, **given: float) -> dict[str, float]:
+        budget = contract.Budget(amount=candidates.BUDGET.amount, ended=ended)
         return candidates.levels(gittins.wishes(crowd, budget, NOW, candidates.RULES, given))
 
     @given(

@@ -8,12 +8,12 @@ import statistics
 import msgspec
 import pytest
 from tests import needs
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 from tests.simulator import test_published as measured
 
-from oarlock.scheduler import curves as speeds
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import goodput, port
+from oarlock.scheduler.policies import contract, goodput
+from oarlock.scheduler.speed import rates
 from oarlock.simulator import cluster, recorded, simulation
 from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans
 
@@ -58,28 +58,30 @@ def job(name: str, curve: curves.Curve | None, **known) -> plans.Gang:
     )
 
 
-def budget(devices: int) -> port.Budget:
-    return port.Budget(
+def budget(devices: int) -> contract.Budget:
+    return contract.Budget(
         amount=holdings.Resources(cpus_milli=1_000_000, memory_bytes=2**45, gpus=devices),
         node_devices=(4,) * (devices // 4),
     )
 
 
-def ask(crowd: list[port.Candidate], devices: int = 64, rules: plans.Rules = candidates.RULES, **given) -> dict:
+def ask(crowd: list[contract.Candidate], devices: int = 64, rules: plans.Rules = candidates.RULES, **given) -> dict:
     return {wish.job: wish for wish in goodput.wishes(crowd, budget(devices), NOW, rules, given)}
 
 
-def sizes(crowd: list[port.Candidate], devices: int = 64, **given) -> dict[str, int]:
+def sizes(crowd: list[contract.Candidate], devices: int = 64, **given) -> dict[str, int]:
     return {name: wish.size[0] for name, wish in ask(crowd, devices, **given).items()}
 
 
-def running(name: str, curve: curves.Curve | None, size: int, *, since: float = NOW - HOUR, **known) -> port.Candidate:
+def running(
+    name: str, curve: curves.Curve | None, size: int, *, since: float = NOW - HOUR, **known
+) -> contract.Candidate:
     known.setdefault("starts", 1)
     batch = known.pop("now", None)
     return candidates.running(job(name, curve, **known), since, size=(size,), batch=batch)
 
 
-class TestContract(contract.PolicyContract):
+class TestContract(conformance.PolicyContract):
     policy = goodput
 
 
@@ -166,14 +168,14 @@ def test_while_it_is_being_resized_it_counts_as_if_it_were() -> None:
     gang = job("a", GOOD, starts=1, stopped_at=NOW - 5)
     gang = msgspec.structs.replace(gang, destined=candidates.holdings_of(gang, (2,)))
     assert sizes([candidates.waiting(gang)], 16) == {"a": 2}
-    long_ago = msgspec.structs.replace(gang, stopped_at=NOW - 2 * port.RESIZING_S)
+    long_ago = msgspec.structs.replace(gang, stopped_at=NOW - 2 * contract.RESIZING_S)
     assert sizes([candidates.waiting(long_ago)], 16) == {"a": 16}
 
 
 def test_the_batch_is_decided_with_the_size() -> None:
     wish = ask([running("a", GOOD, 1)])["a"]
     devices = wish.size[0]
-    assert wish.batch == speeds.best_batch(GOOD, BATCH, speeds.Shape(devices // 4, devices))
+    assert wish.batch == rates.best_batch(GOOD, BATCH, rates.Shape(devices // 4, devices))
     assert wish.batch is not None
     assert wish.batch.local * wish.batch.accumulate * devices > BATCH.size
     assert ask([candidates.waiting(job("new", None))])["new"].batch is None
@@ -242,7 +244,7 @@ def test_gangs_without_devices_divide_cpus() -> None:
     plain = candidates.gang("a", 0.0, 1, least=1, most=8)
     asks = tuple(msgspec.structs.replace(one, amount=holdings.Resources(cpus_milli=2000)) for one in plain.asks)
     crowd = [candidates.waiting(msgspec.structs.replace(plain, job=name, name=name, asks=asks)) for name in ("a", "b")]
-    room = port.Budget(
+    room = contract.Budget(
         amount=holdings.Resources(cpus_milli=12_000, memory_bytes=2**40, gpus=64), node_devices=(4,) * 16
     )
     found = {wish.job: wish.size[0] for wish in goodput.wishes(crowd, room, NOW, candidates.RULES, {})}
@@ -286,7 +288,7 @@ RULES = plans.Rules(policy="goodput")
 
 def test_a_snapshot_of_plain_numbers_is_enough() -> None:
     """Another simulator can ask for sizes, places and batches: no server, no clock, numbers and a curve per job."""
-    curve = speeds.of_params((0.1, 0.01, 0.2, 0.01, 0.05, 0.005, 1.5), (1.0, 10.0), 128, seen=2)
+    curve = rates.of_params((0.1, 0.01, 0.2, 0.01, 0.05, 0.005, 1.5), (1.0, 10.0), 128, seen=2)
     gang = plans.Gang(
         job="cifar10-3",
         name="cifar10-3",

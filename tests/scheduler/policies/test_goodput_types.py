@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.scheduler.policies import candidates
 
-from oarlock.scheduler import ordering, relative
-from oarlock.scheduler.policies import goodput, port
+from oarlock.scheduler.ordering import budgets
+from oarlock.scheduler.policies import contract, goodput
+from oarlock.scheduler.speed import relative
 from oarlock.spec import curves, errors, holdings, nodes, plans
 
 NOW = candidates.NOW
@@ -15,14 +16,14 @@ HOUR = 3600.0
 GIB = 1 << 30
 
 
-def budget(*ended: plans.Ended, **devices: int) -> port.Budget:
+def budget(*ended: plans.Ended, **devices: int) -> contract.Budget:
     """Nodes of four devices each, named by their type."""
     types = tuple(
-        port.TypeShare(gpu_type=name, devices=count, per_node=4, memory_bytes=(16 if name == "t4" else 80) * GIB)
+        contract.TypeShare(gpu_type=name, devices=count, per_node=4, memory_bytes=(16 if name == "t4" else 80) * GIB)
         for name, count in sorted(devices.items())
     )
     total = sum(devices.values())
-    return port.Budget(
+    return contract.Budget(
         amount=holdings.Resources(cpus_milli=1_000_000, memory_bytes=2**45, gpus=total),
         node_devices=(4,) * (total // 4),
         types=types,
@@ -48,7 +49,7 @@ def gang(name: str, known: curves.Curve | None, **more) -> plans.Gang:
     return msgspec.structs.replace(found, asks=asks)
 
 
-def running(name: str, known: curves.Curve | None, on: str, size: int = 4, **more) -> port.Candidate:
+def running(name: str, known: curves.Curve | None, on: str, size: int = 4, **more) -> contract.Candidate:
     since, started = more.pop("since", NOW - 9 * HOUR), {"starts": more.pop("starts", 1)}
     found = candidates.running(gang(name, known, **started, **more), since, size=(size,))
     assert found.running is not None
@@ -56,11 +57,11 @@ def running(name: str, known: curves.Curve | None, on: str, size: int = 4, **mor
     return msgspec.structs.replace(found, running=msgspec.structs.replace(found.running, holdings=held))
 
 
-def ask(crowd: list[port.Candidate], of: port.Budget) -> dict[str, port.Wish]:
+def ask(crowd: list[contract.Candidate], of: contract.Budget) -> dict[str, contract.Wish]:
     return {wish.job: wish for wish in goodput.wishes(crowd, of, NOW, candidates.RULES, {})}
 
 
-def places(crowd: list[port.Candidate], of: port.Budget) -> dict[str, tuple[str, int]]:
+def places(crowd: list[contract.Candidate], of: contract.Budget) -> dict[str, tuple[str, int]]:
     return {name: (wish.on, wish.size[0]) for name, wish in ask(crowd, of).items()}
 
 
@@ -204,7 +205,7 @@ def test_on_a_node_with_several_types_each_device_has_its_own() -> None:
     """A gang that holds one type of such a node is known to be there, and is not moved to where it is."""
     devices = tuple(nodes.Device(index=index, type="a100" if index < 4 else "t4") for index in range(8))
     node = nodes.Node(name="n", capacity=holdings.Resources(gpus=8), devices=devices)
-    of = ordering.budget([node])
+    of = budgets.whole([node])
     assert [(one.gpu_type, one.devices, one.per_node) for one in of.types] == [("a100", 4, 4), ("t4", 4, 4)]
     one = running("j", GAINS, "t4")
     assert one.running is not None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
-from oarlock.scheduler.policies import las, port
+from oarlock.scheduler.policies import contract, las
 from oarlock.spec import errors
 
 NOW = candidates.NOW
@@ -16,14 +16,14 @@ TIRESIAS = {"band1_s": 16 * 3600.0, "band2_s": 0.0, "band3_s": 0.0, "patience_s"
 THREE = {"band1_s": 3250.0, "band2_s": 7200.0, "band3_s": 18_000.0}
 
 
-def served(job: str, seconds: float, at: float = 0.0, **known) -> port.Candidate:
+def served(job: str, seconds: float, at: float = 0.0, **known) -> contract.Candidate:
     return candidates.waiting(candidates.gang(job, at, served_s=seconds, starts=1, **known))
 
 
-class TestLas(contract.PolicyContract):
+class TestLas(conformance.PolicyContract):
     policy = las
 
-    def bands(self, crowd: list[port.Candidate], **given: float) -> dict[str, int]:
+    def bands(self, crowd: list[contract.Candidate], **given: float) -> dict[str, int]:
         return {job: int(level) for job, level in candidates.levels(self.ask(crowd, **given)).items()}
 
     def test_a_job_falls_through_the_bands_by_what_it_was_served(self) -> None:

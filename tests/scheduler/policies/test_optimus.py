@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 from tests import needs
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 from tests.simulator import published
 from tests.simulator import test_published as measured
 
 from oarlock.scheduler import planning
-from oarlock.scheduler.policies import optimus, port
+from oarlock.scheduler.policies import contract, optimus
 from oarlock.simulator import cluster, recorded, simulation
 from oarlock.spec import curves, errors, holdings, plans
 
 
-class TestContract(contract.PolicyContract):
+class TestContract(conformance.PolicyContract):
     policy = optimus
 
 
@@ -41,12 +41,12 @@ def job(name: str, curve: curves.Curve | None, **known) -> plans.Gang:
     )
 
 
-def running(name: str, curve: curves.Curve | None, size: int, **known) -> port.Candidate:
+def running(name: str, curve: curves.Curve | None, size: int, **known) -> contract.Candidate:
     return candidates.running(job(name, curve, starts=1, **known), NOW - HOUR, size=(size,))
 
 
-def sizes(crowd: list[port.Candidate], devices: int = 64, **given) -> dict[str, int]:
-    room = port.Budget(
+def sizes(crowd: list[contract.Candidate], devices: int = 64, **given) -> dict[str, int]:
+    room = contract.Budget(
         amount=holdings.Resources(cpus_milli=1_000_000, memory_bytes=2**45, gpus=devices),
         node_devices=(4,) * (devices // 4),
     )
@@ -65,7 +65,7 @@ def test_who_has_more_left_saves_more_by_the_same_speed() -> None:
 
 
 def test_what_is_left_is_told_where_the_job_tells_it_and_not_else() -> None:
-    room = port.Budget(amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=4), node_devices=(4,))
+    room = contract.Budget(amount=holdings.Resources(cpus_milli=64_000, memory_bytes=2**40, gpus=4), node_devices=(4,))
 
     def reason(curve: curves.Curve | None) -> str:
         (wish,) = optimus.wishes([candidates.waiting(job("a", curve, most=4))], room, NOW, candidates.RULES, {})
@@ -109,7 +109,9 @@ def test_workers_and_servers_compete() -> None:
         for role, gpus in (("worker", 1), ("ps", 0))
     )
     gang = msgspec.structs.replace(job("a", None), asks=asks)
-    room = port.Budget(amount=holdings.Resources(cpus_milli=12_000, memory_bytes=1, gpus=64), node_devices=(4,) * 16)
+    room = contract.Budget(
+        amount=holdings.Resources(cpus_milli=12_000, memory_bytes=1, gpus=64), node_devices=(4,) * 16
+    )
 
     def size(*times: float) -> plans.Size:
         curve = curves.Curve(model=curves.Servers(times=times), left=1e6)

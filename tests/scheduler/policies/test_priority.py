@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.scheduler.policies import candidates, contract
+from tests.scheduler.policies import candidates, conformance
 
 from oarlock.scheduler.policies import priority
 
 
-class TestPriority(contract.PolicyContract):
+class TestPriority(conformance.PolicyContract):
     policy = priority
 
     def test_higher_first_then_who_came_first(self) -> None:

@@ -2,7 +2,7 @@
 
 Within a band somebody is stopped only for one that is before it and has waited for long: nobody starves behind those
 that went ahead because they fitted, and yet most of those come to their end undisturbed. Who was squeezed
-in over several nodes is moved to fewer once that pays (`moving`).
+in over several nodes is moved to fewer once that pays (`granting.moving`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.scheduler.policies import port
+from oarlock.scheduler.policies import contract
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -19,16 +19,16 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
     band: int
     before: tuple[float, ...]
-    candidate: port.Candidate
+    candidate: contract.Candidate
     reason: str
 
 
-def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port.Wish]:
+def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[contract.Wish]:
     """Band by band, each gang at the size that was asked for."""
     ranked = sorted(placed, key=_order)
     place = {key: number for number, key in enumerate(dict.fromkeys((one.band, one.before) for one in ranked))}
     return [
-        port.Wish(
+        contract.Wish(
             job=one.candidate.gang.job,
             size=one.candidate.asked,
             level=one.band + _within(one.candidate, place[one.band, one.before] / len(place), now, patience_s),
@@ -39,7 +39,7 @@ def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[port
     ]
 
 
-def waited_s(one: port.Candidate, now: float) -> float:
+def waited_s(one: contract.Candidate, now: float) -> float:
     """Seconds since it came, or was stopped; of one that runs, until it started."""
     since = max(one.gang.submitted_at, one.gang.stopped_at or one.gang.submitted_at)
     return max(0.0, (now if one.running is None else one.running.started_at) - since)
@@ -49,7 +49,7 @@ def _order(one: Placed) -> tuple[int, tuple[float, ...], str]:
     return one.band, one.before, one.candidate.gang.job
 
 
-def _within(one: port.Candidate, place: float, now: float, patience_s: float) -> float:
+def _within(one: contract.Candidate, place: float, now: float, patience_s: float) -> float:
     """0 to 1/2 in the order of the band; 3/4 for one that has no reason yet to have others of its band stopped."""
     patient = one.running is None and waited_s(one, now) < patience_s
     return 0.75 if patient else place / 2

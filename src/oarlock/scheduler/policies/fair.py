@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from oarlock.scheduler.policies import parameters, port
+from oarlock.scheduler.policies import contract, parameters
 from oarlock.spec import holdings, plans
 
 name = "fair"
@@ -27,15 +27,15 @@ EXACT = 9
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     parameters.read(name, given, PARAMETERS)
     return [
-        port.Wish(
+        contract.Wish(
             job=job,
             size=size,
             level=after - 0.5 * 10**-EXACT if waits else before,
@@ -45,16 +45,16 @@ def wishes(
     ]
 
 
-Share = tuple[float, float, str, float, bool, plans.Size, port.Candidate]
+Share = tuple[float, float, str, float, bool, plans.Size, contract.Candidate]
 """Its owner's dominant share before it; when it came, and its id; that share with it; whether it waits; its size.
 
 By its level what runs may be stopped for a newcomer whose owner gets no more with it than is left to this one's.
 """
 
 
-def _shares(candidates: Iterable[port.Candidate], whole: holdings.Resources) -> list[Share]:
+def _shares(candidates: Iterable[contract.Candidate], whole: holdings.Resources) -> list[Share]:
     """In ten thousand gangs there is no time for anything but whole numbers."""
-    owners: dict[str, list[tuple[bool, float, str, port.Candidate]]] = {}
+    owners: dict[str, list[tuple[bool, float, str, contract.Candidate]]] = {}
     for one in candidates:
         waits = one.running is None or one.running.stopping
         owners.setdefault(one.gang.owner, []).append((waits, one.gang.submitted_at, one.gang.job, one))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from oarlock.scheduler.policies import parameters, port
+from oarlock.scheduler.policies import contract, parameters
 from oarlock.spec import plans
 
 name = "fifo"
@@ -15,19 +15,19 @@ PARAMETERS: Mapping[str, float] = {}
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
-    return port.by_rank(candidates, ranking(given))
+) -> list[contract.Wish]:
+    return contract.by_rank(candidates, ranking(given))
 
 
-def ranking(given: Mapping[str, float]) -> port.Ranking:
+def ranking(given: Mapping[str, float]) -> contract.Ranking:
     parameters.read(name, given, PARAMETERS)
     return _rank
 
 
-def _rank(one: port.Candidate) -> port.Rank:
-    return port.Rank(one.arrival, reason="in the order of arrival")
+def _rank(one: contract.Candidate) -> contract.Rank:
+    return contract.Rank(one.arrival, reason="in the order of arrival")

@@ -11,7 +11,7 @@ came after it, it may have them stopped before their slices are over. So it come
 run before it there are ever fewer.
 
 Two gangs of one device each share one while one of them would have to wait, as long as they get on faster so than by
-turns (`pairing`). Who runs may be moved to a better place than the one that it found (`scheduler/moving.py`).
+turns (`pairing`). Who runs may be moved to a better place than the one that it found (`granting/moving.py`).
 
 Gandiva suspends within a second, at a point of a step at which little is on the device, so that its slices of a minute
 cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins with the first
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.scheduler.policies import pairing, parameters, port
+from oarlock.scheduler.policies import contract, pairing, parameters
 from oarlock.spec import holdings, plans
 
 name = "gandiva"
@@ -53,7 +53,7 @@ class Turn(NamedTuple):
     waits.
     """
 
-    candidate: port.Candidate
+    candidate: contract.Candidate
     ticket: float
     slice_s: float
     ran_s: float | None
@@ -76,12 +76,12 @@ class Turn(NamedTuple):
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     known = _read(given)
     slice_s = max(known["slice_s"], rules.min_runtime_s)
     turns = sorted((_turn(one, slice_s, now) for one in candidates), key=_first_come)
@@ -90,7 +90,7 @@ def wishes(
     paired = _paired(turns, known["pays"], now, rules)
     waits = {one.job: number for number, one in enumerate((one for one in turns if one.ran_s is None), start=1)}
     return [
-        port.Wish(
+        contract.Wish(
             job=one.job,
             size=one.candidate.asked,
             level=_YIELDS if one.job in yielding else place[one.ticket] / len(place),
@@ -113,7 +113,7 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     return known
 
 
-def _turn(one: port.Candidate, slice_s: float, now: float) -> Turn:
+def _turn(one: contract.Candidate, slice_s: float, now: float) -> Turn:
     gang, running = one.gang, one.running
     if running is None:
         return Turn(one, max(gang.submitted_at, gang.stopped_at or gang.submitted_at), slice_s, None)
@@ -152,8 +152,8 @@ def _yielding(turns: Sequence[Turn], now: float) -> set[str]:
 
 def _paired(turns: Sequence[Turn], pays: float, now: float, rules: plans.Rules) -> pairing.Pairs:
     """Who is being restarted only to share its device counts as running there."""
-    waiting: list[port.Candidate] = []
-    running: list[port.Candidate] = []
+    waiting: list[contract.Candidate] = []
+    running: list[contract.Candidate] = []
     for one in (turn.candidate for turn in turns if pays):
         if one.running is not None and not one.running.stopping:
             if not one.running.starting or pairing.shared(one):

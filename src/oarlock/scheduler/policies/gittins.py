@@ -26,7 +26,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from oarlock.scheduler.policies import bands, parameters, port
+from oarlock.scheduler.policies import bands, contract, parameters
 from oarlock.spec import plans
 
 name = "gittins"
@@ -54,12 +54,12 @@ Kind = tuple[str, str]
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     known = _read(given)
     history = History(budget.ended, candidates, known["quantum_s"])
     return bands.wishes([_placed(one, history, known["step"]) for one in candidates], now, known["patience_s"])
@@ -75,7 +75,7 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
     return known
 
 
-def _placed(one: port.Candidate, history: History, step: float) -> bands.Placed:
+def _placed(one: contract.Candidate, history: History, step: float) -> bands.Placed:
     index = history.index(kind(one.gang.owner, one.gang.name), one.served_s)
     came = one.gang.submitted_at
     if not index:
@@ -94,7 +94,9 @@ def kind(owner: str, job: str) -> Kind:
 class History:
     """The services of those that have ended, by kind; and how long those are already that have not."""
 
-    def __init__(self, ended: Iterable[plans.Ended], candidates: Iterable[port.Candidate], quantum_s: float) -> None:
+    def __init__(
+        self, ended: Iterable[plans.Ended], candidates: Iterable[contract.Candidate], quantum_s: float
+    ) -> None:
         by_kind: dict[Kind, list[float]] = {}
         for one in ended:
             by_kind.setdefault(kind(one.owner, one.name), []).append(one.served_s)

@@ -18,9 +18,9 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from oarlock.scheduler import curves as speeds
-from oarlock.scheduler import dividing, relative
-from oarlock.scheduler.policies import parameters, port, typed
+from oarlock.scheduler.dividing import onetype
+from oarlock.scheduler.policies import contract, parameters, typed
+from oarlock.scheduler.speed import rates, relative
 from oarlock.spec import plans, roles
 
 name = "goodput"
@@ -67,16 +67,16 @@ DOUBLE_WEIGHT = 25.0
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     known = _read(given)
     ranked = sorted(candidates, key=_rank)
-    node = speeds.node_size(budget.node_devices)
-    found: dict[str, port.Wish] = {}
+    node = rates.node_size(budget.node_devices)
+    found: dict[str, contract.Wish] = {}
     gains: dict[str, float] = {}
     if budget.types:
         found |= _by_type(ranked, budget, now, rules, known)
@@ -114,24 +114,24 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
 # Order
 
 
-def _rank(one: port.Candidate) -> tuple[int, int, tuple[float, str]]:
+def _rank(one: contract.Candidate) -> tuple[int, int, tuple[float, str]]:
     return -one.gang.priority, _turn(one), one.arrival
 
 
-def _turn(one: port.Candidate) -> int:
+def _turn(one: contract.Candidate) -> int:
     """Elastic gangs take turns, by their service; others do not."""
     if one.served_s < TURN_S or not one.gang.elastic:
         return 0
     return min(LAST_TURN, 1 + int(math.log(one.served_s / TURN_S, TURN_FACTOR)))
 
 
-def _level(one: port.Candidate) -> float:
+def _level(one: contract.Candidate) -> float:
     """A gang may be stopped for higher priority; an elastic one also for an elastic one with far less service."""
     rigid = 0 if one.running is not None else LAST_TURN
     return -one.gang.priority + (_turn(one) if one.gang.elastic else rigid) / (LAST_TURN + 1)
 
 
-def _as_asked(one: port.Candidate, node: int) -> port.Wish:
+def _as_asked(one: contract.Candidate, node: int) -> contract.Wish:
     """Of one that is not elastic, or for whose least nothing is left: it waits for that, or keeps what it has."""
     gang = one.gang
     size = gang.smallest if gang.elastic and one.running is None else one.asked
@@ -139,23 +139,23 @@ def _as_asked(one: port.Candidate, node: int) -> port.Wish:
     if gang.batch is not None and gang.curve is not None:
         devices = int(gang.amount(size).devices)
         present = one.running.batch if one.running is not None else None
-        batch = speeds.best_batch(gang.curve, gang.batch, speeds.Shape(-(-devices // node), devices), present=present)
+        batch = rates.best_batch(gang.curve, gang.batch, rates.Shape(-(-devices // node), devices), present=present)
     reason = f"priority {gang.priority}, in order of arrival"
-    return port.Wish(job=gang.job, size=size, level=_level(one), reason=reason, batch=batch)
+    return contract.Wish(job=gang.job, size=size, level=_level(one), reason=reason, batch=batch)
 
 
 # Division
 
 
 def _divided(
-    ranked: Iterable[port.Candidate], cpus: bool, whole: int, part: Callable[[port.Candidate], _Part]
+    ranked: Iterable[contract.Candidate], cpus: bool, whole: int, part: Callable[[contract.Candidate], _Part]
 ) -> list[_Part]:
     """The elastic gangs, each with its part of `whole`: thousandths of devices, or of CPUs where a gang has no devices.
 
     First everybody's least: of those who hold something, then of those who wait, as far as it goes.
     """
     left, held, parts = whole, 0, []
-    waiting: list[tuple[port.Candidate, int]] = []
+    waiting: list[tuple[contract.Candidate, int]] = []
     for one in ranked:
         devices, cores = _least(one.gang.asks)
         least = (0 if devices else cores) if cpus else devices
@@ -177,7 +177,7 @@ def _divided(
     share = whole / max(1, held)
     for each in parts:
         each.bid(share)
-    dividing.divide((each.bidder for each in parts), left + sum(each.bidder.least for each in parts))
+    onetype.divide((each.bidder for each in parts), left + sum(each.bidder.least for each in parts))
     return parts
 
 
@@ -220,10 +220,10 @@ def _rungs(least: int, limit: int, most: int, per_node: int) -> tuple[int, ...]:
 class _Part:
     """What one elastic gang gets: so many tasks of one of its asks."""
 
-    bidder: dividing.Bidder
+    bidder: onetype.Bidder
 
     def __init__(
-        self, one: port.Candidate, node: int, now: float, rules: plans.Rules, known: Mapping[str, float]
+        self, one: contract.Candidate, node: int, now: float, rules: plans.Rules, known: Mapping[str, float]
     ) -> None:
         gang = one.gang
         self.job = gang.job
@@ -256,7 +256,7 @@ class _Part:
         running = one.running
         settled = not had or (running is not None and not running.stopping and one.gang.preemptible)
         lasting = running is None or self._now - running.started_at >= self._rules.min_runtime_s
-        self.bidder = dividing.Bidder(
+        self.bidder = onetype.Bidder(
             self.job,
             [rung * unit for rung in rungs],
             (had or ask.min) * unit,
@@ -265,34 +265,34 @@ class _Part:
             shrink=settled and lasting,
         )
 
-    def wish(self) -> port.Wish:
+    def wish(self) -> contract.Wish:
         one, gang, tasks = self._one, self._one.gang, self.bidder.size // self._unit
         present = one.running.batch if one.running is not None and tasks == self._had else None
-        return port.Wish(
+        return contract.Wish(
             job=gang.job,
             size=tuple(tasks if place == self._place else count for place, count in enumerate(one.asked)),
             level=_level(one),
             reason=self._reason(tasks),
-            batch=speeds.best_batch(gang.curve, gang.batch, self._shape(tasks), present=present),
+            batch=rates.best_batch(gang.curve, gang.batch, self._shape(tasks), present=present),
         )
 
     def _limit(self) -> int:
         """Tasks beyond which nobody knows what it would do."""
         curve = self._one.gang.curve
-        measured = speeds.seen(curve)
+        measured = rates.seen(curve)
         if curve is not None and measured is None:
             return self._ask.most
         devices = self._known["growth"] * max(measured or 0, self._had * self._devices)
         return int(max(self._known["first"], devices) // self._devices)
 
     def _rate(self, tasks: int) -> float:
-        return speeds.rate(self._one.gang.curve, self._one.gang.batch, self._shape(tasks))
+        return rates.rate(self._one.gang.curve, self._one.gang.batch, self._shape(tasks))
 
-    def _shape(self, tasks: int) -> speeds.Shape:
+    def _shape(self, tasks: int) -> rates.Shape:
         """As it lies now, or as compactly as it could."""
         devices = tasks * self._devices
         compact = -(-devices // self._node) if self._spans else 1
-        return speeds.Shape(self._nodes if tasks == self._had and self._nodes else compact, devices, self._servers)
+        return rates.Shape(self._nodes if tasks == self._had and self._nodes else compact, devices, self._servers)
 
     def _weight(self) -> float:
         one, known = self._one, self._known
@@ -315,7 +315,7 @@ class _Part:
         text = f"{tasks} of at most {self._ask.max}"
         if tasks == than:
             return text
-        many = speeds.speedup(gang.curve, gang.batch, self._shape(tasks), than=self._shape(than))
+        many = rates.speedup(gang.curve, gang.batch, self._shape(tasks), than=self._shape(than))
         guessed = "" if gang.curve is not None else ", as far as one can guess"
         return f"{text}: {many:.1f} times as fast as with {than}{guessed}"
 
@@ -324,12 +324,12 @@ class _Part:
 
 
 def _by_type(
-    ranked: Sequence[port.Candidate],
-    budget: port.Budget,
+    ranked: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     known: Mapping[str, float],
-) -> dict[str, port.Wish]:
+) -> dict[str, contract.Wish]:
     """Return the wishes of the gangs with whole devices, each for its type and its size."""
     ones = [one for one in ranked if typed.divides(one.gang)]
     if not ones:
@@ -352,7 +352,7 @@ def _by_type(
     for one in others:
         if typed.divides(one.gang) and any(had := one.had(now)):
             reason = "it keeps what it has until gangs like it are looked at again"
-            wishes[one.gang.job] = port.Wish(job=one.gang.job, size=had, level=_level(one), reason=reason)
+            wishes[one.gang.job] = contract.Wish(job=one.gang.job, size=had, level=_level(one), reason=reason)
     return wishes
 
 
@@ -361,8 +361,8 @@ class _Typed(_Part):
 
     def __init__(
         self,
-        one: port.Candidate,
-        budget: port.Budget,
+        one: contract.Candidate,
+        budget: contract.Budget,
         speeds_of: relative.Relative,
         now: float,
         rules: plans.Rules,
@@ -384,7 +384,7 @@ class _Typed(_Part):
         self.prices: Mapping[str, float] = {}
         self._rates: dict[tuple[str, int], float] = {}
 
-    def _accepts(self, of: port.TypeShare) -> bool:
+    def _accepts(self, of: contract.TypeShare) -> bool:
         return all(
             (not ask.gpu_types or of.gpu_type in ask.gpu_types)
             and (not of.memory_bytes or ask.gpu_memory_bytes <= of.memory_bytes)
@@ -415,7 +415,7 @@ class _Typed(_Part):
     def present(self) -> tuple[str, int] | None:
         return (self._on, self._had) if self._on and self._had else None
 
-    def sizes(self, of: port.TypeShare) -> tuple[int, ...]:
+    def sizes(self, of: contract.TypeShare) -> tuple[int, ...]:
         if of.gpu_type not in self._types and of.gpu_type != self._on:
             return ()
         ask = self._ask
@@ -424,13 +424,13 @@ class _Typed(_Part):
         found = _rungs(ask.min, self._limit(), ask.most, max(1, of.per_node // self.units))
         return tuple(sorted({*found, self._had})) if of.gpu_type == self._on else found
 
-    def worth(self, of: port.TypeShare, tasks: int) -> float:
+    def worth(self, of: contract.TypeShare, tasks: int) -> float:
         same = self.present() == (of.gpu_type, tasks)
         sure = math.exp(-CAUTION * self._guessed.get(of.gpu_type, 0.0))
         rate = self.rate(of.gpu_type, tasks) * (1.0 if same else self._kept * sure)
         return self._weighs * math.pow(rate / self._base, self._known["power"])
 
-    def may_have(self, of: port.TypeShare, tasks: int) -> bool:
+    def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
         running = self._one.running
         if running is None or not self._had:
             return self.present() is None or not self._had
@@ -446,29 +446,29 @@ class _Typed(_Part):
             if self._curve is None:
                 known = tasks * self.units * self._general[gpu_type]
             else:
-                known = speeds.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
+                known = rates.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
             self._rates[gpu_type, tasks] = known
         return known
 
-    def wish(self) -> port.Wish:
+    def wish(self) -> contract.Wish:
         one, gang = self._one, self._one.gang
         same = self.present() == (self.gpu_type, self.tasks)
         present = one.running.batch if one.running is not None and same else None
         shape = self._on_type(self.gpu_type, self.tasks)
-        return port.Wish(
+        return contract.Wish(
             job=gang.job,
             size=tuple(self.tasks if place == self._place else count for place, count in enumerate(one.asked)),
             level=_level(one),
             reason=self._typed_reason(),
-            batch=speeds.best_batch(self._curve, gang.batch, shape, present=present),
+            batch=rates.best_batch(self._curve, gang.batch, shape, present=present),
             on=self.gpu_type,
         )
 
-    def _on_type(self, gpu_type: str, tasks: int) -> speeds.Shape:
+    def _on_type(self, gpu_type: str, tasks: int) -> rates.Shape:
         of, devices = self._types.get(gpu_type), tasks * self.units
         compact = -(-devices // of.per_node) if of is not None else 1
         here = tasks == self._had and gpu_type == self._on and self._nodes
-        return speeds.Shape(self._nodes if here else compact, devices, self._servers, gpu_type)
+        return rates.Shape(self._nodes if here else compact, devices, self._servers, gpu_type)
 
     def _typed_reason(self) -> str:
         """As `4 a100 of at most 16: 3.1 times as fast as with 8 t4`."""
@@ -496,7 +496,7 @@ class _Typed(_Part):
         return f"; with {tasks} on {name} it would be {most / max(here, 1e-9):.1f} times as fast, but {why}"
 
 
-def _nodes_of(one: port.Candidate, ask: plans.Ask) -> int:
+def _nodes_of(one: contract.Candidate, ask: plans.Ask) -> int:
     """On which its tasks are; 0 where it does not run."""
     if one.running is None or one.running.stopping:
         return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 
-from oarlock.scheduler.policies import bands, parameters, port
+from oarlock.scheduler.policies import bands, contract, parameters
 from oarlock.spec import plans
 
 name = "las"
@@ -38,12 +38,12 @@ PARAMETERS: Mapping[str, float] = {
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     known = _read(given)
     bounds = [known[bound] for bound in BOUNDARIES if known[bound]]
     ends = [*(f"ends at {bound:.0f}" for bound in bounds), "has no end"]
@@ -64,14 +64,14 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _placed(
-    one: port.Candidate, bounds: Sequence[float], told: Sequence[str], now: float, promote: float
+    one: contract.Candidate, bounds: Sequence[float], told: Sequence[str], now: float, promote: float
 ) -> bands.Placed:
     service = _service(one, now, promote) if promote else one.served_s
     band = bisect.bisect_right(bounds, service)
     return bands.Placed(band, (one.gang.submitted_at,), one, f"{service:.0f} device-seconds so far: {told[band]}")
 
 
-def _service(one: port.Candidate, now: float, promote: float) -> float:
+def _service(one: contract.Candidate, now: float, promote: float) -> float:
     """Device-seconds that count: those of this attempt alone, where it had to wait for it for so long."""
     before = one.gang.served_s
     if not before or one.gang.stopped_at is None:

@@ -17,9 +17,9 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from oarlock.scheduler import curves as speeds
 from oarlock.scheduler import wording
-from oarlock.scheduler.policies import fair, parameters, port
+from oarlock.scheduler.policies import contract, fair, parameters
+from oarlock.scheduler.speed import rates
 from oarlock.spec import holdings, plans, roles
 
 name = "optimus"
@@ -41,14 +41,14 @@ PARAMETERS: Mapping[str, float] = {
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
+) -> list[contract.Wish]:
     known = _read(given)
-    node = speeds.node_size(budget.node_devices)
+    node = rates.node_size(budget.node_devices)
     ranked = sorted(candidates, key=lambda one: (-one.gang.priority, one.arrival))
     left = budget.amount
     jobs: dict[str, _Job] = {}
@@ -94,7 +94,7 @@ def _divide(jobs: Sequence[_Job], left: holdings.Resources, whole: holdings.Reso
 class _Job:
     """What is reckoned of one gang: its remaining time at each size, in seconds."""
 
-    def __init__(self, one: port.Candidate, had: plans.Size, node: int, known: Mapping[str, float]) -> None:
+    def __init__(self, one: contract.Candidate, had: plans.Size, node: int, known: Mapping[str, float]) -> None:
         self.one = one
         self.had = had
         self.size = one.gang.smallest
@@ -137,8 +137,8 @@ class _Job:
             if ask.role != roles.RoleName.PS
         )
         servers = sum(count for ask, count in zip(gang.asks, size, strict=True) if ask.role == roles.RoleName.PS)
-        shape = speeds.Shape(-(-devices // self._node), devices, servers)
-        return speeds.rate(gang.curve, gang.batch, shape) * _wrong(f"{gang.job} {size}", self._known["speed_error"])
+        shape = rates.Shape(-(-devices // self._node), devices, servers)
+        return rates.rate(gang.curve, gang.batch, shape) * _wrong(f"{gang.job} {size}", self._known["speed_error"])
 
     def _progress_left(self) -> float:
         """As the job says. Where nobody knows: what it takes as long again for as it has had, on its least."""
@@ -160,8 +160,8 @@ def _wrong(what: str, error: float) -> float:
 
 
 def _wish(
-    one: port.Candidate, job: _Job | None, now: float, rules: plans.Rules, known: Mapping[str, float]
-) -> port.Wish:
+    one: contract.Candidate, job: _Job | None, now: float, rules: plans.Rules, known: Mapping[str, float]
+) -> contract.Wish:
     gang, had = one.gang, one.had(now)
     size, reason = had if any(had) else gang.smallest, f"priority {gang.priority}, in order of arrival"
     if job is not None:
@@ -170,7 +170,7 @@ def _wish(
         if not any(had) or sum(job.size) < sum(had) or new_s < enough_s:
             size = job.size
         reason = _reason(job, size)
-    return port.Wish(job=gang.job, size=size, level=-gang.priority, reason=reason)
+    return contract.Wish(job=gang.job, size=size, level=-gang.priority, reason=reason)
 
 
 def _reason(job: _Job, size: plans.Size) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from oarlock.scheduler.policies import port
+from oarlock.scheduler.policies import contract
 from oarlock.spec import curves, holdings, plans
 
 JUDGED = 3
@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
     undone: dict[str, str]
 
 
-def pairs(waiting: Sequence[port.Candidate], running: Sequence[port.Candidate], pays: float) -> Pairs:
+def pairs(waiting: Sequence[contract.Candidate], running: Sequence[contract.Candidate], pays: float) -> Pairs:
     """`waiting` in the order in which they come to their turns, `running` in the order in which they are to be asked;
     those too that are being stopped only to share their device. A pair has to be worth `pays` at least.
     """
@@ -55,7 +55,7 @@ def pairs(waiting: Sequence[port.Candidate], running: Sequence[port.Candidate], 
 class _Hosts:
     """Those that have room for one more. Thousands may wait for thousands: so nobody is compared with all of them."""
 
-    def __init__(self, able: Sequence[port.Candidate], pays: float) -> None:
+    def __init__(self, able: Sequence[contract.Candidate], pays: float) -> None:
         self._pays = pays
         self._able = {one.gang.job: one.gang for one in able}
         self._halves = {one.gang.job for one in able if shared(one) is not None}
@@ -82,9 +82,9 @@ class _Hosts:
         return best
 
 
-def _together(running: Iterable[port.Candidate]) -> list[tuple[port.Candidate, port.Candidate]]:
+def _together(running: Iterable[contract.Candidate]) -> list[tuple[contract.Candidate, contract.Candidate]]:
     """Those that are on one device now, or about to be; of each pair the one that came first stands first."""
-    on: dict[tuple[str, int], list[port.Candidate]] = {}
+    on: dict[tuple[str, int], list[contract.Candidate]] = {}
     for one in running:
         claim = shared(one)
         if claim is not None:
@@ -93,7 +93,7 @@ def _together(running: Iterable[port.Candidate]) -> list[tuple[port.Candidate, p
     return [(first, other) for first, other, *_ in found]
 
 
-def shared(one: port.Candidate) -> holdings.Holding | None:
+def shared(one: contract.Candidate) -> holdings.Holding | None:
     """What it has, or is about to have, of a device of which it asks for the whole."""
     running = one.running
     claims = one.gang.destined if running is None or running.stopping else running.holdings
@@ -116,7 +116,7 @@ def _tried_enough(gang: plans.Gang) -> bool:
     return len(_mates(gang)) >= TRIED
 
 
-def _since(one: port.Candidate) -> float:
+def _since(one: contract.Candidate) -> float:
     return 0.0 if one.running is None else one.running.started_at
 
 
@@ -147,5 +147,5 @@ def _samples(gang: plans.Gang) -> Sequence[curves.Sample]:
     return gang.curve.samples if gang.curve is not None else ()
 
 
-def _reason(guest: port.Candidate, host: port.Candidate, worth: float) -> str:
+def _reason(guest: contract.Candidate, host: contract.Candidate, worth: float) -> str:
     return f"beside {host.gang.name} on one GPU both together do {worth:.2f} times what one does alone"

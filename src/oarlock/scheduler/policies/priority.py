@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from oarlock.scheduler.policies import parameters, port
+from oarlock.scheduler.policies import contract, parameters
 from oarlock.spec import plans
 
 name = "priority"
@@ -15,20 +15,20 @@ PARAMETERS: Mapping[str, float] = {}
 
 
 def wishes(
-    candidates: Sequence[port.Candidate],
-    budget: port.Budget,
+    candidates: Sequence[contract.Candidate],
+    budget: contract.Budget,
     now: float,
     rules: plans.Rules,
     given: Mapping[str, float],
-) -> list[port.Wish]:
-    return port.by_rank(candidates, ranking(given))
+) -> list[contract.Wish]:
+    return contract.by_rank(candidates, ranking(given))
 
 
-def ranking(given: Mapping[str, float]) -> port.Ranking:
+def ranking(given: Mapping[str, float]) -> contract.Ranking:
     parameters.read(name, given, PARAMETERS)
     return _rank
 
 
-def _rank(one: port.Candidate) -> port.Rank:
+def _rank(one: contract.Candidate) -> contract.Rank:
     priority = one.gang.priority
-    return port.Rank((-priority, *one.arrival), -priority, f"priority {priority}, in order of arrival")
+    return contract.Rank((-priority, *one.arrival), -priority, f"priority {priority}, in order of arrival")

@@ -1,8 +1,8 @@
 """Which type of GPU, and how many of it: decided together for all gangs, where a cluster has several types.
 
-A gang's options are the numbers that it may have, on each type that it accepts. What an option is worth is the policy's
-to say (`Part.worth`); here the options are gathered, divided (`allotting`), and told. Every gang has its least before
-any has more, in the order in which they are given: those that hold something first, then those that wait as far as it
+A gang's options are the numbers that it may have, on each type that it accepts. The policy says what each option is
+worth (`Part.worth`); here the options are gathered, divided (`severaltypes`), and told. Every gang has its least before
+any has more, in the order in which they are given: gangs that hold something first, then those that wait, as far as it
 goes. A running gang that may not be touched keeps what it has.
 """
 
@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from oarlock.scheduler import allotting
-from oarlock.scheduler.policies import port
+from oarlock.scheduler.dividing import severaltypes
+from oarlock.scheduler.policies import contract
 from oarlock.spec import holdings, plans
 
 ADMITTED = 100.0
@@ -45,11 +45,11 @@ class Part(Protocol):
         """The type and the size that it has; None: nothing."""
         ...
 
-    def sizes(self, of: port.TypeShare) -> Sequence[int]: ...
+    def sizes(self, of: contract.TypeShare) -> Sequence[int]: ...
 
-    def worth(self, of: port.TypeShare, tasks: int) -> float: ...
+    def worth(self, of: contract.TypeShare, tasks: int) -> float: ...
 
-    def may_have(self, of: port.TypeShare, tasks: int) -> bool:
+    def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
         """Whether it may be changed to that now."""
         ...
 
@@ -63,8 +63,8 @@ def divides(gang: plans.Gang) -> bool:
 
 
 def admitted(
-    ranked: Iterable[port.Candidate], least: Mapping[str, int], types: Sequence[port.TypeShare]
-) -> list[port.Candidate]:
+    ranked: Iterable[contract.Candidate], least: Mapping[str, int], types: Sequence[contract.TypeShare]
+) -> list[contract.Candidate]:
     """Return those for whose least there are devices, whatever their type: those that hold some, then those that
     wait.
     """
@@ -83,7 +83,7 @@ def admitted(
     return having
 
 
-def in_turn(ones: Sequence[port.Candidate], now: float, round_s: float) -> list[port.Candidate]:
+def in_turn(ones: Sequence[contract.Candidate], now: float, round_s: float) -> list[contract.Candidate]:
     """Return the gangs that are looked at in this plan: all of them where they are few, else the first that wait and a
     part of those that run, another part in each round.
     """
@@ -95,13 +95,13 @@ def in_turn(ones: Sequence[port.Candidate], now: float, round_s: float) -> list[
     return [*having[int(now // max(1.0, round_s)) % parts :: parts], *waiting]
 
 
-def types_of(budget: port.Budget, claim: holdings.Holding) -> list[str]:
+def types_of(budget: contract.Budget, claim: holdings.Holding) -> list[str]:
     """Return the type of each device of a claim; empty text where it is not known."""
     uniform = budget.type_of.get(claim.node)
     return [uniform or budget.type_of.get(f"{claim.node}/{index}", "") for index in claim.devices]
 
 
-def without(budget: port.Budget, others: Iterable[port.Candidate]) -> list[port.TypeShare]:
+def without(budget: contract.Budget, others: Iterable[contract.Candidate]) -> list[contract.TypeShare]:
     """Return the types less what `others` hold of them: gangs with shares of devices, or with several types at once."""
     held = dict.fromkeys((of.gpu_type for of in budget.types), 0.0)
     for one in others:
@@ -114,15 +114,15 @@ def without(budget: port.Budget, others: Iterable[port.Candidate]) -> list[port.
     ]
 
 
-def divide(parts: Iterable[P], types: Sequence[port.TypeShare]) -> list[P]:
+def divide(parts: Iterable[P], types: Sequence[contract.TypeShare]) -> list[P]:
     """Give each part its type and its size. Return those that get something."""
     ones = list(parts)
     bidders = {}
     for part in ones:
         options, had = _options(part, types), part.present()
         here = next((one for one in options if (one.gpu_type, one.units) == _units(part, had)), None)
-        bidders[part.job] = allotting.Bidder(part.job, options, choice=here)
-    prices = allotting.allot(bidders.values(), {one.gpu_type: one.devices for one in types})
+        bidders[part.job] = severaltypes.Bidder(part.job, options, choice=here)
+    prices = severaltypes.allot(bidders.values(), {one.gpu_type: one.devices for one in types})
     served = []
     for part in ones:
         choice = bidders[part.job].choice
@@ -137,7 +137,7 @@ def _units(part: Part, had: tuple[str, int] | None) -> tuple[str, int] | None:
     return None if had is None else (had[0], had[1] * part.units + part.fixed)
 
 
-def _options(part: Part, types: Sequence[port.TypeShare]) -> list[allotting.Option]:
+def _options(part: Part, types: Sequence[contract.TypeShare]) -> list[severaltypes.Option]:
     had = part.present()
     found = []
     for of in types:
@@ -147,5 +147,5 @@ def _options(part: Part, types: Sequence[port.TypeShare]) -> list[allotting.Opti
             if here or (units <= of.devices and part.may_have(of, tasks)):
                 worth = part.worth(of, tasks)
                 if worth > 0 or here:
-                    found.append(allotting.Option(of.gpu_type, units, (ADMITTED if had is None else HELD) + worth))
+                    found.append(severaltypes.Option(of.gpu_type, units, (ADMITTED if had is None else HELD) + worth))
     return found

@@ -1,0 +1,143 @@
+"""What the refusals of one plan have in common: what is free and what there is, who holds most, what could never be."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+
+from oarlock.scheduler import amounts, wording
+from oarlock.scheduler.explaining import impossible
+from oarlock.scheduler.placement import freenodes, freespace
+from oarlock.spec import holdings, plans, refusals
+
+Numbers = dict[str, float]
+
+SHOWN_HOLDERS = 5
+REFRESHED = 256
+"""Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
+
+DETAILED = 32
+"""For so many gangs of one plan it is tried how many of their tasks would fit: that may walk over all nodes."""
+
+
+class Context:
+    """What the refusals of one plan have in common, worked out once and only where asked for.
+
+    `space` is the plan's own free space, without what was granted so far; by default it is made of the snapshot. A
+    `terse` context writes no sentences about missing capacity: for plans whose refusals are not read.
+    """
+
+    terse = False
+
+    def __init__(
+        self,
+        snapshot: plans.Snapshot,
+        space: freespace.FreeSpace | None = None,
+        declared: impossible.Declared | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.declared = declared or impossible.Declared(snapshot.nodes, snapshot.pools)
+        self.space = freespace.FreeSpace(snapshot.nodes, _held(snapshot)) if space is None else space
+        self.kept: Callable[[], Iterable[holdings.Holding]] = tuple  # taken in the room for who comes first, yet free
+        self._kept: tuple[tuple[holdings.Holding, ...], holdings.Resources] = ((), freespace.NOTHING)
+        self._ready: list[freenodes.FreeNode] | None = None
+        self._totals: dict[wording.Cards, Numbers] = {}
+        self._free: dict[wording.Cards, tuple[holdings.Resources, Numbers, float]] = {}
+        self._holders: dict[tuple[str, wording.Cards], tuple[refusals.Holder, ...]] = {}
+        self._detailed = 0
+
+    @property
+    def ready(self) -> list[freenodes.FreeNode]:
+        """Nodes."""
+        if self._ready is None:
+            self._ready = self.space.ready()
+        return self._ready
+
+    def free(self, cards: wording.Cards = wording.ANY) -> Numbers:
+        """On nodes that are ready; `gpus` that would do alone."""
+        return self._looked(cards)[1]
+
+    def most_on_one_node(self, cards: wording.Cards = wording.ANY) -> float:
+        """Free GPUs."""
+        return self._looked(cards)[2]
+
+    def _looked(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
+        """Nodes that have the same left are looked at once for all of them, again when something was taken since."""
+        kept = tuple(self.kept())
+        if self._kept[0] is not kept:
+            self._kept = kept, sum((one.amount for one in kept), freespace.NOTHING)
+        free = self._kept[1] + self.space.free()
+        found = self._free.get(cards)
+        if found is None or found[0] != free:
+            more: dict[str, float] = {}
+            for claim in kept:
+                more[claim.node] = more.get(claim.node, 0.0) + claim.amount.devices
+            together, most = 0.0, 0.0
+            for node, count in self.space.alike():
+                each = wording.devices(node.node, node.free.devices, cards)
+                together, most = together + count * each, max(most, each)
+            for name, devices in more.items():
+                node = self.space.nodes[name]
+                extra = wording.devices(node.node, devices, cards) if node.node.ready else 0.0
+                together, most = together + extra, max(most, extra and node.free.devices + extra)
+            numbers = amounts.numbers(free) | ({"gpus": round(together, 6)} if any(cards) else {})
+            found = self._free[cards] = free, numbers, most
+        return found
+
+    def total(self, cards: wording.Cards = wording.ANY) -> Numbers:
+        """Of the nodes that are ready."""
+        if cards not in self._totals:
+            self._totals[cards] = wording.total([one.node for one in self.ready], cards)
+        return self._totals[cards]
+
+    def holders(self, resource: str, cards: wording.Cards = wording.ANY) -> tuple[refusals.Holder, ...]:
+        """Who holds most of a resource (of GPUs that would do), most first."""
+        key = (resource, cards)
+        if key not in self._holders:
+            self._holders[key] = _holders(self.snapshot, resource, cards)
+        return self._holders[key]
+
+    def detailed(self) -> bool:
+        """Whether there is still time to try things out for one more gang."""
+        self._detailed += 1
+        return self._detailed <= DETAILED
+
+    def never(self, gang: plans.Gang) -> refusals.Refusal | None:
+        """Why it can never run; None where it can."""
+        return self.declared.never(gang)
+
+
+def _holders(snapshot: plans.Snapshot, resource: str, cards: wording.Cards) -> tuple[refusals.Holder, ...]:
+    where = {node.name for node in snapshot.nodes if cards.on(node)} if any(cards) and resource == "gpus" else None
+    of = _OF[resource]
+    held = [
+        (-sum(of(one.amount) for one in job.holdings if where is None or one.node in where), job.job, place)
+        for place, job in enumerate(snapshot.running)
+    ]
+    most = heapq.nsmallest(SHOWN_HOLDERS, (one for one in held if one[0]))
+    jobs = [snapshot.running[place] for _, _, place in most]
+    return tuple(
+        refusals.Holder(
+            job.job,
+            job.name,
+            amounts.numbers(_sum(one for one in job.holdings if where is None or one.node in where)),
+            job.gang.owner,
+            job.gang.pool,
+        )
+        for job in jobs
+    )
+
+
+_OF: dict[str, Callable[[holdings.Resources], float]] = {
+    "gpus": lambda amount: amount.devices,
+    "cpus": lambda amount: amount.cpus_milli,
+    "memory": lambda amount: amount.memory_bytes,
+}
+
+
+def _held(snapshot: plans.Snapshot) -> Iterable[holdings.Holding]:
+    return (claim for job in snapshot.running for claim in job.holdings)
+
+
+def _sum(claims: Iterable[holdings.Holding]) -> holdings.Resources:
+    return sum((claim.amount for claim in claims), freespace.NOTHING)

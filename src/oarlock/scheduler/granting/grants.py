@@ -1,0 +1,491 @@
+"""Wish by wish: who starts where, who is stopped for whom, and what the others wait for.
+
+Each gang is one transaction: it gets a whole place, or nothing of it is taken. In its turn a gang
+
+1. must be admitted by its pool: the limits; its reservation, where it must not be preempted; its entitlement, else it
+   is looked at again at the end, when it may borrow what nobody entitled wants;
+2. is launched where it fits into what is free, at the largest size that does;
+3. is promised what is being cleared, where it fits then;
+4. shares the device of another one, where its policy wishes it (`sharing`);
+5. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
+6. has a place kept for it, if it is the first of its kind that fits nowhere (`backfilling`), so that later gangs may
+   start beside it and never in its way; unless the levels of its policy make them give way to it later.
+
+Before all turns, running gangs go where a policy wishes them that divides several types of GPU (`rearranging`). Who was
+stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it. What
+nobody could use in the end is for those that run: a better place (`moving`), or a larger size (`growing`).
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from oarlock.scheduler import amounts, sizes
+from oarlock.scheduler.explaining import contexts, reasons
+from oarlock.scheduler.granting import backfilling, drafts, growing, moving, rearranging, resuming, sharing
+from oarlock.scheduler.ordering import queues, turnorder, turns
+from oarlock.scheduler.placement import placing
+from oarlock.scheduler.pools import poolbounds
+from oarlock.scheduler.preemption import clearing
+from oarlock.spec import curves, holdings, plans, refusals
+
+Claims = tuple[holdings.Holding, ...]
+
+CLEARANCES = 16
+"""Searches for whom to stop in one plan: for the first in order; the others have their turn in the next round."""
+
+LOOKS = 32
+"""Gangs of which it is asked whether such a search is worth it."""
+
+FEW = (32, 128)
+"""Of many candidates so many are searched first, where they might do: those that rank lowest."""
+
+HEADS = 4
+"""Gangs for which a place is kept, each of another kind of device."""
+
+TRIED_WITHOUT_HEADS = 32
+"""Gangs of which it is tried whether they would fit, were no place kept for others: only words hang on it."""
+
+INFINITE = float("inf")
+
+WAITS = frozenset(
+    {
+        refusals.Code.NO_CAPACITY,
+        refusals.Code.RESERVED,
+        refusals.Code.BEHIND,
+        refusals.Code.POOL_LIMIT,
+        refusals.Code.POOL_SHARE,
+        refusals.Code.NOT_RESERVED,
+    }
+)
+"""What was said of one deep in the queue is said again while any of these holds: those before it have to be gone
+first, and which of them it is changes with every job that ends.
+"""
+
+
+class Blocked(NamedTuple):
+    """Why the first of its kin was refused: the others are too, as long as they rank no higher. By a bound (`over`), as
+    impossible, or for want of room. Who is over `until` then is not: what is kept of a bound is not needed before.
+    """
+
+    level: float
+    over: poolbounds.Over | None = None
+    lends: bool = False
+    until: float | None = None
+    impossible: bool = False
+
+
+class Granting:
+    """The turns of one plan, from all leaves' policies."""
+
+    def __init__(self, draft: drafts.Draft, order: turnorder.Order) -> None:
+        self.draft = draft
+        self.rules = draft.rules
+        self.bounds = draft.bounds
+        self.order = order
+        self._single = draft.bounds.single
+        self._seated: dict[str, Claims] = {}  # where those go on that were stopped only for that
+        self._resumed: set[str] = set()  # those of them that start now
+        self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
+        self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
+        self._deferred: dict[str, queues.Deferred] = collections.defaultdict(queues.Deferred)
+        self._not_lent: set[object] = set()  # kin, or `Profile.claim` where the sums alone forbid it
+        self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
+        self._looks = LOOKS
+        self._forbidden: turns.Turn | None = None  # the last one whose bounds would not hold, whoever gave way
+        self._hopeless: dict[tuple[int, bool], float] = {}
+        self._deep = max(1, contexts.REFRESHED // max(1, len(order.queues)))
+        self._tried = 0
+        self._ahead: dict[str, int] = collections.defaultdict(int)  # by leaf: how many that wait have had their turn
+        self._crowded = False  # somebody waits for room
+        self._overtaken: dict[str, plans.Gang] = {}  # of each pool the first that does
+
+    def plan(self) -> plans.Plan:
+        noted = self.order.noted()
+        self._seated = resuming.destined(self.draft, noted)
+        self._resumed = {launch.job for launch in self.draft.launches}
+        self._promised = resuming.promised(self.draft, noted)
+        sharing.undo(self.draft)
+        if self.draft.snapshot.reallocate:
+            rearranging.carry_out(self.draft)
+        blocked_by = self._blocked.get
+        for turn in turnorder.by_need(self.order.queues, self.bounds):
+            if turn.alike:
+                blocked = blocked_by(turn.profile.claim) or blocked_by(turn.profile.kin)
+                if (
+                    blocked is not None
+                    and turn.wish.level >= blocked.level
+                    and not (blocked.until is not None and self._is_over(turn.candidate.gang, blocked.until))
+                ):
+                    self._refuse_too(turn, blocked)
+                    continue
+            self._grant(turn)
+        not_lent = self._not_lent
+        for turn in turnorder.by_need(self._deferred, self.bounds):
+            profile = turn.profile
+            if turn.sizing or not (
+                profile.claim in not_lent
+                or profile.kin in not_lent
+                or (profile.claim, turn.candidate.gang.at_most_s) in not_lent
+            ):
+                self._lend(turn)
+        if self.draft.snapshot.reallocate:
+            moving.to_better_places(self.draft)
+            if not self._crowded:
+                sharing.apart(self.draft)
+                growing.into_idle(self.draft)
+        return self.draft.finished(self._batches())
+
+    def _batches(self) -> dict[str, curves.Batch]:
+        """Who goes on where it is, with another batch size."""
+        found: dict[str, curves.Batch] = {}
+        for turn in self.order.listed() if self.draft.snapshot.reallocate else ():
+            running = turn.candidate.running
+            if turn.wish.batch is not None and running is not None and turn.runs:
+                batch = turn.batch(running.size)
+                if batch is not None and batch != running.batch and not self.draft.victims.is_gone(running.job):
+                    found[running.job] = batch
+        return found
+
+    # One after the other
+
+    def _grant(self, turn: turns.Turn) -> None:
+        gang = turn.candidate.gang
+        if turn.runs and gang.job not in self.draft.preemptions:
+            if self.draft.snapshot.reallocate and not turn.wish.on:
+                self._clearances -= growing.as_wished(self.draft, turn, clear=self._searches)
+            return
+        ahead = self._place(turn)
+        promised = self._promised.pop(gang.job, None)
+        if promised is not None:
+            self.draft.withdraw(gang, promised)
+        if gang.job in self._seated:
+            self._say_stopping(turn, self._seated[gang.job], ahead)
+        elif gang.job in self._resumed:
+            pass
+        elif self._backs_off(gang):
+            self._refuse(turn, reasons.backing_off(gang, ahead))
+        elif not any(turn.wish.size):
+            self._refuse(turn, reasons.outranked(gang, turn.wish.reason, ahead))
+        elif promised is None and self.draft.heads and not self.rules.backfill:
+            self._refuse(turn, reasons.behind(gang, self._first_head(), ahead))
+        else:
+            size, over = self._admitted(turn, promised=promised is not None)
+            if size is not None:
+                self._seat(turn, size, ahead, promised=promised is not None)
+            elif over is not None and not self._clear(turn, self._least(turn), ahead, lent=over.beyond):
+                self._hold_off(turn, over, ahead)
+
+    def _place(self, turn: turns.Turn) -> int:
+        """How many that wait come before it in its leaf."""
+        candidate = turn.candidate
+        leaf = "" if self._single else candidate.gang.pool
+        ahead = self._ahead[leaf]
+        if candidate.running is None:
+            self._ahead[leaf] = ahead + 1
+        return ahead
+
+    def _refuse_too(self, turn: turns.Turn, blocked: Blocked) -> None:
+        """As one that is just like it was, with no more ado: most of a long queue ends here."""
+        gang, over = turn.candidate.gang, blocked.over
+        known, leaf = gang.refusal, "" if self._single else gang.pool
+        ahead = self._ahead[leaf]
+        self._ahead[leaf] = ahead + 1
+        if over is None:
+            if blocked.impossible or (gang.at_most_s is not None and self.draft.heads and self.draft.lasting(gang)):
+                self._wait(turn, self._least(turn), ahead)
+                return
+        elif blocked.lends and gang.preemptible:
+            self._deferred[gang.pool].append(turn)
+        if ahead >= self._deep and known is not None and known.code in WAITS:
+            self.draft.refused[gang.job] = known
+        elif over is not None:
+            self._refuse(turn, self._said(gang, over, ahead))
+        else:
+            self._refuse(turn, self._no_room(turn, self._least(turn), ahead))
+
+    def _again(self, gang: plans.Gang, ahead: int) -> refusals.Refusal | None:
+        """What was said of it, if it is deep in the queue; with its place as it was then."""
+        known = gang.refusal
+        return None if ahead < self._deep or known is None or known.code not in WAITS else known
+
+    def _admitted(self, turn: turns.Turn, *, promised: bool) -> tuple[plans.Size | None, poolbounds.Over | None]:
+        """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
+        one that was promised its place it is enough that no limit is exceeded.
+        """
+        gang, most, least = turn.candidate.gang, turn.wish.size, self._least(turn)
+        profile = self.draft.facts.of(gang)
+
+        def over(size: plans.Size) -> poolbounds.Over | None:
+            found = self.bounds.over(gang, profile.amount(size))
+            soft = found is not None and (found.kind is poolbounds.Kind.ENTITLEMENT or found.first is not None)
+            return None if promised and soft else found
+
+        if over(most) is None:
+            return most, None
+        if (found := over(least)) is not None:
+            return None, found
+        return self._largest(least, most, lambda size: over(size) is None), None
+
+    def _largest(self, least: plans.Size, most: plans.Size, fits: Callable[[plans.Size], bool]) -> plans.Size:
+        """Between these; `least` is known to fit, `most` not to."""
+        low, high = 0, sizes.steps(least, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fits(sizes.step(least, most, middle)):
+                low = middle
+            else:
+                high = middle
+        return sizes.step(least, most, low)
+
+    def _least(self, turn: turns.Turn) -> plans.Size:
+        """Below this it is not started. A size that a policy has decided is right once others have given way, so it is
+        cut down only in a plan in which they may.
+        """
+        if turn.sizing and not self.draft.snapshot.reallocate:
+            return turn.wish.size
+        return turn.profile.smallest
+
+    def _hold_off(self, turn: turns.Turn, over: poolbounds.Over, ahead: int) -> None:
+        """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
+        gang, draft = turn.candidate.gang, self.draft
+        least = turn.profile.least
+        if over.first is None and not self.bounds.bound(gang, over).shadows and self.bounds.could_fit(gang, least):
+            backfilling.shade(gang, least, over, self.bounds, draft.ends, draft.facts)
+        if over.lends and gang.preemptible:
+            self._deferred[gang.pool].append(turn)
+        self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))
+        alone = not self._searches or self._forbidden is turn
+        blocked = Blocked(
+            turn.wish.level, over, over.lends, None if over.exceeded else self.bounds.kept_until(gang, over)
+        )
+        self._block(turn.profile.claim if alone else turn.profile.kin, turn, blocked)
+
+    def _block(self, kin: int, turn: turns.Turn, blocked: Blocked) -> None:
+        if not turn.sizing and turn.profile.plain and turn.candidate.running is None:  # for others nobody gives way
+            self._blocked[kin] = blocked
+
+    def _seat(self, turn: turns.Turn, size: plans.Size, ahead: int, *, promised: bool) -> None:
+        """It is within its pools' bounds at `size`. One that was promised a place has one again, now or later."""
+        gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
+        first = None if turn.reserves or gang.preemptible or promised else self._overtaken.get(gang.pool)
+        if first is not None:
+            self._refuse(turn, reasons.behind(gang, first, ahead))
+            return
+        claims = draft.largest(gang, least, size)
+        if claims is not None:
+            self._take(turn, claims, ahead)
+        elif draft.timeline.later is not draft.space and (
+            (claims := draft.largest(gang, least, size, later=True)) is not None
+        ):
+            self._promise(turn, claims, ahead, cleared=promised)
+        elif turn.wish.beside and (claims := sharing.beside(draft, turn)) is not None:
+            self._share(turn, claims, ahead)
+        elif not self._clear(turn, size if turn.sizing else least, ahead):
+            self._wait(turn, least, ahead)
+
+    def _share(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
+        """Beside another one on its device: at once, where that is there already and has room."""
+        gang, amount = turn.candidate.gang, amounts.of_claims(claims)
+        waits, host = turn.candidate.running is None, self.draft.running.get(turn.wish.beside)
+        if waits and self.draft.space.holds(claims) and self.bounds.fits_now(gang, amount):
+            self._launch(turn, claims, f"it shares a GPU with {host.name}" if host is not None else "it shares a GPU")
+        else:
+            self._promise(turn, claims, ahead, cleared=True)
+
+    def _take(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
+        """What is free now: at once, unless it is stopping itself, or others hold what its pool is limited to."""
+        gang = turn.candidate.gang
+        amount = self.draft.facts.of(gang).amount(sizes.of_claims(gang, claims))
+        if turn.candidate.running is not None or not self.bounds.fits_now(gang, amount):
+            self._promise(turn, claims, ahead)
+        else:
+            beside = f"beside {self._first_head().name}, whose place is kept" if self.draft.heads else ""
+            self._launch(turn, claims, beside)
+
+    def _launch(self, turn: turns.Turn, claims: Claims, why: str = "") -> None:
+        self.draft.launch(turn, claims, why)
+        self.draft.refused.pop(turn.wish.job, None)
+
+    def _promise(self, turn: turns.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
+        """It comes once that is free. With `cleared` it is for its sake that it will be (see `resuming`)."""
+        self.draft.promise(turn.candidate.gang, claims)
+        self._say_stopping(turn, claims, ahead, cleared=cleared)
+
+    def _wait(self, turn: turns.Turn, size: plans.Size, ahead: int) -> None:
+        """It fits nowhere now: never, or later. The first of its kind has its place kept."""
+        gang, draft = turn.candidate.gang, self.draft
+        impossible = reasons.newly_impossible(gang, draft.context)
+        if impossible is not None:
+            self._refuse(turn, impossible)
+            self._block(turn.profile.kin, turn, Blocked(turn.wish.level, impossible=True))
+            return
+        self._crowded = True
+        self._overtaken.setdefault(gang.pool, gang)
+        keeps = turn.reserves or not self.rules.backfill
+        if turn.profile.kind not in draft.heads and len(draft.heads) < HEADS and keeps:
+            refusal = reasons.no_capacity(gang, draft.context, ahead)
+            head = draft.keep(gang, size)
+            self._refuse(turn, refusal if head is None else msgspec.structs.replace(refusal, kept=head.nodes))
+        elif self._before(turn, size):
+            return
+        else:
+            self._refuse(turn, self._again(gang, ahead) or self._no_room(turn, size, ahead))
+        self._block(turn.profile.kin, turn, Blocked(turn.wish.level))
+
+    def _before(self, turn: turns.Turn, size: plans.Size) -> bool:
+        """Start one that is over before the places are needed that are kept, as its time-out promises."""
+        gang, draft = turn.candidate.gang, self.draft
+        lasting = draft.lasting(gang)
+        if not lasting or turn.candidate.running is not None:
+            return False
+        with draft.without(lasting):
+            claims = placing.place(gang, draft.space, size)
+            if claims is None or not self.bounds.fits_now(gang, draft.facts.of(gang).amount(size)):
+                return False
+            self._launch(turn, claims, f"it is over before the place of {lasting[0].gang.name} is free")
+        return True
+
+    def _lend(self, turn: turns.Turn) -> None:
+        """Beyond its entitlement, of what nobody entitled can use: what is free, and to be given back. Where nobody
+        entitled waits for room, the first for whom there is none takes the place of those in its pool that rank lower.
+        """
+        gang, draft = turn.candidate.gang, self.draft
+        most, least, profile = turn.wish.size, self._least(turn), turn.profile
+        known = draft.refused.get(gang.job)
+        ahead = 0 if known is None else known.ahead
+        if draft.full(profile.amount(least)) and (self._crowded or not self._searches):
+            self._not_lent.add(profile.claim)
+            return
+
+        def lendable(size: plans.Size) -> bool:
+            return self.bounds.over_borrowing(gang, profile.amount(size)) is None
+
+        if not lendable(least):
+            self._not_lent.add((profile.claim, gang.at_most_s))  # what is over in time may pass those who came first
+            return
+        size = most if lendable(most) else self._largest(least, most, lendable)
+        if (claims := draft.largest(gang, least, size)) is not None:
+            self._take(turn, claims, ahead)
+        elif (claims := draft.largest(gang, least, size, later=True)) is not None:
+            self._promise(turn, claims, ahead)
+        elif self._crowded or not self._clear(turn, least, ahead, lent=True):
+            self._crowded = True
+            self._not_lent.add(profile.kin)
+
+    # Others give way
+
+    def _clear(self, turn: turns.Turn, size: plans.Size, ahead: int, *, lent: bool = False) -> bool:
+        """Move, shrink or stop others for it; False where that would not do, or is not to be done now. With `lent` its
+        pool is beyond its entitlement, and may be as far beyond it afterwards: it takes the place of others of its
+        pool, and of no more than it needs.
+        """
+        gang, draft, key = turn.candidate.gang, self.draft, (turn.profile.kin, lent)
+        if turn.candidate.running is not None or not self._searches:
+            return False
+        if not turn.sizing and turn.wish.level >= self._hopeless.get(key, INFINITE):
+            return False
+        amount = turn.profile.amount(size)
+        bound = self.bounds.over(gang, amount) is not None
+
+        def within(freed: Mapping[poolbounds.Key, amounts.Amount]) -> bool:
+            return self.bounds.over(gang, amount, freed, lent=lent) is None
+
+        self._hopeless[key] = turn.wish.level
+        if bound and not self._might_give_way(turn, lent=lent):
+            self._forbidden = turn
+            return False
+        need = clearing.Need(gang, size, amount, within if bound else None)
+        draft.spare_enders()
+        self._looks -= 1
+        for candidates in self._ways(turn, need, lent=lent):
+            self._clearances -= 1
+            cleared = clearing.clear(need, candidates, draft.timeline.later, draft.victims.reshaped, draft.effort)
+            if cleared is not None:
+                draft.stop(cleared, gang)
+                self._promise(turn, cleared.claims, ahead, cleared=True)
+                del self._hopeless[key]
+                return True
+        return False
+
+    @property
+    def _searches(self) -> bool:
+        """Whether this plan may still look for whom to stop."""
+        return self._clearances > 0 and self._looks > 0 and self.draft.effort.left > 0
+
+    def _might_give_way(self, turn: turns.Turn, *, lent: bool = False) -> bool:
+        """Whether its pool's bounds would hold for its least, were all gone who could be."""
+        gang = turn.candidate.gang
+        most = self.draft.victims.most(gang, turn.wish.level, own=lent)
+        return self.bounds.over(gang, turn.profile.least, most, lent=lent) is None
+
+    def _ways(self, turn: turns.Turn, need: clearing.Need, *, lent: bool) -> Iterator[list[clearing.Victim]]:
+        """From what costs others least: moving them, shrinking them, stopping them; those that might do."""
+        gang, level, victims, space = need.gang, turn.wish.level, self.draft.victims, self.draft.timeline.later
+        if gang.amount(need.size).fits(space.free()):
+            movable = victims.movable(gang, level)
+            if clearing.may_do(need, movable, space):
+                yield movable
+        shrinkable = victims.shrinkable(gang, level, own=lent)
+        whole = victims.killable(gang, need.amount, level, own=lent)
+        ended = {victim.job for victim in whole}
+        together = [*(victim for victim in shrinkable if victim.job not in ended), *whole]
+        if clearing.may_do(need, together, space):
+            if clearing.may_do(need, shrinkable, space):
+                yield shrinkable
+            for count in FEW:
+                if count < len(together) and clearing.may_do(need, together[:count], space):
+                    yield together[:count]
+                    break
+            yield together
+
+    # Words
+
+    def _say_stopping(self, turn: turns.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
+        gang = turn.candidate.gang
+        kept = tuple(dict.fromkeys(claim.node for claim in claims)) if cleared else ()
+        self._refuse(turn, reasons.stopping(gang, self.draft.stopping(gang, claims), ahead, kept))
+
+    def _said(self, gang: plans.Gang, over: poolbounds.Over, ahead: int) -> refusals.Refusal:
+        """That a bound is exceeded; or would not be, were nobody there who came first."""
+        if over.first is not None and not over.exceeded:
+            return reasons.behind(gang, over.first, ahead)
+        if over.kind is poolbounds.Kind.LIMIT:
+            return reasons.pool_limit(gang, over, ahead)
+        if over.kind is poolbounds.Kind.RESERVATION:
+            return reasons.not_reserved(gang, over, self.draft.context, ahead)
+        return reasons.pool_share(gang, over, ahead, self.bounds.others(over.pool, over.resource))
+
+    def _no_room(self, turn: turns.Turn, size: plans.Size, ahead: int) -> refusals.Refusal:
+        """Of one whose place is not kept: perhaps it only waits because other places are."""
+        gang, draft = turn.candidate.gang, self.draft
+        if draft.heads and self._telling(ahead) and self._tried < TRIED_WITHOUT_HEADS:
+            self._tried += 1
+            with draft.without(draft.heads.values()):
+                fits = placing.fits(gang, draft.space, size)
+            if fits:
+                head = draft.heads.get(turn.profile.kind) or next(iter(draft.heads.values()))
+                return reasons.reserved(gang, head.gang, head.at, ahead)
+        return reasons.no_capacity(gang, draft.context, ahead)
+
+    def _telling(self, ahead: int) -> bool:
+        """Whether more is worked out for whoever is so far back."""
+        return not self.draft.context.terse and ahead < self._deep
+
+    def _refuse(self, turn: turns.Turn, refusal: refusals.Refusal) -> None:
+        if turn.candidate.running is None:
+            self.draft.refuse(turn.candidate.gang, refusal)
+
+    def _is_over(self, gang: plans.Gang, at: float) -> bool:
+        """Then, as its time-out promises."""
+        return gang.at_most_s is not None and self.draft.now + gang.at_most_s <= at
+
+    def _backs_off(self, gang: plans.Gang) -> bool:
+        return gang.not_before is not None and gang.not_before > self.draft.now
+
+    def _first_head(self) -> plans.Gang:
+        return next(iter(self.draft.heads.values())).gang

@@ -1,0 +1,89 @@
+"""Running gangs that go on elsewhere because their policy wishes them on another type of GPU, or at another size there.
+
+Where a policy divides several types at once, one gang's new place is often another's old one: neither could move first.
+So all gangs that are to change give up their places together, in thought, and are placed again where they are wished,
+the largest first. One for which there is no place stays where it is, and the others are placed again around it. What
+comes out is carried out as resizes and moves; whoever waits has its turn afterwards, in what is left.
+"""
+
+from __future__ import annotations
+
+from oarlock.scheduler import amounts, sizes
+from oarlock.scheduler.granting import drafts, growing
+from oarlock.scheduler.ordering import turns
+from oarlock.scheduler.placement import placing
+from oarlock.spec import holdings, plans
+
+Claims = tuple[holdings.Holding, ...]
+
+
+def carry_out(draft: drafts.Draft) -> None:
+    """Resize and move the running gangs whose wishes name another type, or another number of devices of theirs."""
+    changing = [
+        turn
+        for turn in draft.order.listed()
+        if turn.wish.on and turn.runs and (running := turn.candidate.running) is not None and _changes(draft, turn)
+        if running.gang.preemptible and not draft.victims.is_gone(running.gang.job)
+    ]
+    if not changing:
+        return
+    for turn, claims in _placed(draft, changing):
+        running = turn.candidate.running
+        if running is None:
+            continue
+        if sizes.of_claims(running.gang, claims) == draft.facts.held(running).size:
+            draft.move(running, claims, turn.wish.reason)
+        else:
+            draft.resize(running, claims, turn.wish.reason)
+
+
+def _changes(draft: drafts.Draft, turn: turns.Turn) -> bool:
+    running = turn.candidate.running
+    if running is None:
+        return False
+    return turn.wish.size != draft.facts.held(running).size or turn.wish.on != held_type(draft, running)
+
+
+def held_type(draft: drafts.Draft, running: plans.Running) -> str:
+    """Return the type of the devices that it holds; empty where there are several."""
+    found = set()
+    for claim in running.holdings:
+        node = draft.space.nodes.get(claim.node)
+        if node is not None and claim.devices:
+            found |= {device.type for device in node.node.devices if device.index in claim.devices}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns.Turn, Claims]]:
+    """Return new places for those that have one. The room is left as it was."""
+    space = draft.timeline.later
+    order = sorted(changing, key=lambda turn: (-amounts.weight(_amount(draft, turn)), turn.wish.job))
+    while order:
+        mark, found, lacking = space.mark(), [], None
+        for turn in order:
+            space.give_back(turn.candidate.running.holdings if turn.candidate.running else ())
+        for turn in order:
+            claims = _place(draft, turn)
+            if claims is None:
+                lacking = turn
+                break
+            space.take(claims)
+            found.append((turn, claims))
+        space.rollback(mark)
+        if lacking is None:
+            return found
+        order.remove(lacking)
+    return []
+
+
+def _amount(draft: drafts.Draft, turn: turns.Turn) -> amounts.Amount:
+    return draft.facts.of(turn.candidate.gang).amount(turn.wish.size)
+
+
+def _place(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
+    running = turn.candidate.running
+    if running is None or growing.over(draft, running, turn.wish.size) is not None:
+        return None
+    near = draft.facts.held(running).nodes
+    wanted = plans.on(running.gang, turn.wish.on)
+    return placing.place(wanted, draft.timeline.later, turn.wish.size, prefer=near)

@@ -1,0 +1,254 @@
+"""Whom to stop for a gang that fits nowhere: the fewest and cheapest, and only where it is proven to fit then.
+
+What a victim loses is the work since its last checkpoint: seconds times devices. The search adds victims until the gang
+fits, then takes every one back out that was not needed after all, the dearest first, until none can be: so removing any
+one of those that remain makes the gang not fit. Who only shrinks keeps as much as can be. Two orders are tried, by cost
+alone and node by node (domain by domain, where the gang must be in one), and the cheaper outcome is taken: the first is
+best for gangs that fit in many places, the second for those that need whole nodes.
+
+To fit is to have a place in the room as it will be, and to be within the bounds of the gang's pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from oarlock.scheduler import amounts, sizes
+from oarlock.scheduler.placement import departures, freespace, placing
+from oarlock.scheduler.pools import poolbounds
+from oarlock.scheduler.preemption import screening, victims
+from oarlock.spec import holdings, plans
+
+Claims = tuple[holdings.Holding, ...]
+Victim = victims.Victim
+Freed = Mapping[poolbounds.Key, amounts.Amount]
+
+TRIED_BY_COST = 256
+"""With more candidates than this only the order by node is tried: what is cheapest lies scattered over the cluster."""
+
+
+class Need(NamedTuple):
+    """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone.
+
+    None: they hold anyhow.
+    """
+
+    gang: plans.Gang
+    size: plans.Size
+    amount: amounts.Amount
+    within: Callable[[Freed], bool] | None
+
+
+class Clearance(NamedTuple):
+    """Who is stopped, where the gang goes then, and where those that are moved go, in the order of `victims`."""
+
+    victims: tuple[Victim, ...]
+    claims: Claims
+    moved: tuple[Claims, ...] = ()
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        return sum(victim.cost for victim in self.victims), len(self.victims)
+
+
+class Effort:
+    """What one plan may still try out: counted, not timed, so that the same plan is made on every machine."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def clear(
+    need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, effort: Effort
+) -> Clearance | None:
+    """The victims whose end lets the gang fit, or None where even all of them would not. `space` is left as it was;
+    `reshape` gives a victim that bends at another size. Ask `may_do` first. A search comes to its end whatever is left
+    of `effort`; only the second order is left out when nothing is.
+    """
+    best = _Search(need, _by_place(need.gang, candidates, space), space, reshape, effort).found()
+    if len(candidates) <= TRIED_BY_COST and (best is None or effort.left > 0):
+        other = _Search(need, sorted(candidates, key=_key), space, reshape, effort).found()
+        best = min((one for one in (best, other) if one is not None), key=lambda one: one.cost, default=None)
+    return best
+
+
+Reshape = Callable[[Victim, plans.Size], Victim]
+
+
+def may_do(need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace) -> bool:
+    """Whether it is worth a search: most attempts end here."""
+    if not candidates:
+        return False
+    free = amounts.amount(space.free())
+    for place in range(3):
+        if need.amount[place] and free[place] + sum(one.amount[place] for one in candidates) < need.amount[place]:
+            return False
+    if need.within is not None and not need.within(_freed(candidates)):
+        return False
+    given = screening.freed(claim for one in candidates for claim in one.claims)
+    return screening.could_fit(need.gang, need.size, given, space)
+
+
+class _Search:
+    """Through one order of candidates."""
+
+    def __init__(
+        self, need: Need, order: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, effort: Effort
+    ) -> None:
+        self._effort = effort
+        self._need = need
+        self._order = order
+        self._space = space
+        self._reshape = reshape
+
+    def found(self) -> Clearance | None:
+        leaving = departures.Departures(self._space, self._order, _claims, _amount)
+        free = amounts.amount(self._space.free())
+        short = tuple(asked - have if asked else 0 for asked, have in zip(self._need.amount, free, strict=True))
+        count = leaving.first(self._first_fit, (short[0], short[1], short[2]))
+        found = None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
+        leaving.end()
+        return found
+
+    def _needed(self, order: Sequence[Victim]) -> list[Victim]:
+        """Without those that were not needed after all: the dearest stay first, as many at once as can. Who was needed
+        once is needed by fewer, where only the sums decide; else all are asked again until nobody else stays.
+        """
+        chosen, before, need = sorted(order, key=_key), len(order) + 1, self._need
+        freed, stay = _freed(chosen), any(victim.stays for victim in chosen)
+        once = not stay and placing.by_sums(need.gang, need.size)
+        while len(chosen) < before:
+            before, block = len(chosen), 1
+            needed: list[Victim] = []
+            while chosen:
+                block = min(block, len(chosen))
+                some = chosen[-block:]
+                del chosen[-block:]
+                less = _freed(some, freed, -1)
+                mark = self._space.mark()
+                self._space.take(claim for victim in some for claim in victim.claims)
+                if self._fits([*chosen, *needed] if stay else (), less):
+                    freed, block = less, 2 * block
+                    continue
+                self._space.rollback(mark)
+                if block == 1:
+                    needed += some
+                else:
+                    chosen += some
+                block = max(1, block // 4)
+            chosen = sorted(needed, key=_key)
+            if once:
+                break
+        return chosen
+
+    def _bent(self, chosen: list[Victim]) -> list[Victim]:
+        """Those that may give up less give up as little as will do."""
+        for place, victim in enumerate(chosen):
+            if not victim.bends:
+                continue
+            size = victim.running.size
+            low, high = 0, sizes.steps(victim.left, size)  # `low` will do
+            while high - low > 1:
+                middle = (low + high) // 2
+                less = self._reshape(victim, sizes.step(victim.left, size, middle))
+                self._space.take(chosen[place].claims)
+                self._space.give_back(less.claims)
+                trial = [*chosen[:place], less, *chosen[place + 1 :]]
+                if self._fits(trial, _freed(trial)):
+                    low, chosen = middle, trial
+                else:
+                    high = middle
+                    self._space.take(less.claims)
+                    self._space.give_back(chosen[place].claims)
+        return chosen
+
+    def _first_fit(self, count: int) -> bool:
+        first = self._order[:count]
+        return self._fits(first, {} if self._need.within is None else _freed(first))
+
+    def _fits(self, gone: Collection[Victim], freed: Freed) -> bool:
+        """Whether it does in the room as it is, from which these have gone, who held so much together."""
+        self._effort.left -= 1
+        need = self._need
+        if need.within is not None and not need.within(freed):
+            return False
+        if any(victim.stays for victim in gone):
+            return self._places(gone) is not None
+        return placing.fits(need.gang, self._space, need.size)
+
+    def _outcome(self, gone: Sequence[Victim]) -> Clearance | None:
+        places = self._places(gone)
+        if places is None:
+            return None
+        moved = places[1:]
+        return Clearance(tuple(sorted(gone, key=_largest_first if moved else _key)), places[0], tuple(moved))
+
+    def _places(self, gone: Collection[Victim]) -> list[Claims] | None:
+        """Its own place, then those of victims that are placed again, the largest first."""
+        space, mark = self._space, self._space.mark()
+        staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
+        asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
+        places: list[Claims] = []
+        for gang, size in asked:
+            claims = placing.place(gang, space, size)
+            if claims is None:
+                break
+            places.append(claims)
+            if len(asked) > 1:
+                space.take(claims)
+        space.rollback(mark)
+        return places if len(places) == len(asked) else None
+
+
+def _freed(gone: Iterable[Victim], more: Freed | None = None, times: int = 1) -> dict[poolbounds.Key, amounts.Amount]:
+    """What these give up, and `more`; `times` -1: what is left of that without them."""
+    freed = dict(more or {})
+    for victim in gone:
+        if not victim.stays:
+            key, amount = (victim.running.gang.pool, victim.running.gang.preemptible), victim.amount
+            one = freed.get(key, amounts.NOTHING)
+            freed[key] = one[0] + times * amount[0], one[1] + times * amount[1], one[2] + times * amount[2]
+    return freed
+
+
+def _by_place(gang: plans.Gang, candidates: Sequence[Victim], space: freespace.FreeSpace) -> list[Victim]:
+    """Those on the nodes, or in the domains, that are cheapest to clear come first."""
+    required = gang.topology is not None and gang.topology.required
+    level = str(gang.topology.same) if required and gang.topology is not None else "node"
+    on: dict[str, dict[str, Victim]] = {}
+    gained: dict[str, float] = {}
+    for victim in candidates:
+        for claim in victim.claims:
+            node = space.nodes.get(claim.node)
+            domain = None if node is None else node.domain(level)
+            if domain is not None:
+                on.setdefault(domain, {})[victim.job] = victim
+                gained[domain] = gained.get(domain, 0.0) + amounts.weight(amounts.amount(claim.amount))
+    price = {
+        domain: sum(victim.cost for victim in there.values()) / max(gained[domain], 1e-9)
+        for domain, there in on.items()
+    }
+    order: dict[str, Victim] = {}
+    for domain in sorted(on, key=lambda name: (price[name], name)):
+        for victim in sorted(on[domain].values(), key=_key):
+            order.setdefault(victim.job, victim)
+    return list(order.values())
+
+
+def _claims(victim: Victim) -> Claims:
+    return victim.claims
+
+
+def _amount(victim: Victim) -> amounts.Amount:
+    return victim.amount
+
+
+def _key(victim: Victim) -> tuple[float, str]:
+    return victim.key
+
+
+def _largest_first(victim: Victim) -> tuple[float, str]:
+    return -amounts.weight(victim.amount), victim.job

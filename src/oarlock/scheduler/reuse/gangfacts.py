@@ -1,0 +1,141 @@
+"""What never changes of a gang, or of what runs, as long as it is the same object: worked out once, and kept.
+
+A plan of ten thousand gangs is made again at every change of one of them. All that hangs on a gang alone (sums, sizes,
+which gangs are alike) is looked up here by the gang's identity; so it is the same with and without a memory of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self, TypeVar
+
+import msgspec
+
+from oarlock.scheduler import amounts
+from oarlock.spec import plans, refusals
+
+T = TypeVar("T")
+
+
+class GangFacts(msgspec.Struct, gc=False):
+    """One gang. `shape` is equal for gangs of which one fits exactly where the other does, at the same size; `kin` for
+    those that moreover ask the same of the same pool, `claim` for those whose least is as much of the same pool; `kind`
+    says which devices they wait for. `plain`: nothing was found for it, or is to be waited for, before its turn.
+    """
+
+    gang: plans.Gang
+    shape: int
+    kin: int
+    claim: int
+    kind: tuple[tuple[str, ...], ...]
+    plain: bool
+    impossible: bool
+    smallest: plans.Size
+    wanted: plans.Size
+    least: amounts.Amount
+    most: amounts.Amount
+    by_size: dict[plans.Size, amounts.Amount]  # those that were asked for
+
+    @classmethod
+    def new(cls, gang: plans.Gang, shape: int, kin: int, claim: int) -> Self:
+        refusal, smallest = gang.refusal, gang.smallest
+        promised = refusal is not None and refusal.code is refusals.Code.STOPPING and refusal.kept
+        return cls(
+            gang=gang,
+            shape=shape,
+            kin=kin,
+            claim=claim,
+            kind=tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli})),
+            plain=not (gang.destined or gang.not_before is not None or promised),
+            impossible=refusal is not None and refusal.code in refusals.NEVER,
+            smallest=smallest,
+            wanted=gang.wanted,
+            least=_sum(gang, smallest),
+            most=_sum(gang, gang.largest),
+            by_size={},
+        )
+
+    def amount(self, size: plans.Size) -> amounts.Amount:
+        """What it holds at `size`."""
+        if size == self.smallest:
+            return self.least
+        known = self.by_size.get(size)
+        if known is None:
+            known = self.by_size[size] = _sum(self.gang, size)
+        return known
+
+
+class RunningFacts(msgspec.Struct, gc=False):
+    """One running gang: what it holds, in sum and as a weight (devices; cores where it has no device), and where."""
+
+    running: plans.Running
+    amount: amounts.Amount
+    size: plans.Size
+    nodes: tuple[str, ...]
+    weight: float
+
+    @classmethod
+    def new(cls, running: plans.Running) -> Self:
+        together = amounts.of_claims(running.holdings)
+        nodes = tuple(dict.fromkeys(claim.node for claim in running.holdings))
+        return cls(running, together, running.size, nodes, amounts.weight(together))
+
+
+class Facts:
+    """All that were met, by identity."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[int, GangFacts] = {}
+        self._held: dict[int, RunningFacts] = {}
+        self._numbers: dict[object, int] = {}
+        self._numbered = 0
+
+    def of(self, gang: plans.Gang) -> GangFacts:
+        known = self._gangs.get(id(gang))
+        if known is None:
+            shape = self._number((*_needs(gang), gang.placement))
+            kin = self._number((shape, gang.pool, gang.preemptible, gang.smallest, gang.wanted))
+            claim = self._number((gang.pool, gang.preemptible, amounts.amount(gang.amount(gang.smallest))))
+            known = self._gangs[id(gang)] = GangFacts.new(gang, shape, kin, claim)
+        return known
+
+    def held(self, running: plans.Running) -> RunningFacts:
+        known = self._held.get(id(running))
+        if known is None:
+            known = self._held[id(running)] = RunningFacts.new(running)
+        return known
+
+    def follow(self, snapshot: plans.Snapshot) -> None:
+        """Forget those that are no more, when they have become many."""
+        if len(self._gangs) > 2 * (len(snapshot.waiting) + len(snapshot.running)) + 1000:
+            self._gangs = _kept(self._gangs, [*snapshot.waiting, *(job.gang for job in snapshot.running)])
+            alive = {
+                number for profile in self._gangs.values() for number in (profile.shape, profile.kin, profile.claim)
+            }
+            self._numbers = {likeness: number for likeness, number in self._numbers.items() if number in alive}
+        if len(self._held) > 2 * len(snapshot.running) + 1000:
+            self._held = _kept(self._held, snapshot.running)
+
+    def _number(self, likeness: object) -> int:
+        number = self._numbers.get(likeness)
+        if number is None:
+            number = self._numbers[likeness] = self._numbered
+            self._numbered += 1
+        return number
+
+
+def _sum(gang: plans.Gang, size: plans.Size) -> amounts.Amount:
+    known = amounts.NOTHING
+    for ask, count in zip(gang.asks, size, strict=True):
+        one = amounts.amount(ask.amount)
+        known = known[0] + one[0] * count, known[1] + one[1] * count, known[2] + one[2] * count
+    return known
+
+
+def _needs(gang: plans.Gang) -> tuple[object, ...]:
+    asks = tuple((ask.role, ask.amount, ask.ports, frozenset(ask.gpu_types), ask.gpu_memory_bytes) for ask in gang.asks)
+    return asks, gang.topology, gang.mixed, gang.beside
+
+
+def _kept(known: dict[int, T], alive: Iterable[object]) -> dict[int, T]:
+    return {id(one): known[id(one)] for one in alive if id(one) in known}

@@ -1,0 +1,233 @@
+"""From samples to a speed curve, in closed form: deterministic, and quick enough to be done whenever a sample comes.
+
+All models here are linear in their times once the rest is fixed, so each is a non-negative least squares problem of two
+to five unknowns. What is measured as a time is fitted in relative terms (a step of 50 ms and one of 5 s count the
+same), which is what the logarithmic error of Pollux (OSDI '21, section 4.1) amounts to. `Allreduce` has one unknown
+that is not linear, how much of the exchange hides behind the computing: it is taken from a grid.
+
+A young job has been seen at one or two shapes, and a scheduler that believed only those would never try a third. So
+what was not observed is assumed, in favour of trying:
+
+- one local batch size only: half of its time is taken to be constant;
+- no exchange within a node, or none between nodes: it costs nothing; but between nodes no less than within
+  one;
+- that an exchange takes longer with more devices is believed as far as it was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from oarlock.scheduler.speed import rates
+from oarlock.spec import curves
+
+OVERLAPS = (1.0, 1.2, 1.5, 1.9, 2.5, 3.5, 5.0, 10.0)
+"""Exponents that are tried; beyond 10 it is the larger of the two times, as near as can be measured."""
+
+OVERLAP_PENALTY = 1e-3
+"""On the squared distance of the overlap from 1, in squared relative error: between equals the simpler one."""
+
+GROWTH_PENALTY = 0.1
+"""On the growth of an exchange by each further device, relative to the exchange: between equals none."""
+
+FAR = 1.1
+"""An exchange between nodes that nobody has seen is taken to last so many times the largest one within a node that was
+seen. Really it lasts 2 to 7 times as long (six recorded models); but trying costs a restart, and not trying the rest of
+the job.
+"""
+
+MAX_SAMPLES = 64
+"""Of one job, each at another shape. What was measured least often gives way."""
+
+_SMALLEST_S = 1e-9
+
+
+def allreduce(samples: Iterable[curves.Sample], noise: float | None = None) -> curves.Allreduce | None:
+    """The model of a synchronous step that explains `samples` best; None where there is no usable one."""
+    used = [one for one in samples if one.devices >= 1 and one.step_s > 0 and math.isfinite(one.step_s)]
+    if not used:
+        return None
+    used.sort(key=lambda one: (one.nodes, one.devices, one.local, one.step_s, one.sync_s, one.count))
+    constant_s, each_s = _computing(used)
+    near = [one for one in used if one.devices > 1 and one.nodes <= 1]
+    far = [one for one in used if one.devices > 1 and one.nodes > 1]
+    best: tuple[float, curves.Allreduce] | None = None
+    for overlap in OVERLAPS if near or far else OVERLAPS[:1]:
+        near_s, near_each_s = _exchange(near, overlap) or (0.0, 0.0)
+        across_s = FAR * (near_s + near_each_s * max((one.devices - 2 for one in near), default=0))
+        far_s, far_each_s = _exchange(far, overlap) or (across_s, 0.0)
+        model = curves.Allreduce(
+            compute_s=constant_s,
+            compute_per_example_s=each_s,
+            near_s=near_s,
+            near_per_device_s=near_each_s,
+            far_s=far_s,
+            far_per_device_s=far_each_s,
+            overlap=overlap,
+        )
+        error = _error(model, used) + OVERLAP_PENALTY * (overlap - 1) ** 2
+        if best is None or error < best[0] * (1 - 1e-9):
+            best = error, model
+    assert best is not None
+    return msgspec.structs.replace(best[1], noise=noise, seen=max(one.devices for one in used))
+
+
+def servers(
+    samples: Iterable[curves.Sample], *, batch: float = 0.0, synchronous: bool = False
+) -> curves.Servers | None:
+    """The model of parameter servers that explains `samples` best; None where no sample has any.
+
+    `batch`: of a synchronous step, all workers together, in examples; it only scales the first of the times.
+    """
+    used = sorted(
+        (one for one in samples if one.servers >= 1 and one.devices >= 1 and one.step_s > 0),
+        key=lambda one: (one.devices, one.servers, one.step_s, one.count),
+    )
+    if not used:
+        return None
+    rows, weights = [], []
+    for one in used:
+        w, p = float(one.devices), float(one.servers)
+        terms = [batch / w, 1.0, w / p, w, p] if synchronous else [1.0, w / p, w, p]
+        rows.append([term / one.step_s for term in terms])
+        weights.append(float(one.count))
+    times = nonnegative(rows, [1.0] * len(rows), weights)
+    return curves.Servers(times=tuple(times), synchronous=synchronous, batch=batch)
+
+
+def merged(known: Sequence[curves.Sample], new: curves.Sample) -> tuple[curves.Sample, ...]:
+    """`known` with `new` folded into the mean of its shape; the shape that was measured last stands last."""
+    same = [one for one in known if _shape(one) == _shape(new)]
+    others = [one for one in known if _shape(one) != _shape(new)]
+    for one in same:
+        count = one.count + new.count
+        share = max(new.count / count, 1 / MAX_SAMPLES)  # an old mean still moves
+        new = msgspec.structs.replace(
+            new,
+            step_s=one.step_s + share * (new.step_s - one.step_s),
+            sync_s=one.sync_s + share * (new.sync_s - one.sync_s),
+            count=count,
+        )
+    if len(others) >= MAX_SAMPLES:
+        others.remove(min(others, key=lambda one: (one.count, _shape(one))))
+    return (*others, new)
+
+
+def _shape(one: curves.Sample) -> tuple[int, int, int, int, str, str]:
+    return one.nodes, one.devices, one.servers, one.local, one.beside, one.gpu_type
+
+
+def _computing(used: Sequence[curves.Sample]) -> tuple[float, float]:
+    """Seconds per part and per example of it, without any exchange."""
+    pairs = [(float(max(1, one.local)), max(_SMALLEST_S, one.step_s - one.sync_s), float(one.count)) for one in used]
+    if len({local for local, _, _ in pairs}) == 1:
+        local = pairs[0][0]
+        mean_s = math.exp(sum(math.log(seconds) for _, seconds, _ in pairs) / len(pairs))
+        return mean_s / 2, mean_s / 2 / local
+    return _line([(local, seconds, 1 / seconds**2) for local, seconds, _ in pairs])
+
+
+def _exchange(used: Sequence[curves.Sample], overlap: float) -> tuple[float, float] | None:
+    """Seconds of an exchange between two devices, and for each further one; None: not observed.
+
+    From each sample follows how long its exchange takes by itself; an error in that counts as much as it changes the
+    whole step.
+    """
+    if not used:
+        return None
+    points: list[tuple[float, float, float]] = []
+    scale = 0.0
+    for one in used:
+        grad_s = max(_SMALLEST_S, min(one.step_s, one.step_s - one.sync_s))
+        hidden = (grad_s / one.step_s) ** overlap
+        alone_s = one.step_s * max(_SMALLEST_S, 1 - hidden) ** (1 / overlap)
+        root = (alone_s / one.step_s) ** overlap / alone_s
+        points.append((float(one.devices - 2), alone_s, root * root))
+        scale += root / len(used)
+    return _line(points, ridge=(GROWTH_PENALTY * scale) ** 2)
+
+
+def _error(model: curves.Allreduce, used: Sequence[curves.Sample]) -> float:
+    """The mean squared logarithmic error of the steps."""
+    total = 0.0
+    for one in used:
+        predicted_s = rates.step_s(model, one.nodes, one.devices, max(1, one.local))
+        total += math.log(max(_SMALLEST_S, predicted_s) / one.step_s) ** 2
+    return total / len(used)
+
+
+def _line(points: Sequence[tuple[float, float, float]], *, ridge: float = 0.0) -> tuple[float, float]:
+    """The line through (x, y) with weights whose value at 0 and slope are not negative; `ridge` weighs on its slope."""
+    w = wx = wxx = wy = wxy = 0.0
+    for x, y, weight in points:
+        w += weight
+        wx += weight * x
+        wxx += weight * x * x
+        wy += weight * y
+        wxy += weight * x * y
+    wxx += ridge
+    determinant = w * wxx - wx * wx
+    if determinant > 1e-12 * w * wxx:
+        at_zero, slope = (wy * wxx - wxy * wx) / determinant, (wxy * w - wy * wx) / determinant
+        if at_zero >= 0 and slope >= 0:
+            return at_zero, slope
+    flat, steep = max(0.0, wy / w), max(0.0, wxy / wxx) if wxx > 0 else 0.0
+    return (flat, 0.0) if flat * wy >= steep * wxy else (0.0, steep)
+
+
+def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The x >= 0 with the least weighted squares of `rows` x - `targets` (Lawson and Hanson's active sets).
+
+    A handful of unknowns: the normal equations do, with a trace of ridge where rows do not tell two unknowns apart.
+    """
+    n = len(rows[0])
+    gram = [[sum(w * r[i] * r[j] for r, w in zip(rows, weights, strict=True)) for j in range(n)] for i in range(n)]
+    right = [sum(w * r[i] * t for r, t, w in zip(rows, targets, weights, strict=True)) for i in range(n)]
+    scale = [math.sqrt(gram[i][i]) or 1.0 for i in range(n)]
+    gram = [[gram[i][j] / scale[i] / scale[j] + (1e-9 if i == j else 0.0) for j in range(n)] for i in range(n)]
+    right = [right[i] / scale[i] for i in range(n)]
+    x = [0.0] * n
+    free: list[int] = []
+    for _ in range(3 * n):
+        slope = [right[i] - sum(gram[i][j] * x[j] for j in range(n)) for i in range(n)]
+        best = max((i for i in range(n) if i not in free), key=lambda i: slope[i], default=None)
+        if best is None or slope[best] <= 1e-12:
+            break
+        free.append(best)
+        x = _settled(gram, right, x, free)
+    return [value / scale[i] for i, value in enumerate(x)]
+
+
+def _settled(gram: Sequence[Sequence[float]], right: Sequence[float], x: list[float], free: list[int]) -> list[float]:
+    """The least squares over the free unknowns; those that would fall below zero are fixed there, one after another."""
+    while free:
+        found = _solved([[gram[i][j] for j in free] for i in free], [right[i] for i in free])
+        if all(value > 0 for value in found):
+            settled = dict(zip(free, found, strict=True))
+            return [settled.get(i, 0.0) for i in range(len(x))]
+        step = min(x[i] / (x[i] - value) for i, value in zip(free, found, strict=True) if value <= 0)
+        for i, value in zip(list(free), found, strict=True):
+            x[i] += step * (value - x[i])
+            if value <= 0 and x[i] <= 1e-15:
+                x[i] = 0.0
+                free.remove(i)
+    return [0.0] * len(x)
+
+
+def _solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Gauss with pivoting; the matrix is regular by its ridge."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    n = len(rows)
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(i + 1, n):
+            factor = rows[r][i] / rows[i][i]
+            rows[r] = [a - factor * b for a, b in zip(rows[r], rows[i], strict=True)]
+    found = [0.0] * n
+    for i in reversed(range(n)):
+        found[i] = (rows[i][n] - sum(rows[i][j] * found[j] for j in range(i + 1, n))) / rows[i][i]
+    return found

@@ -1,0 +1,219 @@
+"""How fast a job would be on a type of GPU on which it never ran: estimated, with the uncertainty of the estimate.
+
+There are three sources. The weakest is what is known of the types in general (`GENERAL`). Better is how jobs that ran
+on both types compared. Best is how jobs of the same kind compared (one owner, one name up to its number), for they are
+most often the same script; two such jobs may have run on one type each. All are ratios of the seconds that an example
+takes. Their logarithms are averaged with weights that fall with their variance, as for normal variables; what remains
+is the standard deviation of the estimate.
+
+The exchange of gradients is another matter: it hangs on the nodes. It is taken from a job of the same kind that was
+measured there on several devices, or else from the job's own model on the type where it ran.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from oarlock.spec import curves, plans
+
+GENERAL = {
+    "k80": 0.2,
+    "m60": 0.3,
+    "p4": 0.3,
+    "p40": 0.6,
+    "p100": 0.7,
+    "v100": 1.0,
+    "t4": 0.4,
+    "rtx6000": 0.8,
+    "rtx2080ti": 0.7,
+    "a10": 0.8,
+    "a10g": 0.8,
+    "rtx3090": 1.0,
+    "a16": 0.3,
+    "a40": 1.1,
+    "a6000": 1.1,
+    "a30": 1.1,
+    "a100": 2.0,
+    "l4": 0.6,
+    "rtx4090": 1.8,
+    "l40": 1.5,
+    "l40s": 1.7,
+    "mi210": 1.3,
+    "mi250": 2.0,
+    "mi250x": 2.0,
+    "h100": 4.0,
+    "gh200": 4.5,
+    "h200": 4.5,
+    "mi300x": 4.0,
+    "b100": 7.0,
+    "b200": 8.0,
+    "gb200": 8.0,
+    "b300": 9.0,
+    "gb300": 9.0,
+}
+"""Training speed of one device against a V100: a round figure from published comparisons. Names as in `gputypes`."""
+
+UNKNOWN_SPEED = 1.0
+GENERAL_SPREAD = 0.5
+"""Of the logarithm of a ratio from that table. A ratio with an unknown type has twice that."""
+
+JOBS_SPREAD = 0.35
+"""By how much jobs of different kinds differ in how they compare two types, and by how much jobs of one kind do."""
+KIND_SPREAD = 0.08
+
+ACROSS_SPREAD = 0.15
+"""The same of two jobs of one kind of which each ran on another type."""
+
+REMEMBERED = 64
+"""Jobs of one kind by which the others are judged: those that were seen last."""
+
+Kind = tuple[str, str]
+_NUMBER = re.compile(r"[-_.]?\d+$")
+
+
+class Estimate(NamedTuple):
+    """How many times as fast: `ratio` by and large, and the standard deviation of its logarithm."""
+
+    ratio: float
+    spread: float
+
+
+def kind(gang: plans.Gang | plans.Ended) -> Kind:
+    """Return whose job it is, and its name without its number."""
+    return gang.owner, _NUMBER.sub("", gang.name)
+
+
+class Relative:
+    """What the jobs that were measured say of the types, one by one and the jobs of a kind together."""
+
+    def __init__(self, seen: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
+        self._of_kind: dict[tuple[Kind, str, str], list[float]] = {}
+        self._of_jobs: dict[tuple[str, str], list[float]] = {}
+        self._exchanges: dict[tuple[Kind, str], curves.Allreduce] = {}
+        models: dict[Kind, dict[str, curves.Allreduce]] = {}
+        for of, types in seen:
+            for one in types:
+                models.setdefault(of, {})[one.gpu_type] = one.model
+                if one.model.near_s > 0 or one.model.far_s > 0:
+                    self._exchanges[of, one.gpu_type] = one.model
+                for other in types:
+                    if one.gpu_type != other.gpu_type:
+                        ratio = math.log(compared(one.model, other.model))
+                        self._of_kind.setdefault((of, one.gpu_type, other.gpu_type), []).append(ratio)
+                        self._of_jobs.setdefault((one.gpu_type, other.gpu_type), []).append(ratio)
+
+        self._across: dict[tuple[Kind, str, str], float] = {
+            (of, here, there): math.log(compared(model, other))
+            for of, by_type in models.items()
+            for here, model in by_type.items()
+            for there, other in by_type.items()
+            if here != there
+        }
+
+    def between(self, of: Kind, here: str, there: str) -> Estimate:
+        """Return how many times as fast a job of that kind computes on `there` as on `here`."""
+        if here == there:
+            return Estimate(1.0, 0.0)
+        known = GENERAL.get(here), GENERAL.get(there)
+        mean = math.log((known[1] or UNKNOWN_SPEED) / (known[0] or UNKNOWN_SPEED)) if all(known) else 0.0
+        variance = (GENERAL_SPREAD * (1 if all(known) else 2)) ** 2
+        for seen, spread in (
+            (self._of_jobs.get((here, there), ()), JOBS_SPREAD),
+            ([self._across[of, here, there]] if (of, here, there) in self._across else (), ACROSS_SPREAD),
+            (self._of_kind.get((of, here, there), ()), KIND_SPREAD),
+        ):
+            if seen:
+                last = seen[-REMEMBERED:]
+                own = spread**2 * (1 + 1 / len(last))
+                weight = variance / (variance + own)
+                mean += weight * (sum(last) / len(last) - mean)
+                variance *= 1 - weight
+        return Estimate(math.exp(mean), math.sqrt(variance))
+
+    def completed(self, curve: curves.Curve, of: Kind, types: Iterable[str]) -> curves.Curve:
+        """Return the curve with a model for each of `types`: measured ones as they are, the others estimated from the
+        one from which the estimate is surest.
+        """
+        measured = [one for one in curve.types if not one.guessed]
+        if not measured:
+            return curve
+        measured = [self._with_exchange(one, of, measured) for one in _shaped(measured, curve.samples)]
+        found = list(measured)
+        for name in types:
+            if any(one.gpu_type == name for one in measured):
+                continue
+            guesses = [(self.between(of, one.gpu_type, name), one) for one in measured]
+            (ratio, spread), source = min(guesses, key=lambda guess: (guess[0].spread, guess[1].gpu_type))
+            model = scaled(source.model, ratio, self._exchanges.get((of, name)))
+            found.append(curves.OnType(gpu_type=name, model=model, guessed=max(spread, 1e-3)))
+        return msgspec.structs.replace(curve, types=tuple(found))
+
+    def _with_exchange(self, one: curves.OnType, of: Kind, measured: Sequence[curves.OnType]) -> curves.OnType:
+        """Return one that was measured on a single device with what is known of exchanges: by its kind there, or by
+        itself on another type.
+        """
+        if one.model.near_s > 0 or one.model.far_s > 0:
+            return one
+        others = (other.model for other in measured if other.model.near_s > 0 or other.model.far_s > 0)
+        exchange = self._exchanges.get((of, one.gpu_type)) or next(others, None)
+        return one if exchange is None else msgspec.structs.replace(one, model=scaled(one.model, 1.0, exchange))
+
+
+def _shaped(measured: Sequence[curves.OnType], samples: Sequence[curves.Sample]) -> list[curves.OnType]:
+    """Return the models. How much of a step is constant cannot be told from one batch size. So a type on which the job
+    took only one gets the shape of the type on which it took most.
+    """
+    taken: dict[str, dict[int, float]] = {}
+    for sample in samples:
+        taken.setdefault(sample.gpu_type, {})[sample.local] = max(1e-9, sample.step_s - sample.sync_s)
+    known = max(measured, key=lambda one: len(taken.get(one.gpu_type, ())))
+    if len(taken.get(known.gpu_type, ())) < 2:
+        return list(measured)
+    found = []
+    for one in measured:
+        sizes = taken.get(one.gpu_type, {})
+        if len(sizes) == 1:
+            ((local, seconds),) = sizes.items()
+            expected_s = known.model.compute_s + known.model.compute_per_example_s * max(1, local)
+            own = one.model if one.model.near_s > 0 or one.model.far_s > 0 else None
+            one = msgspec.structs.replace(one, model=scaled(known.model, expected_s / seconds, own))
+        found.append(one)
+    return found
+
+
+def general(of: Relative, kind: Kind, types: Sequence[str]) -> dict[str, float]:
+    """Return the speeds of the types for a job that was never measured: against the first of `types`."""
+    return {name: of.between(kind, types[0], name).ratio for name in types}
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def compared(here: curves.Allreduce, there: curves.Allreduce) -> float:
+    """Return how many times as fast the second computes: as many examples at once as make the first one's constant part
+    and its part by example equal.
+    """
+    each_s = here.compute_per_example_s
+    at_once = min(1e5, max(1.0, here.compute_s / each_s)) if each_s > 0 else 1.0
+    first, second = (max(1e-9, one.compute_s + one.compute_per_example_s * at_once) for one in (here, there))
+    return first / second
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def scaled(model: curves.Allreduce, ratio: float, exchange: curves.Allreduce | None) -> curves.Allreduce:
+    """Return a model that computes `ratio` times as fast, and exchanges as `exchange` does (None: as before)."""
+    of = exchange or model
+    return msgspec.structs.replace(
+        model,
+        compute_s=model.compute_s / ratio,
+        compute_per_example_s=model.compute_per_example_s / ratio,
+        near_s=of.near_s,
+        near_per_device_s=of.near_per_device_s,
+        far_s=of.far_s,
+        far_per_device_s=of.far_per_device_s,
+        overlap=of.overlap,
+    )

@@ -1,0 +1,179 @@
+"""Every place that is found is right; it is found whenever there is one; and it is the best by what is promised."""
+
+from __future__ import annotations
+
+import hypothesis
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from tests.scheduler import clusters, reference
+
+from oarlock.scheduler.placement import freespace, packing, placing
+from oarlock.spec import holdings, jobfile, nodes, plans
+
+PACK, SPREAD = jobfile.Placement.PACK, jobfile.Placement.SPREAD
+
+
+@st.composite
+def situations(draw: st.DrawFn, roles: int = 1) -> tuple[list[nodes.Node], list[holdings.Holding], plans.Gang]:
+    of = draw(clusters.clusters())
+    return of, draw(clusters.held(of)), draw(clusters.gangs(roles=roles))
+
+
+@hypothesis.settings(max_examples=250)
+@hypothesis.given(situations(), st.frozensets(st.sampled_from(["n0", "n1", "n2"])))
+def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None:
+    of, held, gang = situation
+    claims = placing.place(gang, freespace.FreeSpace(of, held), keep=keep)
+    cluster = reference.Cluster(of, held)
+    assert (claims is not None) == cluster.fits(gang, keep)
+    if claims is not None:
+        cluster.check(gang, gang.wanted, claims)
+        assert not keep & {claim.node for claim in claims}
+
+
+@hypothesis.settings(max_examples=250)
+@hypothesis.given(situations(roles=2))
+def test_it_fits_where_there_is_a_place_for_it(situation) -> None:
+    of, held, gang = situation
+    space = freespace.FreeSpace(of, held)
+    for size in (gang.smallest, gang.wanted, gang.largest):
+        assert placing.fits(gang, space, size) == (placing.place(gang, space, size) is not None)
+
+
+@hypothesis.settings(max_examples=250)
+@hypothesis.given(situations(roles=3))
+def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
+    of, held, gang = situation
+    space = freespace.FreeSpace(of, held)
+    free = space.free()
+    claims = placing.place(gang, space)
+    assert space.free() == free
+    if claims is not None:
+        reference.Cluster(of, held).check(gang, gang.wanted, claims)
+        assert space.holds(claims)
+    assert placing.most(gang, space) <= len(gang.tasks)
+
+
+@hypothesis.settings(max_examples=120)
+@hypothesis.given(situations())
+def test_packed_takes_the_fewest_nodes(situation) -> None:
+    """Of one type where one will do, of nodes without GPUs where those will do, within its domain if it is in one."""
+    of, held, gang = situation
+    gang = msgspec.structs.replace(gang, placement=PACK)
+    claims = placing.place(gang, freespace.FreeSpace(of, held))
+    hypothesis.assume(claims)
+    by_name = {node.name: node for node in of}
+    used = {claim.node for claim in claims}
+    types = tuple({d.type for c in claims for d in by_name[c.node].devices if d.index in c.devices})
+    among = {node.name for node in of}
+    if not types:  # it stays off nodes with GPUs where it can
+        bare = {node.name for node in of if not node.devices}
+        among = bare if used <= bare else among
+    if len(types) > 1:
+        types = gang.asks[0].gpu_types or clusters.TYPES
+    if gang.topology is not None:
+        levels = list(jobfile.Domain)[list(jobfile.Domain).index(gang.topology.same) :]
+        within = [level for level in levels if len({reference.domain(by_name[name], level) for name in used}) == 1]
+        first = next((w for w in within if reference.domain(by_name[next(iter(used))], w) is not None), None)
+        if first is not None:
+            home = reference.domain(by_name[next(iter(used))], first)
+            among &= {node.name for node in of if reference.domain(node, first) == home}
+    assert len(used) == reference.Cluster(of, held).fewest(gang, types, among)
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(situations())
+def test_spread_is_even(situation) -> None:
+    """No node has two more tasks than another one that could take one of them."""
+    of, held, gang = situation
+    gang = msgspec.structs.replace(gang, placement=SPREAD, topology=None, mixed=False)
+    claims = placing.place(gang, freespace.FreeSpace(of, held))
+    hypothesis.assume(claims)
+    by_name = {node.name: node for node in of}
+    types = {d.type for c in claims for d in by_name[c.node].devices if d.index in c.devices}
+    cluster = reference.Cluster(of, held)
+    bare = not any(by_name[claim.node].devices for claim in claims)
+    tasks = {one.node.name: 0 for one in cluster.machines if types or not bare or not one.node.devices}
+    for claim in claims:
+        tasks[claim.node] += 1
+    slots = {one.node.name: one.slots(gang.asks[0], types, 100) for one in cluster.machines}
+    assert all(tasks[more] - tasks[less] < 2 or tasks[less] == slots[less] for more in tasks for less in tasks)
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(situations())
+def test_gpus_are_spared(situation) -> None:
+    """Without need of a GPU a gang stands on nodes that have none, if it fits there."""
+    of, held, gang = situation
+    (ask,) = gang.asks
+    plain = msgspec.structs.replace(ask, amount=holdings.Resources(ask.amount.cpus_milli, ask.amount.memory_bytes))
+    gang = msgspec.structs.replace(gang, asks=(plain,))
+    with_gpus = {node.name for node in of if node.devices}
+    claims = placing.place(gang, freespace.FreeSpace(of, held))
+    if reference.Cluster(of, held).fits(gang, with_gpus):
+        assert claims is not None
+        assert not with_gpus & {claim.node for claim in claims}
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(situations(roles=2), st.randoms(use_true_random=False))
+def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> None:
+    of, held, gang = situation
+    first = placing.place(gang, freespace.FreeSpace(of, held))
+    random.shuffle(of)
+    random.shuffle(held)
+    assert placing.place(gang, freespace.FreeSpace(of, held)) == first
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(situations())
+def test_as_many_as_fit_are_as_many_as_it_says(situation) -> None:
+    """`most` and `slots` agree with a plain count; a gang of just so many tasks fits, and with one more it does not."""
+    of, held, gang = situation
+    (ask,) = gang.asks
+    gang = msgspec.structs.replace(gang, asks=(msgspec.structs.replace(ask, count=6, min=6, max=6),))
+    space = freespace.FreeSpace(of, held)
+    cluster = reference.Cluster(of, held)
+    found = placing.most(gang, space)
+    for size in range(1, 7):
+        smaller = msgspec.structs.replace(ask, count=size, min=size, max=size)
+        assert cluster.fits(msgspec.structs.replace(gang, asks=(smaller,))) == (size <= found)
+    if gang.topology is None or not gang.topology.required:
+        counted = [sum(one.slots(ask, types, 100) for one in cluster.machines) for types in cluster.types(gang)]
+        assert min(space.slots(ask, mixed=gang.mixed), 100) == min(max(counted, default=0), 100)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "packed", "level"),
+    [
+        ({8: 100}, 512, {8: 64}, (6, 88)),
+        ({8: 100, 3: 2}, 3, {3: 1}, (1, 99)),
+        ({8: 2, 4: 1, 5: 1}, 12, {8: 1, 4: 1}, (3, 0)),
+        ({8: 1, 6: 1, 5: 1}, 10, {6: 1, 5: 1}, (4, 2)),  # 8 and 5 would do too, and break the larger one
+        ({8: 3, 1: 1, 3: 1}, 9, {8: 1, 1: 1}, (2, 0)),
+        ({1: 3}, 3, {1: 3}, (1, 0)),
+        ({1: 3}, 4, None, None),
+        ({}, 1, None, None),
+    ],
+)
+def test_which_nodes_as_arithmetic(sizes, count, packed, level) -> None:
+    assert packing.node_counts(sizes, count) == packed
+    assert packing.evenly(sizes, count) == level
+
+
+@hypothesis.given(st.dictionaries(st.integers(1, 9), st.integers(1, 4), max_size=4), st.integers(1, 60))
+def test_packing_is_minimal_and_leveling_is_exact(sizes, count) -> None:
+    chosen, leveled = packing.node_counts(sizes, count), packing.evenly(sizes, count)
+    all_nodes = sorted((slots for slots, nodes in sizes.items() for _ in range(nodes)), reverse=True)
+    if sum(all_nodes) < count:
+        assert chosen is None
+        assert leveled is None
+        return
+    fewest = next(n for n in range(1, len(all_nodes) + 1) if sum(all_nodes[:n]) >= count)
+    assert sum(chosen.values()) == fewest
+    assert all(nodes <= sizes[slots] for slots, nodes in chosen.items())
+    assert sum(slots * nodes for slots, nodes in chosen.items()) >= count
+    most, less = leveled
+    assert sum(min(slots, most) for slots in all_nodes) - less == count
+    assert 0 <= less < sum(slots >= most for slots in all_nodes)
