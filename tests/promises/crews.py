@@ -71,9 +71,17 @@ class Crew:
     """Submits wishes and follows each one's wants through, however often the server is lost meanwhile."""
 
     def __init__(
-        self, house: houses.House, wishes: list[Wish], *, users: int = 2, patience_s: float = CONVERGENCE_S
+        self,
+        house: houses.House,
+        wishes: list[Wish],
+        *,
+        users: int = 2,
+        patience_s: float = CONVERGENCE_S,
+        pause_s: float = 0.0,
     ) -> None:
+        """`pause_s`: how long a user waits after each submission, so that jobs come as long as servers are killed."""
         self.house = house
+        self.pause_s = pause_s
         self.patience_s = patience_s
         self.wishes = {wish.key: wish for wish in wishes}
         self.answered: dict[str, str] = {}
@@ -105,6 +113,7 @@ class Crew:
             while (wish := self._take()) is not None:
                 self._submit(wish)
                 mine += [wish] if wish.then else []
+                time.sleep(self.pause_s)
             for wish in mine:
                 self._want(wish)
         except BaseException as failure:  # noqa: BLE001 - `join` raises it in the test's own thread

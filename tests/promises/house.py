@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -98,7 +99,7 @@ class House:
     def client(self) -> oarlock.Client:
         return oarlock.Client(told=settings.resolve({"OARLOCK_HOME": str(self.home)}, {}), timeout_s=10)
 
-    def persist(self, ask: Callable[[oarlock.Client], T], timeout_s: float = 60.0) -> T:
+    def persist(self, ask: Callable[[oarlock.Client], T], timeout_s: float = 300.0) -> T:
         """What a patient user does: ask again until a server answers."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -122,7 +123,7 @@ class House:
     def attempts_alive(self) -> set[tuple[str, int]]:
         """Of which attempts of which jobs something is alive."""
         found = set()
-        for path in self.home.glob("tasks/*/*"):
+        for path in self._places("tasks/*/*"):
             if path.name.isdigit() and self.alive(f"{path.parent.name}/{path.name}/"):
                 found.add((path.parent.name, int(path.name)))
         return found
@@ -130,18 +131,22 @@ class House:
     def agents(self) -> dict[str, tuple[int, list[int]]]:
         """Of each task directory the agent that started in it, and its user processes."""
         found = {}
-        for path in self.home.glob("tasks/*/*/*/agent.json"):
+        for path in self._places("tasks/*/*/*/agent.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 told = json.loads(path.read_text())
                 found[str(path.parent)] = (int(told["pid"]), [int(pid) for pid in told.get("processes", ())])
         return found
+
+    def _places(self, pattern: str) -> list[Path]:
+        """Return the paths below the home that match. `Path.glob` raises where a directory is removed meanwhile."""
+        return [Path(found) for found in glob.glob(f"{self.home}/{pattern}")]  # noqa: PTH207
 
     def is_of(self, pid: int, directory: str) -> bool:
         """Whether this process is of the task in `directory`: a number alone might by now be a stranger's."""
         return _names(Path(f"/proc/{pid}"), directory.encode())
 
     def task_directories(self) -> list[str]:
-        return [str(path) for path in self.home.glob("tasks/*/*/*-*-*") if path.is_dir()]
+        return [str(path) for path in self._places("tasks/*/*/*-*-*") if path.is_dir()]
 
 
 def _names(place: Path, mark: bytes) -> bool:
