@@ -3,7 +3,7 @@
     python examples/11-scheduling/draw.py                      # all of them
     python examples/11-scheduling/draw.py pack-or-spread       # one; --seeds 3 for fewer repetitions
 
-A scenario is simulated once for each seed; what is drawn is all of them together. Needs `oarlock[simulate]`.
+A scenario is simulated once for each seed; what is drawn is all of them together. It needs the extra `simulate`.
 """
 
 from __future__ import annotations

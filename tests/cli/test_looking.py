@@ -301,7 +301,7 @@ def test_alike_events_are_one_line_in_the_order_of_the_last() -> None:
 
 
 def test_show_fits_80_columns(server: live.LiveServer) -> None:
-    """A long reason, environment and path; for a pipe nothing is cut."""
+    """A long reason, environment and path. In a pipe lines are broken between words alone, so that a path is whole."""
     reason = "it needs 8 GPUs on one node; 2 are free, 6 are held by others " * 3
     made = server.submit(name="waits", env={"LONG": "word " * 30}, results="/a/very/long/path" * 6)
     server.refuse(made.id, reason.strip())
@@ -310,7 +310,10 @@ def test_show_fits_80_columns(server: live.LiveServer) -> None:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.text).splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(reason.split()) in " ".join(" ".join(lines).split())
-    assert reason.strip() in typed.run("show", "waits").stdout
+    for words in ((), ("--events",)):
+        piped = typed.run("show", "waits", *words).stdout
+        assert reason.strip() in " ".join(piped.split())
+        assert [line.strip() for line in piped.splitlines() if len(line) > 80] == ["/a/very/long/path" * 6]
 
 
 SHOWN = """\
@@ -379,6 +382,7 @@ def test_lines_are_broken_between_words_and_hang() -> None:
         "  one two three four",
         "    five six",
     ]
+    assert terminal.broken("a " + "x" * 50, 30, whole_words=True) == ["a", "x" * 50]
     assert terminal.broken("x" * 50, 30) == ["x" * 30, "x" * 20]
 
 
@@ -472,6 +476,8 @@ def test_several_jobs_at_once_and_one_that_fails(
     assert main.main(["resume", "one"]) == 0
     told = capsys.readouterr().err.splitlines()
     assert told == ["one has no checkpoint: it begins anew, at its first step.", "one goes on: QUEUED."]
+    assert main.main(["resume", "one"]) == 0
+    assert capsys.readouterr().err.splitlines() == ["one is QUEUED: it was not halted."]
     type_("cancel", "one", "two", "--wait")
     type_("rm", "one", "two")
     type_("show", "one", code=1)

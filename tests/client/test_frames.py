@@ -11,7 +11,7 @@ from tests.client import live
 
 import oarlock
 from oarlock.client import answers
-from oarlock.spec import errors
+from oarlock.spec import errors, extras
 
 METRICS = answers.Metrics(
     names=("loss", "lr"),
@@ -66,7 +66,7 @@ def test_without_pandas_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(errors.InvalidInput, match="pandas is not installed") as caught:
         METRICS.to_pandas()
-    assert caught.value.hint == "Install it: pip install 'oarlock[pandas]'"
+    assert caught.value.hint == f"Install it: {extras.command('pandas')}"
 
 
 def test_the_clients_import_no_pandas_by_themselves() -> None:

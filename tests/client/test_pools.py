@@ -61,5 +61,5 @@ def test_a_change_is_sent_again_unless_the_first_one_would_be_in_its_way() -> No
 
 def test_a_pool_s_name_can_never_become_another_path() -> None:
     for made in (requests.remove_pool, lambda name: requests.set_pool(name, poolchanges.Change())):
-        with pytest.raises(errors.InvalidInput, match="is no name of a pool"):
+        with pytest.raises(errors.InvalidInput, match="is not a valid name of a pool"):
             made("../users/x?y")

@@ -10,16 +10,20 @@ import msgspec
 import pytest
 
 import oarlock
-from oarlock.client import answers, client, failures, places, requests, settings
+from oarlock.client import answers, asyncclient, client, failures, places, requests, settings
 from oarlock.spec import errors, jobfile, jobs
 
 PLACE = places.Place(url="http://127.0.0.1:1", token="t", local=False)
 JOB = jobs.Job(id="j-1", name="n", owner="o", spec=jobfile.JobSpec(command="true"), created_at=1.0)
 
 
+def _remove_secret(name: str) -> object:
+    return requests.remove_secret(name, False)
+
+
 def test_a_job_s_name_can_never_become_another_path() -> None:
     for name in ("../users?x=1#y", "a/b", "..", ".", "", "a b", "a\n", "%2e%2e", "\x00", "ä"):
-        for made in (requests.job, requests.why, requests.remove, requests.remove_pool):
+        for made in (requests.job, requests.why, requests.remove, requests.remove_pool, _remove_secret):
             with pytest.raises(errors.InvalidInput) as refused:
                 made(name)
             assert refused.value.hint
@@ -71,6 +75,14 @@ def test_why_no_server_answers_is_said_in_words() -> None:
         asked.server()
     assert error.value.message == "no server answers at http://127.0.0.1:1 (Connection refused)"
     assert "--server" in error.value.hint
+
+
+async def test_an_async_client_says_it_in_the_same_words() -> None:
+    told = settings.Settings(home=Path("/nowhere"), server="http://127.0.0.1:1", named="--server")
+    async with asyncclient.AsyncClient(told=told) as asked:
+        with pytest.raises(errors.ServerNotFound) as error:
+            await asked.server()
+    assert error.value.message == "no server answers at http://127.0.0.1:1 (Connection refused)"
 
 
 class Script(httpx.BaseTransport):
@@ -166,14 +178,12 @@ def test_series_with_holes_are_read() -> None:
 
 
 def test_the_public_root_has_both_clients() -> None:
-    from oarlock.client import asyncclient
 
     assert oarlock.Client is client.Client
     assert oarlock.AsyncClient is asyncclient.AsyncClient
 
 
 def test_both_clients_have_the_same_verbs() -> None:
-    from oarlock.client import asyncclient
 
     def verbs(kind: type) -> set[str]:
         return {name for name in vars(kind) if not name.startswith("_")}

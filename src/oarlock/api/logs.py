@@ -72,7 +72,9 @@ def _check(job: jobs.Job, query: LogsQuery) -> None:
         raise errors.NotFound(f"{job.name} has no {query.role}.", hint=f"It has {' and '.join(sorted(known))}.")
     tasks = {role: known[role].max or known[role].count for role in known if query.role in (None, role)}
     if query.index is not None and query.index >= max(tasks.values(), default=0):
-        there = " and ".join(f"{role}-0 to {role}-{count - 1}" for role, count in sorted(tasks.items()))
+        there = " and ".join(
+            (f"{role}-0 to {role}-{count - 1}" if count > 1 else f"{role}-0") for role, count in sorted(tasks.items())
+        )
         asked = f"{query.role}-{query.index}" if query.role is not None else f"of the index {query.index}"
         raise errors.NotFound(f"There is no task {asked}.", hint=f"It has {there}.")
     last = job.attempt.number if job.attempt is not None else 0

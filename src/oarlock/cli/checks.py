@@ -19,7 +19,7 @@ import msgspec
 import oarlock
 from oarlock.client import client as clients
 from oarlock.client import places, settings
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors, extras, quantities
 
 LEAST_DISK_BYTES = 1 << 30
 LOW_DISK_BYTES = 5 << 30
@@ -325,7 +325,7 @@ def python(around: Surroundings) -> Iterator[Finding]:
         yield _problem(
             "torch",
             f"{found} (Python {version}), which jobs use, has no torch",
-            f"{found} -m pip install 'oarlock[torch]', or --framework plain where a job needs none.",
+            f"{extras.command('torch', python=found)}\nOr --framework plain where a job needs none.",
         )
 
 

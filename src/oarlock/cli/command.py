@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oarlock.spec import errors, suggestions
+
 if TYPE_CHECKING:
     from oarlock.client import client as clients
 
@@ -39,6 +41,30 @@ class Command(click.Command):
         for name in sorted(sections, key=lambda name: (name == SERVER_SECTION, name == "Options")):
             with formatter.section(name):
                 formatter.write_dl(sections[name])
+
+
+class Group(click.Group):
+    """A verb with verbs below it. `elsewhere` is the hint for a word that is none of them."""
+
+    def __init__(self, *args: Any, elsewhere: str = "", **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.elsewhere = elsewhere
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self.commands and not ctx.resilient_parsing and not word.startswith("-"):
+            near = suggestions.nearest(word, self.commands)
+            hint = f"Did you mean `{ctx.command_path} {near}`?\n" if near else ""
+            hint += self.elsewhere or f"`{ctx.command_path} --help` lists the verbs."
+            raise errors.InvalidInput(f"`{ctx.command_path}` has no verb {word[:60]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+def group(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Group]:
+    context = {"help_option_names": ["-h", "--help"]}
+    return click.group(name, cls=Group, context_settings=context, no_args_is_help=True, **settings)
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:

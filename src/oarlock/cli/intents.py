@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oarlock.cli import command, complaints, terminal
-from oarlock.spec import errors, phases
+from oarlock.spec import errors, intents, phases
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
+    from oarlock.spec import jobs as nouns
 
 _REASON = {"metavar": "TEXT", "default": "", "help": "Noted in the job's record."}
 _WAIT_HELP = "Return when it is so: nothing of it runs any more."
@@ -23,7 +24,12 @@ _WAIT_HELP = "Return when it is so: nothing of it runs any more."
 @command.connected
 def halt(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
     """Stop JOBs and keep them: checkpoints stay, `oarlock resume` goes on from there."""
-    return _each(jobs, lambda job: _wanted(client, client.halt(job, reason), wait), "is to halt", as_json)
+    return _each(
+        jobs,
+        lambda job: _wanted(client, client.halt(job, reason), wait),
+        lambda job: _stopped(job, "is to halt"),
+        as_json,
+    )
 
 
 @command.verb("resume", short_help="Go on with halted jobs")
@@ -36,7 +42,18 @@ def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bo
 
     A job that has ended is continued by a new one: oarlock run --continue JOB.
     """
-    return _each(jobs, lambda job: _resumed(client, job, reason, as_json), "goes on", as_json)
+    unstopped: set[str] = set()
+
+    def act(name: str) -> nouns.Job:
+        job = client.job(name)
+        if job.intent is intents.Intent.RUN and not job.terminal:
+            unstopped.add(job.id)
+        return _resumed(client, job, reason, as_json)
+
+    def said(job: nouns.Job) -> str:
+        return f"is {job.phase}: it was not halted" if job.id in unstopped else f"goes on: {job.phase}"
+
+    return _each(jobs, act, said, as_json)
 
 
 @command.verb("cancel", short_help="Stop jobs for good")
@@ -47,7 +64,12 @@ def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bo
 @command.connected
 def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
     """Stop JOBs for good."""
-    return _each(jobs, lambda job: _wanted(client, client.cancel(job, reason), wait), "is to be canceled", as_json)
+    return _each(
+        jobs,
+        lambda job: _wanted(client, client.cancel(job, reason), wait),
+        lambda job: _stopped(job, "is to be canceled"),
+        as_json,
+    )
 
 
 @command.verb("rm", short_help="Forget jobs that have ended")
@@ -57,22 +79,21 @@ def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool,
 @command.connected
 def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) -> int:
     """Forget JOBs that have ended: record, logs, metrics, and the checkpoints in the server's own place."""
-    return _each(jobs, lambda job: _remove(client, job, force), "is forgotten", as_json)
+    return _each(jobs, lambda job: _remove(client, job, force), lambda job: "is forgotten", as_json)
 
 
-def _resumed(client: clients.Client, name: str, reason: str, as_json: bool) -> Any:
-    """Resume it; before that say what is not to be expected."""
-    job = client.job(name)
+def _resumed(client: clients.Client, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
+    """Resume the job. Say before that it begins anew, where it has no checkpoint."""
     if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
         terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it begins anew, at its first step.")
     return client.resume(job.id, reason)
 
 
-def _wanted(client: clients.Client, job: Any, wait: bool) -> Any:
+def _wanted(client: clients.Client, job: nouns.Job, wait: bool) -> nouns.Job:
     return client.wait(job.id) if wait else job
 
 
-def _remove(client: clients.Client, name: str, force: bool) -> Any:
+def _remove(client: clients.Client, name: str, force: bool) -> nouns.Job:
     job = client.job(name)
     if force and not job.terminal:
         client.cancel(job.id, "rm --force")
@@ -81,7 +102,9 @@ def _remove(client: clients.Client, name: str, force: bool) -> Any:
     return job
 
 
-def _each(names: Sequence[str], act: Callable[[str], Any], what: str, as_json: bool) -> int:
+def _each(
+    names: Sequence[str], act: Callable[[str], nouns.Job], said: Callable[[nouns.Job], str], as_json: bool
+) -> int:
     code = 0
     done = []
     for name in names:
@@ -94,15 +117,12 @@ def _each(names: Sequence[str], act: Callable[[str], Any], what: str, as_json: b
         else:
             done.append(job)
             if not as_json:
-                terminal.say(f"{terminal.clean(job.name)} {_said(job, what)}.")
+                terminal.say(f"{terminal.clean(job.name)} {said(job)}.")
     if as_json:
         terminal.json_out({"items": done})
     return code
 
 
-def _said(job: Any, what: str) -> str:
-    """What became of it. One that was not halted goes on as well: its phase says that nothing had to be done."""
-    if what == "goes on":
-        return f"{what}: {job.phase}"
-    settled = job.terminal or job.phase == "HALTED"
-    return f"is {job.phase}" if settled and what != "is forgotten" else what
+def _stopped(job: nouns.Job, wanted: str) -> str:
+    """Return the phase of a job that has stopped, else the wish."""
+    return f"is {job.phase}" if job.terminal or job.phase is phases.Phase.HALTED else wanted

@@ -168,7 +168,7 @@ def main(args: Sequence[str]) -> int:
     except click.ClickException as error:
         return _usage(error, as_json)
     except (KeyboardInterrupt, click.Abort):
-        terminal.say()
+        terminal.say("Interrupted.")
         return 130
     except BrokenPipeError:
         _drop_stdout()

@@ -43,11 +43,10 @@ def pools(client: clients.Client, as_json: bool) -> None:
         terminal.say(terminal.clean(note))
 
 
-@click.group(
+@command.group(
     "pool",
     short_help="Make, change or remove a resource pool",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
+    elsewhere="`oarlock pools` draws the pools there are; `oarlock pool set NAME` makes or changes one.",
 )
 def pool() -> None:
     """Make, change or remove a resource pool, for administrators."""

@@ -27,8 +27,8 @@ MOST_BAR_CELLS = 36
 LEAST_BAR_CELLS = 6
 
 
-IDLE = "An idle pool's ENTITLED is what its jobs could have at once, if there were any."
-"""Where a pool that wants nothing is entitled to something beyond what is reserved for it."""
+IDLE = "A pool without jobs is ENTITLED to its part of what no pool wants now."
+"""Said where a pool without jobs is entitled to something."""
 
 
 class Glyphs(NamedTuple):

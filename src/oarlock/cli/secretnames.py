@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from oarlock.cli import command, terminal
-from oarlock.spec import errors
+from oarlock.spec import errors, validation
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
 
 
-@click.group(
+@command.group(
     "secrets",
     short_help="Secrets that jobs may name",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
 )
 def secrets() -> None:
     """Secrets that jobs may name: your own, and those of the server that are shared with you."""
@@ -58,6 +56,7 @@ def set_secret(
     as_json: bool,
 ) -> None:
     """Make or replace the secret NAME. The value is read from stdin, or asked for."""
+    validation.check_name(name)  # before a value is asked for
     made = client.set_secret(name, None if keep_value else _value(), server=of_server, everyone=everyone, users=users)
     if as_json:
         terminal.json_out(made)

@@ -19,6 +19,8 @@ SHOWN_EVENTS = 15
 SHOWN_STACK_LINES = 40
 SHOWN_DIGEST = len("sha256:") + 12
 SHOWN_CHECKPOINTS = 5
+MOST_TOLD = 1000
+"""The most characters of an event's facts that `--events` prints."""
 FOLDED = ("task_", "checkpoint_", "stacks_", "batch_", "refused")
 """Beginnings of the kinds of events that come in numbers: alike ones between two others are one line."""
 
@@ -318,11 +320,13 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
         left = len(found) - told
         earlier = f"{left} earlier one{'' if left == 1 else 's'}" if left else "alike ones are one line"
         terminal.out(f"  ... {earlier}: --events")
-    width = terminal.columns(sys.stdout) if terminal.is_terminal(sys.stdout) else 140
     for record, count in shown:
         kind = record.kind + (f" x{count}" if count > 1 else "")
-        line = f"  {moment(record.at)}  {kind:<22} {terminal.clean(_told(record.data.items()))}"
-        terminal.out(terminal.cut(line.rstrip(), width))
+        line = f"{moment(record.at)}  {kind:<22} {terminal.clean(_told(record.data.items()))}".rstrip()
+        if all_events:
+            terminal.paragraph(line, hang=10)
+        else:
+            terminal.out(terminal.cut(f"  {line}", terminal.columns(sys.stdout)))
 
 
 def folded(found: Sequence[events.Record]) -> list[tuple[events.Record, int]]:
@@ -352,7 +356,7 @@ def _told(facts: Iterable[tuple[str, Any]]) -> str:
             del short["incarnation"]
     for name, value in short.items():
         said.append(f"{name}={checkpointlocations.short(str(value)) if name == 'path' else value}")
-    return terminal.cut(" ".join(said), 110)
+    return terminal.cut(" ".join(said), MOST_TOLD)
 
 
 def _title(text: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oarlock.cli import command, results, terminal
-from oarlock.spec import errors
+from oarlock.spec import errors, extras
 
 if TYPE_CHECKING:
     from oarlock.client import client as clients
@@ -87,6 +87,6 @@ def starter() -> list[str]:
     if found is None:
         raise errors.NotFound(
             "TensorBoard is not installed",
-            hint="pip install 'oarlock[tensorboard]', or --write-only for the files alone.",
+            hint=f"{extras.command('tensorboard')}\nOr --write-only for the files alone.",
         )
     return [found]

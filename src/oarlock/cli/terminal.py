@@ -135,23 +135,28 @@ def out(text: str = "") -> None:
 
 
 def paragraph(text: str, *, indent: int = 2, hang: int = 2) -> None:
-    """A line of the result that begins `indent` cells from the left. On a terminal that is too narrow for it, it is
-    broken between words, and goes on `hang` cells further in.
+    """Print a line of the result `indent` cells from the left. A line that is too long is broken between words, and
+    goes on `hang` cells further in. A word that is too long, as a path, stays whole in a file or a pipe.
     """
-    for line in broken(text, columns(sys.stdout) if is_terminal(sys.stdout) else None, indent=indent, hang=hang):
+    for line in broken(text, columns(sys.stdout), indent=indent, hang=hang, whole_words=not is_terminal(sys.stdout)):
         out(line)
 
 
-def broken(text: str, width: int | None, *, indent: int = 0, hang: int = 0) -> list[str]:
-    """Return the lines of `text` within `width` cells; one line where that is None."""
+def broken(text: str, width: int, *, indent: int = 0, hang: int = 0, whole_words: bool = False) -> list[str]:
+    """Return the lines of `text` within `width` cells, but for words that are longer where those stay whole."""
     whole = " " * indent + text
-    if width is None or cells(whole) <= width:
+    if cells(whole) <= width:
         return [whole]
     import textwrap
 
     first, later = " " * indent, " " * (indent + hang)
     return textwrap.wrap(
-        text, max(width, indent + hang + 20), initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+        text,
+        max(width, indent + hang + 20),
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+        break_long_words=not whole_words,
     )
 
 

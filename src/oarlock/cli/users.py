@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 RIGHTS = ("admin", "user", "viewer")
 
 
-@click.group(
+@command.group(
     "users",
     short_help="Users and tokens, for administrators",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
 )
 def users() -> None:
     """Users and their tokens, for administrators."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from oarlock.data import storage
-from oarlock.spec import errors, holdings, nodes, phases, plans, pools, refusals, users
+from oarlock.spec import errors, extras, holdings, nodes, phases, plans, pools, refusals, users
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +139,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             import pandas as pd
         except ImportError as error:
             raise errors.InvalidInput(
-                "pandas is not installed", hint="Install it: pip install 'oarlock[pandas]'"
+                "pandas is not installed", hint=f"Install it: {extras.command('pandas')}"
             ) from error
         points = [(one, point) for one in self.series for point in one.points]
         at = pd.Series([point.at for _, point in points], dtype="float64")

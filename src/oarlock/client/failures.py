@@ -4,6 +4,7 @@ again. Pure: the senders ask, and sleep.
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from oarlock.spec import errors
 T = TypeVar("T")
 
 UNSENT_PAUSES_S = (0.05, 0.2)
+MOST_CAUSES = 16
 LOST_PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 
 
@@ -81,7 +83,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
-    said = f"no server answers at {place.url} ({errors.words(cause)})"
+    said = f"no server answers at {place.url} ({errors.words(_system_error(cause))})"
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         return Unsent(
             f"the certificate of {place.url} is not trusted", hint="Name its authority: OARLOCK_CA_FILE=ca.pem."
@@ -89,6 +91,20 @@ def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
     if place.local:
         return Unsent(said, hint="Start one with `oarlock up --detach`; `oarlock doctor` says what is wrong.")
     return Unsent(said, hint=f"Check the address, which comes from {named or 'the settings'}, and whether it runs.")
+
+
+def _system_error(cause: BaseException) -> BaseException:
+    """Return the system's own error below the libraries' ones, else `cause`: asyncio's says only that all failed."""
+    found: BaseException | None = cause
+    for _ in range(MOST_CAUSES):
+        if isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is None or (isinstance(found, OSError) and found.errno):
+            break
+        found = found.__cause__ or found.__context__
+    if isinstance(found, OSError) and found.errno is not None and found.errno > 0:
+        return OSError(found.errno, os.strerror(found.errno))
+    return cause
 
 
 def lost(place: places.Place, cause: Exception) -> Lost:

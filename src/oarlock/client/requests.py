@@ -77,11 +77,16 @@ def _user(name: str, rest: str) -> str:
     return f"{_V1}/users/{_typed(name, 'user', hint, _USER)}{rest}"
 
 
+def _secret(name: str) -> str:
+    hint = "Names have lower-case letters, digits and dashes; `oarlock secrets list` has those there are."
+    return f"{_V1}/secrets/{_typed(name, 'secret', hint)}"
+
+
 def _typed(name: str, of: str, hint: str, names: re.Pattern[str] = _NAME) -> str:
-    """A name that somebody typed, as a part of a path. Raises InvalidInput for what can be none."""
+    """Return a typed name as a part of a path. Raises InvalidInput for a text that cannot be a name."""
     if not names.fullmatch(name):
         shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
-        raise errors.InvalidInput(f"{shown!r} is no name of a {of}", hint=hint)
+        raise errors.InvalidInput(f"{shown!r} is not a valid name of a {of}", hint=hint)
     return quote(name, safe="@")
 
 
@@ -283,13 +288,12 @@ class SecretBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def set_secret(name: str, told: SecretBody) -> Request[answers.SecretInfo]:
-    path = f"{_V1}/secrets/{quote(name, safe='')}"
-    return Request(method="PUT", path=path, answer=answers.SecretInfo, body=told)
+    return Request(method="PUT", path=_secret(name), answer=answers.SecretInfo, body=told)
 
 
 def remove_secret(name: str, server: bool) -> Request[answers.Nothing]:
-    path = f"{_V1}/secrets/{quote(name, safe='')}{'?server=true' if server else ''}"
-    return Request(method="DELETE", path=path, answer=answers.Nothing)
+    query = _query(server=server or None)
+    return Request(method="DELETE", path=_secret(name), answer=answers.Nothing, query=query)
 
 
 def shutdown() -> Request[answers.Nothing]:

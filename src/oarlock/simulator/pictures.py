@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oarlock.simulator import outcome
-from oarlock.spec import errors, phases
+from oarlock.spec import errors, extras, phases
 
 DPI = 110
 MOST_ROWS = 512
@@ -120,7 +120,7 @@ def _figure(width: float, height: float, rows: int = 0) -> tuple[Any, Any]:
     except ImportError as error:
         raise errors.Unavailable(
             "pictures need matplotlib, which is not installed",
-            hint="pip install 'oarlock[simulate]', or leave --out away for the table alone.",
+            hint=f"{extras.command('simulate')}\nOr leave --out away for the table alone.",
         ) from error
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     backend_agg.FigureCanvasAgg(figure)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oarlock.data.transfers import schemes
-from oarlock.spec import errors
+from oarlock.spec import errors, extras
 
 EXTRAS = {"s3": "s3", "gs": "gs"}
 
@@ -67,7 +67,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         extra = EXTRAS[kind]
         raise errors.InvalidInput(
             f"{kind}:// needs a library that is not installed ({error})",
-            hint=f"pip install 'oarlock[{extra}]' where the server runs",
+            hint=f"Where the server runs: {extras.command(extra)}",
         ) from error
 
 
