@@ -1,11 +1,11 @@
 """Oarlock runs deep-learning work on a laptop and on Kubernetes: one job file, one scheduler, one record.
 
 This is the public root: the version, and the SDK's `Client` and `AsyncClient`. They are looked up at first use, because
-everything else pays for what this file imports: `oarlock --help`, and `import oarlock.train` inside a user's training
+every program pays for the imports of this file: `oarlock --help`, and `import oarlock.train` inside a user's training
 process.
 """
 
-TYPE_CHECKING = False  # not from `typing`, whose import alone takes half of what this file may take
+TYPE_CHECKING = False  # not from `typing`, its import alone takes half of the time that this file may take
 if TYPE_CHECKING:
     from oarlock.client.asyncclient import AsyncClient
     from oarlock.client.client import Client

@@ -37,7 +37,7 @@ _NO_FLAGS = ("home", "policies", "prices")
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Each field but the last two and `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and
-    a line of a table in config.toml: `[server]`, or `[scheduler]` for what `plans.Rules` has a field of that name for.
+    a line of a table in config.toml: `[server]`, or `[scheduler]` for fields that `plans.Rules` has too.
     """
 
     home: Path
@@ -75,7 +75,7 @@ FLAGS = tuple(name for name in Settings.__struct_fields__ if name not in _NO_FLA
 
 
 def read(environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int | None] | None = None) -> Settings:
-    """Raises InvalidInput, with the place of what cannot be meant."""
+    """Return the settings. Raises InvalidInput, with the place of an invalid value."""
     home = Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
     values: dict[str, Any] = _file(home / CONFIG_FILE)
     values |= {name: environ[f"OARLOCK_{name.upper()}"] for name in FLAGS if environ.get(f"OARLOCK_{name.upper()}")}
@@ -92,7 +92,7 @@ def read(environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | int 
 
 
 def check_policies(rules: plans.Rules) -> None:
-    """Raises InvalidInput for a policy that nobody knows, or a parameter that it does not have."""
+    """Check the policies. Raises InvalidInput for an unknown policy, or a parameter that it does not have."""
     from oarlock.scheduler.policies import contract, registry
     from oarlock.spec import holdings
 
@@ -143,7 +143,7 @@ def _check(told: Settings) -> None:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """What the tables of the file say, as values of fields."""
+    """Return the values in the tables of the file, by field."""
     import tomllib
 
     try:

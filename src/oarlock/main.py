@@ -47,14 +47,14 @@ Settings = configuration.Settings
 read_settings = configuration.read
 BACKLOG = 2048
 ENGINE_GRACE_S = 10.0
-"""How long control loops may take to end what they are at."""
+"""The time that control loops have to finish their work at the end."""
 GRACE_S = 5.0
 """How long requests that are under way may take when the server ends."""
 _FAILPOINT = "OARLOCK_FAILPOINT"
 
 
 def serve(settings: Settings) -> None:
-    """Run a server until it is told to end (SIGTERM, SIGINT, POST /api/v1/shutdown). What it started runs on.
+    """Run a server until it is told to end (SIGTERM, SIGINT, POST /api/v1/shutdown). Its jobs run on.
 
     Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
     """
@@ -73,9 +73,9 @@ def serve(settings: Settings) -> None:
 
 
 def arm_failpoints(environ: Mapping[str, str]) -> None:
-    """`OARLOCK_FAILPOINT=guardian.after_launch` kills this process when it comes there; `NAME:3` the third time.
+    """Arm the failpoint of the environment: `OARLOCK_FAILPOINT=guardian.after_launch` kills this process there.
 
-    `NAME:3:stop` stops it then, as SIGSTOP does; whoever wakes it sees it go on as if nothing had been.
+    `NAME:3` kills it the third time. `NAME:3:stop` stops it then, as SIGSTOP does; a SIGCONT lets it go on.
     """
     wanted = environ.get(_FAILPOINT)
     if not wanted:
@@ -152,7 +152,7 @@ class Server:
             serverlog.report("ended", {"url": url})
 
     async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: services.Services) -> None:
-        """Answer requests until somebody wants the end; then let long polls go, and the rest come to theirs."""
+        """Answer requests until the end is requested; then let long polls go, and the rest come to theirs."""
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -218,7 +218,7 @@ class Server:
         )
 
     async def _admit_owner(self, store: stores.Store) -> None:
-        """Whoever runs the server is its first administrator, by the token in the home."""
+        """Make the user of the server's process its first administrator, by the token in the home."""
         from oarlock.api import authentication
         from oarlock.spec import users
 
@@ -263,7 +263,7 @@ class Server:
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What lies in the home's data directories."""
+    """The content of the home's data directories."""
 
     logs: storage.Logs
     metrics: storage.Metrics
@@ -327,13 +327,13 @@ class Engine:
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
-        self.failure: BaseException | None = None  # what ended it by itself: a server without it must not go on
+        self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backend.LocalBackend
 
     @contextlib.asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
-        """Raises what keeps the backend from starting."""
+        """Run the engine's thread. Raises the error that keeps the backend from starting."""
         thread = threading.Thread(target=self._thread, name="controllers", daemon=True)
         thread.start()
         await asyncio.wrap_future(self._ready)
@@ -347,12 +347,12 @@ class Engine:
     def _thread(self) -> None:
         try:
             asyncio.run(self._live())
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the engine, or needs it
+        except BaseException as error:  # noqa: BLE001 - told to all callers that wait for the engine
             if self._ready.done():
                 self.failure = error
             else:
                 self._ready.set_exception(error)
-        with contextlib.suppress(RuntimeError):  # nobody waits any more
+        with contextlib.suppress(RuntimeError):  # no caller waits any more
             self.on_end()
 
     async def _live(self) -> None:

@@ -1,9 +1,9 @@
 """Interface of every backend: it runs tasks and never decides.
 
 Every implementation (fake, local, Kubernetes) passes `tests/backends/contract.py`. A backend keeps no decision of its
-own: it is told which incarnations to make and which to end, and tells what it sees. Everything may be asked again:
-making what is made, killing what is gone and discarding what was discarded do nothing. What a backend knows survives a
-restart of the server, because it is read from the world (lock files and processes, pods), not from memory.
+own: it is told which incarnations to make and which to end, and reports its observations. Every request may be
+repeated: making a made task, killing a gone task and discarding a discarded one do nothing. A backend's knowledge
+survives a restart of the server, because it is read from the world (lock files and processes, pods), not from memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A file of an ended task whose bytes may not all have been delivered: the server appends what it lacks."""
+    """A file of an ended task whose bytes may not all have been delivered: the server appends the missing ones."""
 
     stream: str  # `stdout.0`, or `metrics-0` for metric frames
     path: Path
@@ -59,8 +59,8 @@ class Backend(Protocol):
         ...
 
     async def launch(self, tasks: Sequence[TaskLaunch]) -> None:
-        """Make these tasks: all, or raise Unavailable with the reason; what was made by then is reported by `observe`,
-        to be killed.
+        """Make these tasks: all, or raise Unavailable with the reason. `observe` then reports the tasks made, to be
+        killed.
         """
         ...
 
@@ -76,7 +76,9 @@ class Backend(Protocol):
         ...
 
     async def leftovers(self, key: attempts.TaskKey) -> list[Leftover]:
-        """What an ended task has left for the server to read. Empty where the agent's own delivery is all there is."""
+        """Return the files that an ended task has left for the server to read. Empty where the agent delivered
+        everything.
+        """
         ...
 
     async def discard(self, job: str, attempt: int) -> None:
@@ -94,5 +96,5 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go. What runs goes on running."""
+        """Let go. Running tasks run on."""
         ...

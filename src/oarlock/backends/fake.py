@@ -1,12 +1,11 @@
-"""A backend in memory, for tests and the simulator: tasks do what a script says, time is what the clock says.
+"""A backend in memory, for tests and the simulator: tasks follow a script, and time is the given clock.
 
 The `World` stands for the machines: it outlives a server, and two servers may look at one. `Fake` is a server's handle
-on it. What a task does is derived from its behaviour and the clock whenever somebody looks, so that nothing runs
-between two looks. Nothing here suspends, `wait` excepted.
+on it. The state of a task is derived from its behaviour and the clock at each look, so that nothing runs between two
+looks. Nothing here suspends, `wait` excepted.
 
-A task plays the agent's part as far as a backend sees it. Whoever plays the rest of it (registering, reporting; tests
-and the simulator do) tells the world: `begin` when the barrier was passed, `stop` for SIGTERM, `let_go` for the order
-to go.
+A task plays the agent's part as far as a backend sees it. A test or the simulator plays the rest (registering,
+reporting) and tells the world: `begin` when the barrier was passed, `stop` for SIGTERM, `let_go` for the order to go.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from oarlock.spec.nodes import Node  # a method below bears the module's name
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task does.
+    """The script of one task.
 
     Its process runs `runs_s` seconds (for ever: infinity) and exits with `code`, or by `signal`. `at_barrier` counts
     from `World.begin`, else from the launch. It ends `stops_s` after a SIGTERM (infinity: it does not listen). Then its
     agent stays until `let_go` if it `lingers`. `vanishes_s` after its launch agent and process are gone without an exit
-    record; `abandons_s` after it the agent alone is gone, and what it started runs on. `unlaunchable` gives the reason
-    why it cannot be made at all.
+    record; `abandons_s` after it the agent alone is gone, and its process runs on. `unlaunchable` gives the reason why
+    it cannot be made at all.
     """
 
     runs_s: float = math.inf
@@ -54,7 +53,7 @@ class _Made(msgspec.Struct, kw_only=True):
     launch: backends.TaskLaunch
     behaviour: Behaviour
     launched_at: float
-    running: observations.Observed  # what is seen of it while it runs
+    running: observations.Observed  # its state while it runs
     began_at: float | None = None
     stopped_at: float | None = None
     let_go_at: float | None = None
@@ -62,7 +61,7 @@ class _Made(msgspec.Struct, kw_only=True):
 
     @property
     def endless(self) -> bool:
-        """Whether it runs until somebody does something to it."""
+        """Return whether it runs until it is stopped."""
         does = self.behaviour
         return (
             self.stopped_at is None
@@ -72,7 +71,7 @@ class _Made(msgspec.Struct, kw_only=True):
 
 
 class World:
-    """The machines and what runs on them.
+    """The machines and their tasks.
 
     `starts` counts how often each incarnation was started: once, or something is wrong. `leftovers` are files that a
     test says a task has left.
@@ -99,7 +98,7 @@ class World:
         self.changed.set()
 
     def remove(self, name: str) -> None:
-        """The machine is declared gone, and what ran there with it."""
+        """Declare the machine gone, with its tasks."""
         self._nodes.pop(name, None)
         self._lost.pop(name, None)
         for made in self._made.values():
@@ -108,7 +107,7 @@ class World:
         self.changed.set()
 
     def lose(self, name: str) -> None:
-        """The machine cannot be reached: what runs there is not known to have ended, and cannot be killed."""
+        """Make the machine unreachable: its tasks are not known to have ended, and cannot be killed."""
         self._lost[name] = self.clock()
         self.changed.set()
 
@@ -132,7 +131,7 @@ class World:
                 self.changed.set()
 
     def abandon(self, key: attempts.TaskKey) -> None:
-        """The agent dies now; what it started runs on."""
+        """End the agent now; its process runs on."""
         made = self._made.get(key)
         if made is not None:
             made.behaviour = msgspec.structs.replace(made.behaviour, abandons_s=self.clock() - made.launched_at)
@@ -185,7 +184,7 @@ class World:
             del self._made[key]
 
     def look(self, key: attempts.TaskKey) -> observations.Observed:
-        """Raises KeyError for what was never made."""
+        """Return the task's state. Raises KeyError for a task that was never made."""
         made = self._made[key]
         lost_at = self._lost.get(made.launch.holding.node) if self._lost else None
         if lost_at is None and made.endless:

@@ -1,5 +1,5 @@
-"""What the agent of a task is told at its start (docs/agent-protocol.md section 1): built field by field from the
-job.
+"""The assignment of a task: the first message to its agent (docs/agent-protocol.md section 1), built field by field
+from the job.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server tells all its agents. `checkpoints` (a path) and `results` (a URL) are the server's own places for
-    them: a job's are under its id.
+    """The values that a server tells all its agents. `checkpoints` (a path) and `results` (a URL) are the server's own
+    locations; a job's files are under its id.
     """
 
     server: str
@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     checkpoints: str | None = None
     results: str | None = None
-    files: str | None = None  # the server's own place for what tasks leave in their working directories, a URL
+    files: str | None = None  # the server's own location of files left in working directories, a URL
     environments: str | None = None
     helper: tuple[str, ...] = ()
     train_path: str | None = None
@@ -93,10 +93,10 @@ def assignment(
 
 
 def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.Task] = ()) -> holdings.Resources:
-    """What a task of this role may use at most: what its job file says. What it does not say is not limited.
+    """Return the most that a task of this role may use, by its job file. Absent amounts are not limited.
 
-    MPI's launcher starts the processes of the workers that share its machine itself, so what those of its `gang` hold
-    is its own too.
+    MPI's launcher itself starts the processes of the workers that share its machine, so it may use the holdings of
+    those workers of its `gang` too.
     """
     workers = 0
     if role is roles.RoleName.LAUNCHER and _holds_slots(spec, _WORKER):
@@ -111,7 +111,9 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
 
 
 def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
-    """Under MPI the launcher runs the command; a worker is a place for what `mpirun` starts, and waits for its end."""
+    """Return whether the task only holds slots: an MPI worker waits for its end while the launcher's `mpirun` starts
+    processes.
+    """
     return spec.framework is roles.Framework.MPI and role is _WORKER and roles.RoleName.LAUNCHER in spec.roles
 
 
@@ -129,7 +131,9 @@ def _uploads(job: jobs.Job, task: attempts.Task, settings: Settings) -> assignme
 
 
 def _keep(job: jobs.Job, key: attempts.TaskKey, settings: Settings) -> assignments.Keep | None:
-    """Each life of each task has a folder of its own, so that none overwrites what another has left."""
+    """Return where the task's files are kept. Each life of each task has a folder of its own, so that none is
+    overwritten.
+    """
     asked = job.spec.files
     if not asked.keep or settings.files is None or job.directory is not None:
         return None

@@ -1,6 +1,6 @@
 """Many small changes in one transaction: a commit costs the same for a hundred as for one.
 
-When one of them fails, each is tried in a transaction of its own, so that a bad one stops nobody else.
+When one of them fails, each is tried in a transaction of its own, so that a bad one stops no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 200
 """Changes in one transaction. More would keep others waiting."""
 
 Report = Callable[[str, Exception], None]
-"""Told what went wrong: with what, and how."""
+"""A function that is told of a failure: the name of the item, and the error."""
 
 
 async def each(
@@ -31,9 +31,9 @@ async def each(
     report: Report,
     named: Callable[[Item], str] = str,
 ) -> list[Result | None]:
-    """What `change` returned for each item, in their order; None where it failed, which is reported.
+    """Return the result of `change` for each item, in their order; None for a failure, which is reported.
 
-    Raises StaleEpoch and Unavailable: then nothing can be written at all, and what was written so far stays.
+    Raises StaleEpoch and Unavailable: then nothing can be written at all, and everything written so far stays.
     """
     results: list[Result | None] = []
     for start in range(0, len(items), MOST):

@@ -1,8 +1,7 @@
-"""What the scheduler sees of each job: the very same object for as long as nothing of it has changed.
+"""The scheduler's view of each job: the very same object until the job changes in the scheduler's eyes.
 
-A plan of ten thousand gangs is made again at every change of one of them. What it has worked out about a gang it keeps
-by the gang's identity; so a job that is written anew, with nothing in it that a scheduler would look at, must remain
-the object that it was.
+A plan of ten thousand gangs is made again at every change of one of them. The scheduler keeps its work on a gang by the
+gang's identity, so a job that is rewritten without a change that a scheduler would see must remain the same object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The guardian of every live job: sees what the backend sees, records it, and carries out what the record then wants.
+"""The guardian of every live job: observes the backend, records the facts, and carries out the actions that follow.
 
-One round: the facts that the backend knows and the record does not (ends, disappearances) and what time has made true
-are recorded; then, from the record alone, tasks are killed, launched, released, forgotten. Each side effect may be
-done twice and each record is checked against the stored job, so that the guardian may die between any two lines and
-be followed by another. What fails is tried again later, each job by itself.
+In one tick it records the facts that the backend knows and the record does not (ends, disappearances), and those that
+time has made true. Then, from the record alone, it kills, launches, releases and forgets tasks. Each side effect may be
+repeated and each record is checked against the stored job, so that the guardian may die between any two lines and be
+followed by another. A failed action is tried again later, for each job by itself.
 """
 
 from __future__ import annotations
@@ -91,11 +91,13 @@ class Guardian:
         self._forget(seen)
         self._due = self._next_due(now)
 
-    # What is known
+    # Observing
 
     def _is_calm(self, job: jobs.Job, seen: Seen, now: float) -> bool:
-        """Whether nothing was to be done for it when it was last looked at, and nothing is another since: neither the
-        record nor what is seen, nor has time come. Most gangs are, most of the time: a thousand that run cost little.
+        """Return whether the last look left nothing to do, and nothing has changed since.
+
+        That covers the record, the observations and the time. Most gangs are calm most of the time: a thousand cost
+        little.
         """
         known = self._calm.get(job.id)
         return (
@@ -116,9 +118,9 @@ class Guardian:
             )
 
     async def _strangers(self, seen: Seen) -> list[jobs.Job]:
-        """Jobs of which the backend has something, though they have no attempt: at rest, waiting, or removed.
+        """Handle jobs that the backend knows although they have no attempt: at rest, waiting, or removed.
 
-        Of what was removed nothing is left to decide by: it is ended and forgotten here.
+        A removed job leaves no record to decide by: its tasks are ended and forgotten here.
         """
         ids = [job_id for job_id in seen if (job := self._roster.jobs.get(job_id)) is None or job.live is None]
         if not ids:
@@ -140,10 +142,10 @@ class Guardian:
         except Exception as error:  # noqa: BLE001 - tried again in the next round
             self._report(job_id, error)
 
-    # What is recorded
+    # Recording
 
     async def _record(self, guarded: dict[str, jobs.Job], seen: Seen, epoch: int, now: float) -> list[str]:
-        """Bring the record up to what is seen and to what time it is; the ids of those of which it was behind."""
+        """Bring the record up to date with the observations and the time; return the ids of the jobs that changed."""
         due = [
             job_id
             for job_id, job in guarded.items()
@@ -183,7 +185,7 @@ class Guardian:
             return False
         return True
 
-    # What is done
+    # Acting
 
     async def _act(self, wanted: list[tuple[jobs.Job, tuple[actions.Action, ...]]], epoch: int, now: float) -> None:
         """Ends before beginnings, so that places are free early."""
@@ -255,7 +257,7 @@ class Guardian:
         return events.Launched(attempt=action.attempt, tasks=() if whole else keys)
 
     async def _release(self, released: list[tuple[str, int]], epoch: int, now: float) -> None:
-        """Free what the attempt held and end it, in one transaction; then the backend may forget it."""
+        """Free the attempt's holdings and end it, in one transaction; then let the backend forget it."""
         if not released:
             return
 
@@ -281,7 +283,7 @@ class Guardian:
             self._failed(job_id, error, now)
         failpoints.hit("guardian.after_discard")
 
-    # What fails, and when to look again
+    # Failures, and the next look
 
     def _failed(self, job_id: str, error: Exception, now: float) -> None:
         failures = self._failures.get(job_id, 0)
@@ -293,7 +295,7 @@ class Guardian:
         return not 0 < self._retry_at.get(job_id, 0.0) - now <= RETRY_MOST_S
 
     def _forget(self, seen: Seen) -> None:
-        """Keep no notes of what is no more."""
+        """Drop the notes of jobs that no longer exist."""
         if self._killed_at or self._undelivered:
             keys = {one.key for listed in seen.values() for one in listed}
             self._killed_at = {key: at for key, at in self._killed_at.items() if key in keys}
@@ -318,9 +320,7 @@ class Guardian:
 
 
 class _Calm(NamedTuple):
-    """A job for which nothing was to be done at `at`, with what was seen of it, and until when time alone changes
-    nothing.
-    """
+    """A job without actions at `at`, with the observations, and the time until which nothing changes by itself."""
 
     job: jobs.Job
     seen: list[observations.Observed]
@@ -346,9 +346,9 @@ def _recorded(
     now: float,
     missing: Callable[[attempts.TaskKey], int],
 ) -> jobs.Job | None:
-    """The job with everything that is seen and due, decided again from what is stored.
+    """Return the job with all observations and due changes, decided again from the stored job.
 
-    `missing` tells how many bytes of a gone task's logs could not be had again.
+    `missing` gives the number of bytes of a gone task's logs that could not be recovered.
     """
     stored = job = tx.job(job_id)
     if job is None:
@@ -368,7 +368,7 @@ def _recorded(
 def _with_gaps(
     job_id: str, notices: Sequence[events.AnyEvent], missing: Callable[[attempts.TaskKey], int]
 ) -> list[events.AnyEvent]:
-    """The notices; before each that a task is gone, what is missing of its logs for good."""
+    """Return the notices, each TaskGone after the number of log bytes that are lost for good."""
     found: list[events.AnyEvent] = []
     for event in notices:
         if isinstance(event, events.TaskGone):

@@ -1,4 +1,4 @@
-"""What the jobs that are over were served: from which a policy may learn how long others will last.
+"""The service of jobs that are over: from it a policy may learn how long others will last.
 
 Read from the store once, then job by job as they end. A server that starts again knows the same, but for jobs whose
 record was removed since.
@@ -12,11 +12,11 @@ from oarlock.spec import jobs, phases, plans, privacy
 from oarlock.store import stores
 
 KEPT = 500
-"""Of so many jobs, those that ended last, is it remembered."""
+"""The number of jobs remembered: those that ended last."""
 
 
 class History:
-    """`ended` is the same object for as long as nobody ends."""
+    """`ended` is the same object until another job ends."""
 
     def __init__(self, store: stores.Store, names: privacy.Names = privacy.PUBLIC) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class History:
         self.ended: tuple[plans.Ended, ...] = ()
 
     async def learn(self, gone: Iterable[str]) -> None:
-        """`gone` are no longer active: those of them that are over are added."""
+        """Add those of the jobs `gone`, no longer active, that are over."""
         ids = [job_id for job_id in gone if self._known is None or job_id not in self._known]
         if self._known is None:
             over = stores.JobFilter(phases=phases.TERMINAL, limit=KEPT)

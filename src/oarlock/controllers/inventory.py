@@ -1,6 +1,4 @@
-"""Which machines there are: what the backend says of its nodes, and what they cost, written to the store for the
-scheduler to read.
-"""
+"""The inventory of machines: the backend's nodes with their prices, written to the store for the scheduler to read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who leads: takes and renews the leadership, and tells the other controllers the epoch under which they may write.
+"""Leadership: takes and renews it, and tells the other controllers the epoch under which they may write.
 
-The store's row decides; this clock only says when to ask again, and when to stop believing without an answer.
-Everything that another controller writes carries the epoch, and is refused once there is a newer one: it then calls
+The store's row decides; this clock only says when to ask again, and when to stop believing without an answer. Every
+write of another controller carries the epoch, and is refused once there is a newer one: the controller then calls
 `lost`.
 """
 
@@ -54,7 +54,7 @@ class Leading:
         return self._ask_at
 
     def lost(self, epoch: int) -> None:
-        """A write under `epoch` was refused: somebody else leads."""
+        """Note that a write under `epoch` was refused: another server leads."""
         if self._epoch == epoch:
             self._epoch = None
 

@@ -1,7 +1,7 @@
-"""What an ended task has left unsent: its agent died, or the server was away. The bytes are appended where they are
-missing before the task is declared gone, so that no log line, metric or last word is lost.
+"""Log lines and metrics that an ended task could not send: its agent died, or the server was away. The missing bytes
+are appended before the task is declared gone, so that no log line, metric or last word is lost.
 
-The agent blanks secrets before it sends; what is read here went past it, so it is blanked here.
+The agent blanks secrets before it sends; these bytes went past it, so they are blanked here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _METRICS = "metrics-"
 
 
 class Blanker(Protocol):
-    """Overwrites secrets by as many `*`. `reach` bytes before and after are what it must see to know one."""
+    """Overwrites secrets by as many `*`. It must see `reach` bytes on either side to recognise a secret."""
 
     reach: int
 
@@ -27,7 +27,7 @@ class Blanker(Protocol):
 
 
 class Leftovers:
-    """`blanker` gives what blanks a job's secrets; it may read them from where they lie."""
+    """`blanker` returns the blanker of a job's secrets; it may read them from their files."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Leftovers:
         self._clock = clock
 
     async def deliver(self, job: jobs.Job, key: attempts.TaskKey) -> None:
-        """Append what is missing. Again: nothing. Raises Unavailable when it cannot be stored now."""
+        """Append the missing bytes; a repeated call appends none. Raises Unavailable when they cannot be stored now."""
         for left in await self._backend.leftovers(key):
             if left.stream.startswith(_METRICS):
                 await self._deliver_metrics(key, int(left.stream.removeprefix(_METRICS)), left.path)
@@ -79,14 +79,16 @@ class Leftovers:
             stored = elsewhere.length
         try:
             await _append_rest(path, stored, append, None)
-        except errors.TooLarge:  # over the job's quota: what was stored stays
+        except errors.TooLarge:  # over the job's quota: the stored part stays
             return
 
 
 async def _append_rest(
     path: Path, stored: int, append: Callable[[int, bytes], Awaitable[int]], blanker: Blanker | None
 ) -> None:
-    """Piece by piece from `stored` to the end of the file. Whoever appended meanwhile is followed."""
+    """Append the file piece by piece, from `stored` to its end. Bytes that another appender stored meanwhile are
+    skipped.
+    """
     while piece := _piece(path, stored, blanker):
         try:
             stored = await append(stored, piece)
@@ -97,7 +99,9 @@ async def _append_rest(
 
 
 def _piece(path: Path, offset: int, blanker: Blanker | None) -> bytes:
-    """Up to PIECE_BYTES from `offset`, blanked with a view of what stands around them. Empty at the end, or past it."""
+    """Return up to PIECE_BYTES from `offset`, blanked with a view of the bytes around them. Empty at the end, or past
+    it.
+    """
     reach = blanker.reach if blanker is not None else 0
     before = min(offset, reach)
     try:

@@ -1,12 +1,12 @@
-"""Speed curves: what the processes of running jobs report of their steps, gathered by shape, fitted, kept with the job.
+"""Speed curves: reports of running jobs on their steps, gathered by shape, fitted, and kept with the job.
 
-Reports come once a second and are not logged; here a job's last one is looked at now and then. What is new is gathered
-in memory, and once a minute the curve that is fitted to all of it is written: a crash loses a minute of samples of a
-job that goes on being measured. Both are done for so many jobs at a time, those first that have waited longest, so that
-ten thousand running jobs cost no more than a thousand, and are only looked at less often.
+Reports come once a second and are not logged; this controller samples each job's last report. It gathers new samples in
+memory, and once a minute it writes the curve that is fitted to all of them: a crash loses a minute of samples of a job
+that goes on being measured. Both are done for a limited number of jobs at a time, those first that have waited longest,
+so that ten thousand running jobs cost no more than a thousand, and are only sampled less often.
 
-Of a job that shares a device, of which it asks for the whole, it is noted beside which other one it was measured: by
-that a policy decides whether the two go on together, so it is written at once.
+For a job that shares a device, the record tells with which other job it was measured: a policy decides by that whether
+the two go on together, so it is written at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oarlock.store import stores
 
 PERIOD_S = 5.0
 READ_AT_MOST = 200
-"""Jobs whose reports are read in one round."""
+"""Jobs whose reports are read in one tick."""
 
 WRITTEN_EVERY_S = 60.0
 WRITTEN_AT_MOST = 20
@@ -31,7 +31,7 @@ TOGETHER_S = 2.0
 """Steps that began before both had trained for so long are not counted as done beside each other."""
 
 LOSSES_KEPT = 512
-"""Of one job, (step, loss). Beyond that every second one is forgotten."""
+"""Pairs (step, loss) kept for one job. Beyond that number every second pair is dropped."""
 
 
 class Measuring:
@@ -86,7 +86,7 @@ class Measuring:
         ]
 
     def _mates(self) -> dict[str, str]:
-        """Of those that share a device, of which they ask for the whole, with whom."""
+        """Return the partner of each job that shares a whole device."""
         on: dict[tuple[str, int], list[str]] = {}
         for job_id, claims in self._roster.held.items():
             job = self._roster.jobs.get(job_id)
@@ -117,7 +117,7 @@ class Measuring:
 
 
 class _Known:
-    """What is remembered of one running job."""
+    """The samples of one running job."""
 
     def __init__(self) -> None:
         self.read_at = 0.0

@@ -1,8 +1,8 @@
-"""What is kept, and for how long: old jobs go to the archive, old lines of the event log are dropped, what nobody needs
-any more of snapshots and checkpoints is deleted.
+"""Retention: old jobs go to the archive, old lines of the event log are dropped, unused snapshots and checkpoints are
+deleted.
 
-Everything may be done again: an archived job that could not be removed is archived once more (its id tells), and is
-forgotten piece by piece before its record goes, so that nothing of it is left behind without one.
+Everything may be repeated: an archived job that could not be removed is archived once more (its id tells), and is
+forgotten piece by piece before its record goes, so that nothing of it is left behind without a record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAGE = 200
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what is kept. `keep_records` are lines of the event log.
+    """The periods of retention. `keep_records` are lines of the event log.
 
     A snapshot stays for `snapshot_grace_s` after its upload even where no job names it, since the job may be on its
     way. An idempotency key is remembered for `keep_keys_s` after the removal of its job, so that a request that is
@@ -61,13 +61,13 @@ class Checkpoints(Protocol):
         ...
 
     async def forget(self, job_id: str) -> None:
-        """Delete what the job kept in the server's own place. Again: nothing."""
+        """Delete the job's checkpoints in the server's own place. A repeated call does nothing."""
         ...
 
 
 class Results(Protocol):
     async def forget(self, job_id: str) -> None:
-        """Delete what the job stored in the server's own place. Again: nothing."""
+        """Delete the job's results in the server's own place. A repeated call does nothing."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The jobs that controllers look at, kept up to date by the event log: ten thousand that have ended cost nothing.
+"""The active jobs, kept up to date by the event log: ten thousand ended jobs cost nothing.
 
-A roster reads each job once, then only those that the log names. What the log does not tell (progress) it does not
-know: a decision that hangs on such a thing is taken again from the stored job, inside the transaction that records it.
+A roster reads each job once, then only those that the log names. The log carries no progress: a decision that depends
+on progress is made again from the stored job, inside the transaction that records it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_active(job: jobs.Job) -> bool:
 
 
 class Roster:
-    """One for each controller. `jobs` are the active ones by id, `held` what those with an attempt hold."""
+    """One for each controller. `jobs` are the active ones by id, `held` the holdings of those with an attempt."""
 
     def __init__(self, store: stores.Store) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Roster:
         return self._seq if self._seq is not None else 0
 
     async def refresh(self) -> frozenset[str]:
-        """Read what has happened since; the ids of jobs that are not as they were, those that are gone among them."""
+        """Read the log since the last call; return the ids of jobs that changed, including those that are gone."""
         if self._seq is None:
             return await self._list()
         after = self._seq
@@ -46,17 +46,17 @@ class Roster:
         return frozenset(job_id for job_id, job in told.items() if self._learn(job_id, job, held.get(job_id, ())))
 
     def adopt(self, written: Iterable[jobs.Job | None]) -> None:
-        """Take over jobs as this controller has just read or written them: they are no news later."""
+        """Take over jobs that this controller has just read or written: they are no news later."""
         for job in written:
             if job is not None:
                 self._learn(job.id, job, self.held.get(job.id, ()))
 
     def hold(self, job: jobs.Job, claims: tuple[holdings.Holding, ...]) -> None:
-        """Take over a job with what it holds now."""
+        """Take over a job with its present holdings."""
         self._learn(job.id, job, claims)
 
     async def reread(self, ids: Iterable[str]) -> None:
-        """Read these jobs again, for what the log does not tell."""
+        """Read these jobs again, for changes that are not in the log."""
         wanted = list(ids)
         if wanted:
             self.adopt(await self._store.read(lambda view: [view.job(job_id) for job_id in wanted]))
@@ -91,7 +91,7 @@ def _news(view: stores.View, after: int) -> _News:
     ids: set[str] = set()
     while after < seq:
         records = view.records(after, limit=_PAGE)
-        if not records:  # what is missing was of jobs that are removed
+        if not records:  # the missing records belong to removed jobs
             break
         ids.update(record.job for record in records)
         after = records[-1].seq

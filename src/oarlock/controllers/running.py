@@ -1,7 +1,7 @@
-"""Runs the controllers until told to stop: each by itself, woken by what happens, by its own clock, and now and then.
+"""The loops that run the controllers until told to stop. Each is woken by events, by its own clock, and now and then.
 
-A wake-up is a hint. Each tick derives everything again, so one that is lost costs at most `RESYNC_S`, and one too many
-costs a look. A tick that raises is reported and tried again after a while; it ends no loop, and no other's.
+A wake-up is a hint. Each tick derives everything again, so a lost one costs at most `RESYNC_S`, and a needless one
+costs a look. A tick that raises is reported and tried again after a while; it ends no loop.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def report(what: str, error: Exception) -> None:
 
 
 class Runner:
-    """`clock` is the one by which the controllers reckon; `monotonic` measures how long ticks take, `cpu` what they
-    cost (seconds of this thread's CPU; by default nothing).
+    """`clock` is the controllers' clock; `monotonic` measures the length of ticks, `cpu` their cost (seconds of this
+    thread's CPU; by default nothing).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Runner:
         ]
         stopped = asyncio.create_task(stop.wait())
         try:
-            # A loop ends by itself only with what must end the process.
+            # A loop ends by itself only with an error that must end the process.
             await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stopping.set()
@@ -112,7 +112,7 @@ class Runner:
             bell.clear()
             before = self._cpu()
             failures = failures + 1 if not await self._tick(controller) else 0
-            # Who has much to look at looks less often, and the requests that share the interpreter get their turn.
+            # A controller with much work looks less often, and the requests that share the interpreter get their turn.
             await self._sleep(self._stopping, min(PAUSE_MOST_S, PAUSE_PER_CPU_S * (self._cpu() - before)))
             await self._rest(controller, bell, failures)
 
@@ -132,13 +132,13 @@ class Runner:
             return False
         finally:
             self._observer.ticked(controller.name, self._monotonic() - began)
-        if self._leading.epoch != led:  # whoever waited to lead begins now
+        if self._leading.epoch != led:  # a server that waited to lead begins now
             self._ring()
         return True
 
     async def _rest(self, controller: Controller, bell: asyncio.Event, failures: int) -> None:
         if failures:
-            # Not woken by the bell: what has just failed would fail again.
+            # Not woken by the bell: the same action would fail again.
             await self._sleep(self._stopping, min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 10)))
             return
         wake_at = controller.wake_at()
@@ -175,5 +175,5 @@ class Runner:
         while True:
             await self._backend.wait(HINT_WAIT_S)
             self._ring()
-            # It goes on saying so until somebody has looked, which takes a while.
+            # It reports so until the slow look has been made.
             await asyncio.sleep(HINT_SPACING_S)

@@ -81,7 +81,9 @@ class Scheduling:
             self._due = None
             return
         changed = await self._roster.refresh()
-        now = self._clock()  # after what it has seen, so that nobody starts before the one who made way has ended
+        now = (
+            self._clock()
+        )  # after the snapshot's facts, so that no gang starts before the gang that made way has ended
         await self._history.learn(job_id for job_id in changed if job_id not in self._roster.jobs)
         if not self._notice(changed) and not self._rounds.is_due(now):
             self._due = self._rounds.due
@@ -144,7 +146,7 @@ class Scheduling:
         )
 
     async def _commit(self, plan: plans.Plan, epoch: int, now: float) -> None:
-        """Launches first: what is free is taken before anybody is stopped for more."""
+        """Commit launches first: free resources are taken before any gang is stopped for more."""
         failpoints.hit("scheduling.before_commit")
         await self._launch(plan.launches, epoch, now)
         failpoints.hit("scheduling.after_launches")
@@ -167,7 +169,7 @@ class Scheduling:
                 price_per_h=self._book.per_hour(claims),
             )
             after = stepping.step(job, admitted, now) if job is not None else None
-            if after is None or after is job:  # it is not what it was when the plan was made
+            if after is None or after is job:  # the job has changed since the plan was made
                 return None
             tx.hold(claims)
             return tx.put_job(after, [admitted], at=now), admitted
@@ -220,7 +222,7 @@ def _processes(job: jobs.Job | None) -> bool:
 
 
 def _shape(job: jobs.Job | None) -> object:
-    """What of a job a plan depends on, as far as the log tells; None where it depends on nothing of it."""
+    """Return the part of a job that plans depend on, as far as the log tells; None if they do not depend on it."""
     if planningrounds.waits(job):
         return ("waits", job.not_before)
     if job is not None and job.live is not None:

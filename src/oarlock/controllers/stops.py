@@ -1,4 +1,4 @@
-"""Who is to be stopped, by what a plan says, as wishes in the words that the job's record will keep.
+"""The stops of a plan, as wishes in the words that the job's record will keep.
 
 preempted by urgent: 240 s of work are lost
 resized from 4 to 8 workers: 16 GPUs are idle
@@ -18,7 +18,7 @@ _PLURAL = {roles.RoleName.PS: ("parameter server", "parameter servers")}
 
 
 def of(plan: plans.Plan, known: Mapping[str, jobs.Job]) -> list[tuple[str, events.AnyEvent]]:
-    """Each job with its wish. Who is no more, or does not run, is passed over."""
+    """Return each job to stop, with its wish. Jobs that are gone or not running are left out."""
     told: list[tuple[str, events.AnyEvent]] = []
     for preemption in plan.preemptions:
         other = known.get(preemption.by)

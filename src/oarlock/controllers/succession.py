@@ -1,7 +1,8 @@
-"""Who may lead a store after whom, at a server's start.
+"""The succession of leaders at a server's start.
 
-In a home's own database whoever led is gone once the home's lock is ours, and its term need not run out. A database
-that homes share is another matter: a local backend cannot see the tasks of another home, and would take them for lost.
+In a home's own database the last leader is gone once this server has the home's lock, and its term need not run out. A
+database that homes share is another matter: a local backend cannot see the tasks of another home, and would take them
+for lost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from oarlock.store import stores
 
 
 def home_id(home: Path) -> str:
-    """What tells this home from others that use the same database."""
+    """Return the id that tells this home from others that use the same database."""
     return hashlib.sha256(f"{socket.gethostname()}:{home}".encode()).hexdigest()[:12]
 
 

@@ -1,14 +1,13 @@
 """The server's clock: the wall's date, the monotonic clock's durations.
 
-Every duration that a job's record runs on (`timeout`, `start_timeout`, the grace, a back-off, the leader's term) is a
-difference of two of its dates. The dates come from `Clock`, which advances with the monotonic clock: neither somebody
-who sets the wall clock nor a machine that slept makes it jump. `Timing` notices that the wall says something else,
-moves the dates that durations still count from, and lets the clock follow. So durations stay true, and dates come
-right.
+Every duration in a job's record (`timeout`, `start_timeout`, the grace, a back-off, the leader's term) is a difference
+of two of its dates. The dates come from `Clock`, which advances with the monotonic clock: neither a change of the wall
+clock nor a machine that slept makes it jump. `Timing` notices when the wall clock disagrees, moves the dates that
+durations still count from, and lets the clock follow. So durations stay true, and dates come right.
 
 `spec.clocks.Anchor` in the store says how the two clocks stood. A server that follows another one on the same start of
 the machine goes on from there, whatever happened to the wall clock in between. After a start of the machine, it
-believes the smaller of two durations: what the wall clock says, and what has passed since the machine's start.
+believes the smaller of two durations: the wall clock's, and the time since the machine's start.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from oarlock.spec import clocks, events
 from oarlock.store import stores
 
 TOLERANCE_S = 1.0
-"""A step is what moves the wall clock by more than that against the monotonic clock."""
+"""A larger difference between the wall clock and the monotonic clock is a step."""
 
 PERIOD_S = 2.0
 
@@ -31,7 +30,7 @@ TRIES = 5
 AT_ONCE_S = 0.01
 
 SEEN_S = 60.0
-"""How often the store hears that this server still sees the clock: a bound on what a later one may believe."""
+"""The interval at which the store learns that this server still sees the clock: a bound on a later server's belief."""
 
 SHORTLY_S = 90 * 86_400.0
 """Steps forward within this time are summed up."""
@@ -154,7 +153,7 @@ def _write(tx: stores.Transaction, anchor: clocks.Anchor, by_s: float, slept_s: 
 
 
 def _with_steps(anchor: clocks.Anchor, earlier: clocks.Anchor | None, forward_s: float, now: float) -> clocks.Anchor:
-    """Return the anchor with what is known of steps forward. Sleep is none: while a machine sleeps time passes."""
+    """Return the anchor with the known steps forward. Sleep is not a step: while a machine sleeps time passes."""
     at, sum_s = (0.0, 0.0) if earlier is None else (earlier.stepped_at, earlier.stepped_s)
     if forward_s > TOLERANCE_S:
         sum_s = forward_s + (sum_s if now - forward_s - at < SHORTLY_S else 0.0)

@@ -1,5 +1,5 @@
-"""Who is in the gang: every task's address and ports, as the barrier collected them. What each framework's environment
-is made from.
+"""The gang's members: every task's address and ports, as the barrier collected them. Each framework's environment is
+made from them.
 """
 
 from __future__ import annotations

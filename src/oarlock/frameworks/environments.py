@@ -1,6 +1,6 @@
-"""The rendezvous of one task: what each of its processes is told once the gang has met at the barrier.
+"""The rendezvous of one task: the values that each of its processes gets once the gang has met at the barrier.
 
-Pure: from the job's record and the task's key. Asked again in the same round it says the same.
+Pure: from the job's record and the task's key. It gives the same values throughout a round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENTS: dict[roles.Framework, Environment] = {
 
 
 def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()) -> assignments.Rendezvous:
-    """What the task `key` is told. Raises StaleTask when the job's present attempt has no such incarnation.
+    """Return the rendezvous of the task `key`. Raises StaleTask when the job's present attempt has no such incarnation.
 
     `restore` are the paths of the visible checkpoints, best first.
     """
@@ -44,7 +44,7 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
                     **plain.environment(cluster, member, process),
                     **framework(cluster, member, process),
                 }.items()
-                if name not in job.spec.env  # what the job file says itself wins
+                if name not in job.spec.env  # the job file's own values win
             }
         )
         for process in range(member.nproc)

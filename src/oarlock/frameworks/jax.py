@@ -10,7 +10,7 @@ from oarlock.frameworks import clusters
 from oarlock.spec import roles
 
 PREALLOCATED = 0.9
-"""Of its share; the rest is for what the driver and libraries take beside it."""
+"""The part of its share; the rest is for the memory of the driver and libraries."""
 
 RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
@@ -30,7 +30,7 @@ def environment(cluster: clusters.Cluster, member: clusters.Member, process: int
 
 
 def _bounded(member: clusters.Member) -> dict[str, str]:
-    """On a shared device: what XLA takes at its start, three quarters of the whole unless it is told."""
+    """Return the bound on a shared device: XLA takes three quarters of the whole at its start unless it is told."""
     if not member.gpu_share:
         return {}
     return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{PREALLOCATED * member.gpu_share / member.nproc:.4g}"}

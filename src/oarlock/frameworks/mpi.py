@@ -14,11 +14,12 @@ from oarlock.spec import jobfile, roles
 
 HOSTFILE = "hostfile"
 LAUNCHER_MEMORY = "64Mi"
-"""What mpirun itself takes, where memory is counted."""
+"""The memory of mpirun itself, where memory is counted."""
 
 
 def with_launcher(spec: jobfile.JobSpec) -> jobfile.JobSpec:
-    """The job with the launcher that runs its command once. `spec` itself where it has one, or is no MPI job.
+    """Return the job with the launcher that runs its command once; `spec` itself where it has one, or is not an MPI
+    job.
 
     The launcher holds no CPU: it waits while the processes of the workers' slots compute.
     """

@@ -22,6 +22,6 @@ def environment(cluster: clusters.Cluster, member: clusters.Member, process: int
     }
     task = {"type": str(member.role), "index": member.index * member.nproc + process}
     config = {"cluster": endpoints, "task": task, "environment": "cloud"}
-    # Else TensorFlow takes all of a device's memory at its start, whoever else holds a share of it.
+    # Otherwise TensorFlow takes all of a device's memory at its start, shares of other tasks included.
     grows = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if member.gpu_share else {}
     return {"TF_CONFIG": json.dumps(config), **grows}

@@ -1,5 +1,5 @@
-"""What torchrun gives its workers, so that a script written for it runs unchanged; and `PET_*`, so that torchrun itself
-runs as the command.
+"""The environment that torchrun gives its workers, so that a script written for it runs unchanged; and `PET_*`, so that
+torchrun itself runs as the command.
 
 Ranks go over chief and workers, the chief first; a task with `nproc` processes has as many ranks in a row. Source: the
 environment variables listed in torch.distributed.run's documentation, and the worker environment of torch 2.13's local

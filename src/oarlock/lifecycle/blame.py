@@ -1,7 +1,7 @@
-"""Which task is to blame for the end of an attempt, and in what words.
+"""The task to blame for the end of an attempt, and the words for it.
 
-When one rank dies the others follow, most of them with a broken connection as their error. So nobody is blamed before a
-second has passed since the first failure; then the one that has the gravest cause, and among those the earliest.
+When one rank dies the others follow, most of them with a broken connection as their error. So blame waits for a second
+after the first failure; then it goes to the gravest cause, and among equal causes to the earliest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GRAVITY: tuple[attempts.Cause, ...] = (
     attempts.Cause.LEFT_EARLY,
     attempts.Cause.PEER,
 )
-"""The gravest first: what comes later is usually its consequence."""
+"""The gravest first: a later cause is usually the consequence of an earlier one."""
 
 PEER_LOST: tuple[str, ...] = (
     # The sockets' own words, in any library
@@ -56,7 +56,7 @@ PEER_LOST: tuple[str, ...] = (
     "lost communication with a remote",
     "MPI_ERR_PROC_FAILED",
 )
-"""What the last lines of a process say when it was a peer that died. Compared without regard to case."""
+"""Last lines of a process after the death of a peer. Compared without regard to case."""
 
 _PEER_LOST = tuple(phrase.lower() for phrase in PEER_LOST)
 
@@ -72,8 +72,9 @@ def lost_a_peer(lines: Iterable[str]) -> bool:
 
 
 def refined(how: attempts.Exit) -> attempts.Exit:
-    """An error, or an abort by a communication library's watchdog, that a lost peer has caused, is called so. What
-    became of a download or an upload is no peer's doing, whatever the network says.
+    """Return the exit with its true cause: errors and watchdog aborts that a lost peer has caused are called so.
+
+    The failure of a download or an upload is never a peer's doing, whatever the network says.
     """
     if how.reason in _REASONS:
         return how
@@ -84,9 +85,7 @@ def refined(how: attempts.Exit) -> attempts.Exit:
 
 
 def settle(tasks: Iterable[attempts.Task], spec: jobfile.JobSpec) -> Blame | None:
-    """The task to blame among those that failed; None where none did. Of its processes, where it has several, one is
-    named.
-    """
+    """Return the task to blame among those that failed, or None. One of its processes is named where it has several."""
     failed = [task for task in tasks if task.phase is phases.TaskPhase.FAILED and task.exit is not None]
     if not failed:
         return None
@@ -144,9 +143,9 @@ def signal_name(number: int | None) -> str:
 _REASONS = {
     "exit_unknown": "it ended without an exit record",
     "orphaned": "it had no contact to the server for too long",
-    "port_taken": "a port that is held for it was taken by somebody else",
+    "port_taken": "a port that is held for it was taken by another program",
     "not_admitted": "it ended before it was admitted at the barrier",
-    "stopped": "somebody else stopped it",
+    "stopped": "it was stopped from outside",
     "stale": "it believed itself to be stale",
     "download_failed": "the code or data could not be fetched",
     "environment_failed": "its dependencies could not be installed",

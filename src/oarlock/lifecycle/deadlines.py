@@ -1,4 +1,4 @@
-"""When what becomes due for a job, from its state alone: Unix seconds, None for never.
+"""Due times of a job, from its state alone: Unix seconds, None for never.
 
 Everything that happens by the passing of time is here, so that `wanting.next_wake` cannot forget one.
 """
@@ -18,7 +18,7 @@ KILL_AFTER_S = 5.0
 """After the grace. Half of the 10 s in which everything must be gone."""
 
 LEAVE_S = 30.0
-"""After an agent whose processes have ended was allowed to go: it may still have log lines to deliver."""
+"""The time for an agent to go once it was allowed to: it may still have log lines to deliver."""
 
 _UNMADE = frozenset({phases.TaskPhase.PENDING, phases.TaskPhase.DEPLOYING})
 
@@ -44,7 +44,7 @@ def barrier(job: jobs.Job, live: attempts.Attempt) -> float | None:
 
 
 def timeout(job: jobs.Job, live: attempts.Attempt) -> float | None:
-    """When the job's time is over: the sum of all attempts' PROCESSING. What has only to be stored may be."""
+    """Return when the sum of all attempts' PROCESSING exceeds the timeout. A job that only has to store may go on."""
     if job.spec.timeout is None or live.stop is not None or live.processing_at is None:
         return None
     if ends.decided(job.spec, live.tasks, ends.ENDED_WELL_OR_STORING):
@@ -53,7 +53,7 @@ def timeout(job: jobs.Job, live: attempts.Attempt) -> float | None:
 
 
 def settled(live: attempts.Attempt) -> float | None:
-    """When blame is settled: a second after the first failure, or once nobody is left who could fail."""
+    """Return when blame is settled: a second after the first failure, or once no task is left that could fail."""
     if live.stop is not None or live.failing_since is None:
         return None
     if all(task.phase in phases.ENDED for task in live.tasks):
@@ -70,8 +70,10 @@ def stacks(live: attempts.Attempt) -> float | None:
 
 
 def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """When the task is told to stop. After success an evaluator has the grace to come to an end by itself, and whoever
-    ended well may store; what was to be halted when nothing but storing was left is not.
+    """Return when the task is told to stop.
+
+    After success an evaluator has the grace to come to an end by itself, and a task that ended well may store. A halt
+    that came when only storing was left does not stop it.
     """
     if live.stop is None or live.stop_at is None or task.phase in phases.ENDED:
         return None
@@ -83,8 +85,10 @@ def stop(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
 
 
 def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """When the agent of an ended task may leave: at once, or when the freeze is over. What failed and may yet be frozen
-    stays until blame is settled; what is started again in place, or was nobody's loss, does not.
+    """Return when the agent of an ended task may leave: at once, or when the freeze is over.
+
+    A failed task that may yet be frozen stays until blame is settled; a task that is started again in place, or that is
+    no loss, does not.
     """
     if task.phase not in phases.ENDED:
         return None
@@ -94,7 +98,7 @@ def let_go(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float 
 
 
 def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
-    """When the task is ended by force. What has no user process yet needs no grace."""
+    """Return when the task is ended by force. A task without a user process needs no grace."""
     if task.gone:
         return None
     if (leave_at := let_go(job, live, task)) is not None:

@@ -1,4 +1,4 @@
-"""What the end of one task means for its job: the policies of the roles.
+"""The effect of one task's end on its job: the policies of the roles.
 
 A role's `on_success` and `on_failure` come from the job file, else from this table: the chief decides, else all
 workers; a parameter server is needed until the end; an evaluator is given time to look at the last checkpoint; MPI's
@@ -18,7 +18,7 @@ ENDED_WELL = frozenset({phases.TaskPhase.SUCCEEDED})
 ENDED_WELL_OR_STORING = ENDED_WELL | {phases.TaskPhase.STORING}
 
 COLLECTIVE = frozenset({roles.Framework.TORCH, roles.Framework.JAX, roles.Framework.MPI})
-"""Frameworks whose processes form one communicator: it breaks with each of them, unless the survivors said
+"""Frameworks that join all processes in one communicator: it breaks with each of them, unless the survivors said
 otherwise.
 """
 
@@ -47,7 +47,7 @@ _HAND = Ends(on_success=roles.OnSuccess.NONE)
 
 
 def of(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
-    """The policy of `role`: its default, with what the job file says over it."""
+    """Return the policy of `role`: the job file's values over the defaults."""
     default = _default(spec, role)
     said = spec.roles.get(role)
     if said is None:

@@ -1,4 +1,4 @@
-"""The next step after a failure whose reason can be read from its end: one sentence for the record."""
+"""The next step after a failure, where its end shows the reason: one sentence for the record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from oarlock.spec import attempts, jobfile, quantities
 _NO_MODULE = re.compile(r"ModuleNotFoundError: .*No module named '([A-Za-z0-9_]+)")
 _NO_INPUT = "EOFError: EOF when reading a line"
 
-STDIN = "The stdin of a job is closed. Pass what the program asks for as an argument, or with --env."
+STDIN = "The stdin of a job is closed. Pass the program's input as an argument, or with --env."
 TORCH = "Install torch where the job runs (pip install torch), or name it in --dependencies requirements.txt."
 MODULE = "Install {} where the job runs, or name it in --dependencies FILE; a file of yours must be in the snapshot."
 
 
 def hint(spec: jobfile.JobSpec, task: attempts.Task | None) -> str:
-    """What to do about the failure of `task`; empty where its end does not tell."""
+    """Return the next step after the failure of `task`; empty where its end shows none."""
     how = task.exit if task is not None else None
     if task is None or how is None:
         return ""
@@ -26,7 +26,7 @@ def hint(spec: jobfile.JobSpec, task: attempts.Task | None) -> str:
 
 
 def took(spec: jobfile.JobSpec, task: attempts.Task) -> str:
-    """What a task that ran out of memory had taken of what it may, as the rest of a sentence; empty where unknown."""
+    """Return the peak and the limit of a task that ran out of memory, as the rest of a sentence; empty if unknown."""
     limit, peak = limit_bytes(spec, task), task.exit.memory_peak_bytes if task.exit is not None else None
     if peak is not None and limit is not None:
         peak = min(peak, limit)  # a counter may see more than the task itself

@@ -1,7 +1,7 @@
-"""Whether a task failed for want of a file that is in its user's directory and not in the snapshot: the words for it.
+"""Failures for want of a file that is in the user's directory but not in the snapshot: detection and words.
 
-What the snapshot lacks is in the job's record. A task's last lines name the file that it did not find, in the words of
-Python, a shell or a library.
+The job's record lists the files that the snapshot lacks. A task's last lines name the file that it did not find, in the
+words of Python, a shell or a library.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MODULE = re.compile(r"No module named '([A-Za-z0-9_.]+)'")
 _QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"|`([^`]+)`")
 _AROUND = ":,;()[]{}<>\"'`"
 _COPY = "/code/"
-"""The folder of a task's copy ends so: what an absolute path has behind it is within the directory."""
+"""The end of the path of a task's copy: the rest of an absolute path is within the directory."""
 
 
 def hint(left_out: Sequence[jobfile.LeftOut], lines: Sequence[str]) -> str:
-    """Return what was left out, and how the job gets it; empty where the lines tell of nothing of that kind."""
+    """Return which file was left out, and how the job gets it; empty where the lines tell of nothing of that kind."""
     if not left_out:
         return ""
     for line in reversed(lines[-MOST_LINES:]):
@@ -40,7 +40,7 @@ def hint(left_out: Sequence[jobfile.LeftOut], lines: Sequence[str]) -> str:
 
 
 def covers(left_out: str, path: str) -> bool:
-    """Return whether `path` is what was left out, or in a folder that was. A `*` in the last part stands for names."""
+    """Return whether `path` was left out, or is in a folder that was. A `*` in the last part stands for names."""
     if left_out.endswith("/"):
         return path == left_out.rstrip("/") or path.startswith(left_out)
     folder, _, name = left_out.rpartition("/")

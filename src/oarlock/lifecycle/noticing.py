@@ -1,4 +1,4 @@
-"""What the backend sees of a job and its record does not know yet: observations as events for `stepping.step`."""
+"""Observations of the backend that the job's record does not have yet, as events for `stepping.step`."""
 
 from __future__ import annotations
 

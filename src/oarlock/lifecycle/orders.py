@@ -1,4 +1,4 @@
-"""What the agent of a task is to do: derived from the job whenever one asks, stored nowhere.
+"""Orders of a task's agent: derived from the job at every request, stored nowhere.
 
 Orders may change by time alone (an evaluator's time is up, a freeze is over): ask again at `wanting.next_wake`.
 """

@@ -1,4 +1,4 @@
-"""Whether another start of what has failed makes sense, beyond the count of `max_restarts`.
+"""Whether another start makes sense after a failure, beyond the count of `max_restarts`.
 
 A program that fails before it has done anything fails again, and so does one that ended twice in the same way without
 progress between. Progress is a step or a checkpoint that goes beyond every earlier one. A program that reports no steps
@@ -54,7 +54,7 @@ def end_of(role: str, cause: Cause, how: attempts.Exit | None, reached_step: int
 
 
 def why_not(job: jobs.Job, live: attempts.Attempt, cause: Cause, task: str, ran_s: float) -> str:
-    """Why there is no other attempt although one is left by the count, in words; empty where there is one.
+    """Return why no other attempt follows although the count leaves one; empty where one follows.
 
     `ran_s` is how long the attempt has been processing.
     """

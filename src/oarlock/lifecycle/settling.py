@@ -1,8 +1,7 @@
-"""What follows from the facts of a job: replaced tasks, the barrier, failure, success, wishes that are granted, the
-phase.
+"""Consequences of a job's facts: replaced tasks, the barrier, failure, success, wishes that are granted, the phase.
 
-Derived again from the whole job after every fact, in the same transaction, so that nobody ever sees a job in which it
-is not. Settling twice is settling once.
+They are derived again from the whole job after every fact, in the same transaction, so that a reader always sees them.
+Settling twice is settling once.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
 
 
 def frozen_until(job: jobs.Job, now: float) -> float | None:
-    """Until when what failed at `now` is kept for a look inside. Who wants it stopped does not want to look."""
+    """Return until when a failure at `now` is kept for a look inside; None where a stop is wanted."""
     if job.spec.freeze is None or job.intent in {Intent.HALT, Intent.CANCEL}:
         return None
     return now + quantities.seconds(job.spec.freeze)
@@ -84,14 +83,14 @@ def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tupl
 
 
 def _launch(live: attempts.Attempt, now: float) -> attempts.Attempt:
-    """When every task was heard of, all of them were made, even if whoever made them died before saying so."""
+    """Mark all tasks as made once every task was heard of, even if the server that made them died before saying so."""
     if live.launched_at is None and all(task.phase is not TaskPhase.PENDING for task in live.tasks):
         return replace(live, launched_at=now)
     return live
 
 
 def _meet(live: attempts.Attempt, now: float) -> attempts.Attempt:
-    """The barrier: when everybody who has not ended stands there, they are let through, in the next round."""
+    """Let the tasks through the barrier, in the next round, when all tasks that have not ended stand there."""
     absent = [task for task in live.tasks if not task.round]
     if live.stop is not None or not absent or any(task.phase is not TaskPhase.REGISTERED for task in absent):
         return live
@@ -122,9 +121,9 @@ def _fail(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt
 
 
 def _decide(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt:
-    """Success and wishes end an attempt at once, in the transaction that recorded them: what happened first wins.
+    """End the attempt on success or by a wish, in the transaction that recorded it: the earlier of the two wins.
 
-    A job that has only to store its results is let do so, unless it is canceled.
+    A job that has only to store its results may do so, unless it is canceled.
     """
     if live.stop is not None:
         return live

@@ -22,9 +22,9 @@ _OF_ATTEMPT = (
 
 
 def shifted(job: jobs.Job, by_s: float) -> jobs.Job:
-    """Return the job with every time that something still counts from, or waits for, moved by `by_s`.
+    """Return the job with all times moved by `by_s` that something still counts from, or waits for.
 
-    The dates of what is over stay, and so does the submission's.
+    Dates of the past stay, and so does the submission's.
     """
     moved: dict[str, object] = {
         name: at + by_s for name in ("not_before", "stopped_at") if (at := getattr(job, name)) is not None

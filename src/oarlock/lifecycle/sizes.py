@@ -8,7 +8,10 @@ from oarlock.spec import attempts, errors, holdings, jobs
 
 
 def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
-    """Raises Conflict where the claims are no gang of this job: each role whole, numbered from 0, within its bounds."""
+    """Check that the claims are a gang of this job: each role whole, numbered from 0, within its bounds.
+
+    Raises Conflict if they are not.
+    """
     indexes: dict[str, list[int]] = {str(name): [] for name in job.spec.roles}
     for claim in claims:
         indexes.setdefault(claim.role, []).append(claim.index)

@@ -1,9 +1,9 @@
 """`step(job, event, now) -> job`: the record after a fact.
 
-A fact may be told again, late or never. News of another attempt or incarnation than the present one change nothing, nor
-does anything change a terminal job; what was known already gives the very same job, so that nothing needs to be
-written. Each handler writes down its fact alone; what follows from it (the barrier, a failure, success, the phase) is
-derived afterwards in `settling`, from the whole of the job.
+A fact may be told again, late or never. News of another attempt or incarnation than the present one change nothing, and
+nothing changes a terminal job. A known fact gives the very same job object, so that nothing needs to be written. Each
+handler writes down its fact alone; its consequences (the barrier, a failure, success, the phase) are derived afterwards
+in `settling`, from the whole of the job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
     job = replace(job, intent=event.intent, reason=_wish(event), destined=destined)
     live = job.live
     if live is not None and live.stop is attempts.Cause.STOPPED and event.intent is not Intent.RUN:
-        live = replace(live, stop_message=job.reason)  # it is being stopped for a lesser wish: this one is what counts
+        live = replace(live, stop_message=job.reason)  # it is being stopped for a lesser wish: this one counts
         job = _with(job, live)
     if live is not None and live.frozen_until is not None and event.intent in {Intent.HALT, Intent.CANCEL}:
         job = _with(job, replace(live, frozen_until=min(live.frozen_until, now)))
@@ -48,7 +48,9 @@ def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
 
 
 def _prevails(job: jobs.Job, wanted: Intent) -> bool:
-    """Whether the wish is heard: a stronger one is not overwritten, except that `run` resumes what was to be halted."""
+    """Return whether the wish is heard: a stronger one is not overwritten, except that `run` resumes a job that is
+    halting.
+    """
     if wanted is Intent.RUN:
         return job.intent is Intent.HALT
     if wanted in {Intent.PREEMPT, Intent.RESIZE} and job.live is None:
@@ -66,7 +68,7 @@ _DONE = {
 
 
 def _wish(event: events.Intended) -> str:
-    """In words. Of a resize the scheduler says all itself: `resized from 4 to 8 workers: ...`, `moved to n1: ...`."""
+    """Return the wish in words. For a resize the scheduler gives all of them: `resized from 4 to 8 workers: ...`."""
     if event.intent is Intent.RESIZE and event.reason:
         return event.reason
     by = f" by {event.by}" if event.by else ""
@@ -149,7 +151,7 @@ def _launched(job: jobs.Job, event: events.Launched, now: float) -> jobs.Job:
 
 
 def _was_made(task: attempts.Task, made: set[tuple[str, int, int]]) -> bool:
-    """Nobody named: the gang as it began."""
+    """Return whether the task was made. Without any name in `made`, all tasks of the gang were."""
     return (task.role, task.index, task.incarnation) in made if made else task.incarnation == 1
 
 
@@ -236,7 +238,7 @@ def _exited(job: jobs.Job, event: events.TaskExited, now: float) -> jobs.Job:
 
 
 def _at_step(task: attempts.Task, step: int, at: float) -> attempts.Task:
-    """The task at the step that its exit record tells, if that is farther than what its agent has reported."""
+    """Return the task at the step of its exit record, if that is farther than its agent's last report."""
     known = task.progress
     if known is not None and known.step >= step:
         return task
@@ -266,7 +268,7 @@ def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
 def _ended(
     job: jobs.Job, live: attempts.Attempt, task: attempts.Task, told: attempts.Exit, now: float
 ) -> attempts.Task:
-    """The task with its end, understood in the light of what was wanted of it."""
+    """Return the task with its end, understood in the light of the job's intent."""
     how = blame.refined(told)
     if live.stop is None:
         if how.cause is attempts.Cause.STOPPED:  # not by us: a drained node, an agent that was told so by mistake

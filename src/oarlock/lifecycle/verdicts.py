@@ -1,4 +1,4 @@
-"""How an attempt ended, and what becomes of its job then."""
+"""The end of an attempt, and its effect on the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oarlock.spec import attempts, intents, jobs, phases
 Cause = attempts.Cause
 
 NEUTRAL = frozenset({Cause.STOPPED, Cause.TIMEOUT, Cause.HANG, Cause.START_TIMEOUT})
-"""Ends that we made ourselves: whoever came to a good end before our signal reached it, has."""
+"""Ends that our own signal caused. A task that ended well before the signal reached it has succeeded."""
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MOST_S = 30.0
@@ -32,14 +32,14 @@ def succeeded(job: jobs.Job, live: attempts.Attempt) -> bool:
 
 
 def final(job: jobs.Job, live: attempts.Attempt) -> bool:
-    """Whether this attempt, whose end is decided, is the job's last: FAILED."""
+    """Return whether this attempt, at its decided end, is the job's last: FAILED."""
     if live.stop is Cause.TIMEOUT or live.no_restart:
         return True
     return live.stop is not None and retries.spends_restart(live.stop) and not _leaves_restart(job)
 
 
 def no_restart(job: jobs.Job, live: attempts.Attempt, now: float) -> str:
-    """Why no attempt follows this one, whose end was decided just now, although the count leaves one."""
+    """Return why no attempt follows this one, at its decided end, although the count leaves one."""
     if live.stop is None or not retries.spends_restart(live.stop) or not _leaves_restart(job):
         return ""
     return retries.why_not(job, live, live.stop, live.stop_task, _processed_s(live, now))
@@ -81,7 +81,7 @@ def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
 
 
 def _next_phase(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> phases.Phase:
-    """What happened first wins: a good end before our signal, a last failure before somebody's wish."""
+    """Return the next phase. The earlier wins: a good end before our signal, a last failure before a wish."""
     if verdict.cause is Cause.SUCCEEDED:
         return phases.Phase.COMPLETED
     if final(job, live):
@@ -151,8 +151,9 @@ def _processed_s(live: attempts.Attempt, now: float) -> float:
 
 
 def _lasts_s(job: jobs.Job, live: attempts.Attempt) -> float | None:
-    """Seconds that it still needs from where the next attempt takes up, at this one's pace. An attempt that had another
-    number of tasks than the owner asked for does not tell: what was known stays.
+    """Return the seconds still needed from the next attempt's checkpoint, at this attempt's pace.
+
+    An attempt with another number of tasks than the owner's does not tell: the earlier value stays.
     """
     if not sizes.as_asked(job, live):
         return job.lasts_s

@@ -1,7 +1,7 @@
-"""`wants(job, observed, now) -> actions`: what is still to be done for a job, from its present state alone.
+"""`wants(job, observed, now) -> actions`: the work left for a job, from its present state alone.
 
-Asked again it says the same, until what it asked for is done and recorded: whoever carries it out may die at any point
-and be followed by another. What the agents are to do is not here but in `orders`.
+It gives the same actions until they are done and recorded: a controller may die at any point and be followed by
+another. Orders of the agents are in `orders`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def next_wake(job: jobs.Job, now: float) -> float | None:
 
 
 def _old(job: jobs.Job, observed: Sequence[observations.Observed]) -> Iterator[actions.Action]:
-    """What is left of earlier lives: to be ended if it runs, to be forgotten once all of an attempt is gone.
+    """Yield actions for tasks of earlier lives: kill those that run, forget them once all of an attempt is gone.
 
-    What is of a later life than the record knows is left alone: then it is the record, or its reader, that is behind.
+    Tasks of a later life than the record knows are left alone: then the record, or its reader, is behind.
     """
     live = job.live
     last = job.attempt.number if job.attempt is not None else 0
@@ -95,7 +95,7 @@ def _notes(
 
 
 def _blamed(job: jobs.Job, live: attempts.Attempt) -> blame.Blame | None:
-    """Where nobody failed and nobody decided, the attempt itself is at fault."""
+    """Return the task to blame; the attempt itself is at fault where no task failed and no end was decided."""
     found = blame.settle(live.tasks, job.spec)
     if found is None:
         message = "every task ended, and none that decides ended well"
@@ -157,7 +157,7 @@ def _is_over(
     seen: dict[attempts.TaskKey, observations.Observed],
     now: float,
 ) -> bool:
-    """Whether nothing of the attempt runs, by the record and by the backend, and nobody wants to look inside."""
+    """Return whether nothing of the attempt runs, by the record and by the backend, and no freeze keeps it."""
     return (
         live.stop is not None
         and all(one.state is State.GONE for one in seen.values())

@@ -1,6 +1,6 @@
-"""What is still to be done for a job: the output of `lifecycle.wants`. Every action may be done again without harm.
+"""The actions still to take for a job: the output of `lifecycle.wants`. Every action can be repeated without harm.
 
-What the agents are to do is no action: `lifecycle.orders` derives it from the job whenever one asks.
+Orders to agents are not actions: `lifecycle.orders` derives them from the job at every request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the server tells the agent of a task. The wire format is docs/agent-protocol.md; these structs write it."""
+"""The server's messages to the agent of a task. The wire format is docs/agent-protocol.md; these structs write it."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class ProcessEnv(msgspec.Struct, frozen=True):
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
-    """What each task is told once the gang has met.
+    """The message to each task once the gang has met.
 
-    Made by `oarlock.frameworks` from the job and everybody's address and ports.
+    `oarlock.frameworks` makes it from the job and from every task's address and ports.
     """
 
     round: int
@@ -94,7 +94,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's agent is to do. Derived from the job at every asking; `version` is a digest of the rest."""
+    """The orders of a task's agent, derived from the job at every request; `version` is a digest of the rest."""
 
     version: str
     stop: Stop | None = None

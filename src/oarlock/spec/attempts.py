@@ -53,10 +53,10 @@ class NotKept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The new and changed files that a task left in its working directory, as far as they were kept.
+    """The new and changed files of a task's working directory that were kept.
 
-    `removed` names the earlier lives of the task whose files made room; `failure` says why nothing, or not all of it,
-    could be kept.
+    `removed` names the earlier lives of the task whose files made room; `failure` is the reason why some or all files
+    could not be kept.
     """
 
     files: int = 0
@@ -89,7 +89,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     cause: Cause
     code: int
-    last_line: str = ""  # without what changes from one start to the next: numbers, addresses
+    last_line: str = ""  # without the parts that change with each start: numbers, addresses
     reached_step: int | None = None  # the farthest step that the job had come to by then
 
 
@@ -176,7 +176,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""  # `worker-1`
     exit_code: int = 0
     last_lines: tuple[str, ...] = ()
-    hint: str = ""  # what to do about it, where its end tells
+    hint: str = ""  # the next step, where the end shows one
 
 
 class Stacks(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +218,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     price_per_h: float = 0.0  # of all that it holds, at the prices of when it began
 
     def cost_at(self, now: float) -> float:
-        """What it has cost by `now`, or by its end: devices are paid for from launch to release."""
+        """Return the cost until `now`, or until the end: devices are paid for from launch to release."""
         end = now if self.ended_at is None else self.ended_at
         return self.price_per_h * max(0.0, end - self.started_at) / 3600
 

@@ -12,7 +12,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     ahead_s: float  # by which the server's clock was ahead of the monotonic clock
     asleep_s: float  # which the machine had slept since its start
     seen_at: float
-    stepped_at: float = 0.0  # when somebody last set the wall clock forward
+    stepped_at: float = 0.0  # the last time at which the wall clock was set forward
     stepped_s: float = 0.0  # by how much, with the steps shortly before it
 
     def before(self, then: float) -> float:

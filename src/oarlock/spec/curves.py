@@ -1,4 +1,4 @@
-"""How a job's speed grows with what it is given: measured from what its processes report, fitted in `scheduler/speed/`.
+"""The speed of a job at each size: measured from the reports of its processes, fitted in `scheduler/speed/`.
 
 The model of a synchronous step is the one of Pollux (OSDI '21, section 3.2): on `devices` devices of `nodes` nodes,
 each taking `m` examples at once and adding up `s` such (accumulation),
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured at one shape: the mean of `count` reports. Seconds."""
+    """The mean of `count` reports, measured at one shape. Seconds."""
 
     nodes: int
     devices: int
@@ -31,9 +31,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allreduce(msgspec.Struct, frozen=True, kw_only=True, tag="allreduce"):
-    """The model above. `noise` in examples; None: not known, and the batch size stays what it is.
+    """The model above. `noise` in examples; None: unknown, and the batch size stays as it is.
 
-    `seen` is the largest number of devices that a sample was taken with: beyond twice that nothing is known.
+    `seen` is the largest number of devices in any sample: the model says nothing beyond twice that number.
     """
 
     compute_s: float
@@ -96,12 +96,11 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one job.
+    """The measured speed of one job.
 
     `model` is of the type of GPU on which the job was measured last. `types` has a model for each type on which it was
-    measured; it is empty where no type was told. `left` is the progress that it still has to make, in the model's unit:
-    examples at the initial batch size's efficiency (`Allreduce`), steps (`Servers`), whatever `Table` counts. None: not
-    known.
+    measured; it is empty where no type was reported. `left` is the progress that remains, in the model's unit: examples
+    at the initial batch size's efficiency (`Allreduce`), steps (`Servers`), the unit of `Table`. None: unknown.
     """
 
     model: Model

@@ -102,7 +102,7 @@ class AlreadyHeld(Conflict):
 
 
 class OffsetMismatch(Conflict):
-    """`length` is what is stored of the stream. It travels as `detail`, so that a client has it too."""
+    """The stored length of the stream is `length`. It travels as `detail`, so that a client has it too."""
 
     code = "offset_mismatch"
 
@@ -149,7 +149,7 @@ def words(cause: BaseException) -> str:
 
 
 def tree(root: type[OarlockError] = OarlockError) -> dict[str, type[OarlockError]]:
-    """Every error by its code, so that a client raises what the server raised."""
+    """Return every error by its code, so that a client raises the server's error."""
     found = {root.code: root}
     for child in root.__subclasses__():
         found.update(tree(child))

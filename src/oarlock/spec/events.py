@@ -1,7 +1,7 @@
-"""What happened to a job: the input of `lifecycle.step`, and the lines of its record.
+"""The facts about a job: the input of `lifecycle.step`, and the lines of the job's record.
 
-An event is a fact, told once or many times: `step` gives the same job however often it hears it. Events about a task
-carry its incarnation, and about an attempt its number, so that news of an earlier life changes nothing.
+An event may be told once or many times: `step` gives the same job each time. Events about a task carry its incarnation,
+and events about an attempt its number, so that news of an earlier life changes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
-    """Somebody wants something of the job: its owner (`halt`, `cancel`, `run` to resume) or the scheduler, which says
-    with a `resize` where the gang is to go.
+    """A wish for the job, by its owner (`halt`, `cancel`, `run` to resume) or by the scheduler, which gives the gang's
+    new place with a `resize`.
     """
 
     intent: intents.Intent
@@ -65,7 +65,7 @@ class Launched(Event, frozen=True, kw_only=True, tag="launched"):
 
 
 class LaunchFailed(Event, frozen=True, kw_only=True, tag="launch_failed"):
-    """The backend could not make them all; it has been asked to tear down what it made. Platform's fault."""
+    """The backend could not make all tasks, and was asked to tear down the others. The platform is at fault."""
 
     attempt: int
     reason: str

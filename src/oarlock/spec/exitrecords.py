@@ -41,16 +41,16 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     kill: str = ""
     step: int | None = None  # the farthest that its processes have told of
     memory_peak_bytes: int | None = None
-    detail: str = ""  # what an errand (a download, an installation, an upload) said last
+    detail: str = ""  # the last message of an errand (a download, an installation, an upload)
 
 
 def read(raw: bytes, *, now: float) -> attempts.Exit:
-    """The bytes of an exit record. Raises msgspec.DecodeError for what is none."""
+    """Return the exit record in these bytes. Raises msgspec.DecodeError for anything else."""
     return understand(msgspec.json.decode(raw, type=ExitRecord), now=now)
 
 
 def understand(record: ExitRecord, *, now: float) -> attempts.Exit:
-    """What the record means. `now` stands in for a missing time of the end."""
+    """Return the meaning of the record. `now` stands in for a missing time of the end."""
     first = _first_failure(record.processes)
     lines = (*(record.processes[first].last_lines if record.processes else ()), *record.detail.splitlines())
     return attempts.Exit(

@@ -1,9 +1,8 @@
 """Named points at which a test may stop the program, to see that nothing was lost and nothing is half-made.
 
-The code says `failpoints.hit("store.before_commit")`. That does nothing, unless somebody has armed the point with an
-action: a process that is to be killed arms it with its own end (main.py does, from the environment), a test in the same
-process with what it likes. Every name stands in `NAMES`; a test compares that list with the code, and others kill the
-server at every one of them.
+The code says `failpoints.hit("store.before_commit")`. That does nothing unless an action is armed at the point. A
+process that is to be killed arms its own end (main.py does, from the environment); a test in the same process arms any
+function. Every name is in `NAMES`: one test compares that list with the code, others kill the server at every name.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from oarlock.spec import errors
 
 NAMES: tuple[str, ...] = (
     "store.before_commit",  # the changes of a group are made, but not committed
-    "store.after_commit",  # they are durable, but nobody has been told
-    "leading.after_lead",  # the store has a leader who does not know it
+    "store.after_commit",  # the changes are durable, but no caller has been told
+    "leading.after_lead",  # the store has a leader that does not know of it yet
     "scheduling.before_commit",  # there is a plan
-    "scheduling.after_launches",  # its launches are admitted, who is to make room does not know
+    "scheduling.after_launches",  # its launches are admitted, the gangs that must give way have not been told
     "scheduling.after_stops",  # they are asked to stop
-    "scheduling.after_commit",  # all of it is recorded, nobody has made or ended a task
+    "scheduling.after_commit",  # all of it is recorded, and no task has been made or ended
     "guardian.before_record",  # ended tasks' leftovers are delivered, their ends are not recorded
-    "guardian.after_record",  # what was seen and due is recorded, nothing is done about it
+    "guardian.after_record",  # all observations and due times are recorded, no action is taken
     "guardian.before_kill",
     "guardian.after_kill",  # the backend was asked to end tasks
     "guardian.before_launch",
@@ -34,7 +33,7 @@ NAMES: tuple[str, ...] = (
     "retention.after_removal",
     "retention.after_unlisting",  # a checkpoint is no longer offered, its files are there
 )
-"""Every failpoint there is, `room.moment`, with what is true at that moment."""
+"""All failpoints, `room.moment`, with the facts that hold at that moment."""
 
 _armed: dict[str, Callable[[], None]] = {}
 

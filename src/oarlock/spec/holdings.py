@@ -6,7 +6,7 @@ import msgspec
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):
-    """An amount of what a node has. CPUs in thousandths of a core, so that sums are exact.
+    """An amount of a node's resources. CPUs in thousandths of a core, so that sums are exact.
 
     `gpus` are whole devices, `gpu_milli` a share of one device in thousandths: a task has one or the other, sums both.
     """

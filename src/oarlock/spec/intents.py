@@ -1,4 +1,4 @@
-"""What is wanted of a job: kept apart from the phase, which says what is."""
+"""The intent of a job: the wish of its owner or the scheduler. The phase, kept apart, is the actual state."""
 
 from __future__ import annotations
 

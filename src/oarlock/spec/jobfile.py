@@ -1,4 +1,4 @@
-"""The job file, as it was written: what somebody asked for, in the units in which they asked.
+"""The job file as its author wrote it, in the author's units.
 
 These structs are the whole contract. They decode job files (YAML), requests (JSON) and flags alike, and the JSON Schema
 in `/openapi.json` is made from them. A quantity stays the text that was written (`2Gi`, `10m`);
@@ -67,8 +67,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class Role(Part, frozen=True):
     """The tasks of one role. A task takes `cpus`, `memory` and `gpus` for all its `nproc` processes together.
 
-    What is written is held for the task, and is the most it gets. `cpus` left out: one is held, and idle ones may be
-    used.
+    Given amounts are held for the task, and are its limit. Without `cpus` one core is held, and idle cores may be used.
     """
 
     count: int = 1
@@ -104,11 +103,11 @@ class Bounds(NamedTuple):
 
 
 class Batch(Part, frozen=True):
-    """The batch size of the whole gang, in examples, where the job allows it to be chosen.
+    """The batch size of the whole gang, in examples, where the scheduler may choose it.
 
-    `size` is what the learning rate was set for, and the least; `max` the most with which it still learns;
-    `local_min` to `local_max` what one process may take at once (its memory), more is accumulated. `local_max` is a
-    number, or one for each type of GPU: `{t4: 32, a100: 128}`; a type that is not named gets the smallest of them.
+    `size` is the batch size of the learning rate, and the minimum; `max` the largest with which the model still learns;
+    `local_min` to `local_max` bound one process at once (its memory), larger batches are accumulated. `local_max` is a
+    number, or one for each type of GPU: `{t4: 32, a100: 128}`; types without a number get the smallest of them.
     """
 
     size: int
@@ -154,9 +153,9 @@ class Checkpoint(Part, frozen=True):
 
 
 class Files(Part, frozen=True):
-    """The files that a task leaves in its working directory: whether they are kept, and which and how many of them.
+    """The files in a task's working directory: whether they are kept, and which and how many of them.
 
-    `ignore` has patterns as in .gitignore; `limit` and `count` bound what is kept of each task.
+    `ignore` has patterns as in .gitignore; `limit` and `count` bound the kept files of each task.
     """
 
     keep: bool = True
@@ -171,7 +170,7 @@ class Topology(Part, frozen=True):
 
 
 class JobSpec(Part, frozen=True):
-    """What somebody submits. Only `command` is required."""
+    """A job as submitted. Only `command` is required."""
 
     command: str | tuple[str, ...]
     name: str | None = None
@@ -231,8 +230,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     `snapshot` is the digest of an uploaded code snapshot, or None where the job needs no code. `shell` carries the
     submitting shell's PATH, VIRTUAL_ENV and the like, which only a local backend uses, so that `python` means the same
     program in the job. With `in_place` the job runs in that directory; the snapshot then only records the code.
-    `left_out` says what the snapshot lacks, so that a failure can say it. `sent_from` is the directory of the code.
-    `continues` is `JOB` or `JOB@STEP`: the job begins from that checkpoint of another job.
+    `left_out` lists the files that the snapshot lacks, so that a failure can name them. `sent_from` is the directory of
+    the code. `continues` is `JOB` or `JOB@STEP`: the job begins from that checkpoint of another job.
     """
 
     spec: JobSpec

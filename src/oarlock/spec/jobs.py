@@ -1,4 +1,4 @@
-"""A job: a training run that somebody submitted. The record of what was wanted, what is, and what was."""
+"""A job: a training run, as submitted, and the record of its intent, its phase and its attempts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.processed_s + max(0.0, until - live.processing_at)
 
     def cost_at(self, now: float) -> float:
-        """What all its attempts have cost by `now`."""
+        """Return the cost of all attempts until `now`."""
         live = self.live
         return self.cost + (live.cost_at(now) if live is not None else 0.0)
 

@@ -27,12 +27,12 @@ class Question(msgspec.Struct, Generic[T], frozen=True):
 def spare(
     best_first: Sequence[T], keep: int, known: Callable[[T], bool] = lambda _: False
 ) -> Generator[Question[T], bool, list[T]]:
-    """Return those that may be deleted, worst first, after questions about what stays.
+    """Return the checkpoints that may be deleted, worst first, after questions about those that stay.
 
     The best `keep` stay. Where none of them holds, the best older one that holds stays too, and everything above it;
     where none holds at all, everything stays. Where only one is known to hold, it is read again before the others go.
-    `known` says which ones were read before and have not changed since: they are asked about first, and an answer
-    about any other one comes from reading it now.
+    `known` says which ones were read before and have not changed since: they are asked about first, and an answer about
+    any other one comes from reading it now.
     """
     kept, rest = best_first[: max(1, keep)], best_first[max(1, keep) :]
     if not rest:

@@ -1,4 +1,4 @@
-"""Machines: what they have and where they stand."""
+"""Machines: their capacity, and their place in the topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend sees of the tasks it was asked to make."""
+"""A backend's view of the tasks that it was asked to make."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
     state: State
     exit: attempts.Exit | None = None
-    detail: str = ""  # `pulling image`, `node lost`: what stands in the way
+    detail: str = ""  # the obstacle: `pulling image`, `node lost`

@@ -1,4 +1,4 @@
-"""What is: the phases of a job and of a task, and which may follow which."""
+"""The phases of a job and of a task, and which may follow which."""
 
 from __future__ import annotations
 

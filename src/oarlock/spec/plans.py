@@ -1,4 +1,4 @@
-"""What goes into the scheduler and what comes out: plain numbers, no server needed."""
+"""The input and the output of the scheduler: plain numbers, no server needed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class GangTask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a gang asks for one role: `min` tasks of one shape or none at all, `max` at most.
+    """The tasks of one role of a gang: `min` tasks of one shape or none at all, `max` at most.
 
-    `count` is what its owner would have, where nobody knows better. `cap` bounds it for now and may rise: a
-    gang that is capped to its least is elastic all the same.
+    `count` is the owner's wish, used while no measurement says better. `cap` bounds it for now and may rise: a gang
+    that is capped to its least is elastic all the same.
     """
 
     role: str
@@ -65,7 +65,7 @@ def _single(count: int) -> Size:
 
 
 class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a job asks for, and what is known of it: admitted as one, or not at all."""
+    """A job's request and the knowledge about it: admitted as one, or not at all."""
 
     job: str
     name: str
@@ -87,7 +87,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     destined: tuple[holdings.Holding, ...] = ()  # where it was to go, when it was last stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needs, were it to run as its owner asked; None: not known
     at_most_s: float | None = None  # seconds after its start by which its time-out has ended it; None: no time-out
-    curve: curves.Curve | None = None  # how its speed grows with what it is given, where that is known
+    curve: curves.Curve | None = None  # how its speed grows with its size, where that is known
     batch: jobfile.Batch | None = None  # within which its batch size may be chosen
     restart_s: float | None = None  # how long its last start took until it trained; None: not known
 
@@ -119,7 +119,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return tuple(ask.task(index) for ask, count in zip(self.asks, size, strict=True) for index in range(count))
 
     def amount(self, size: Size) -> holdings.Resources:
-        """What it holds at `size`."""
+        """Return the resources that the gang holds at `size`."""
         return sum((ask.amount.times(count) for ask, count in zip(self.asks, size, strict=True)), holdings.Resources())
 
 
@@ -146,8 +146,8 @@ class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     starting: bool = False  # on its way: it does not train yet, as far as can be told
     began_at: float | None = None  # when it began to train, or else when its processes did; None: not known, or not yet
     latest_end: float | None = None  # by which it is over whatever happens: its time-out
-    checkpoint_at: float | None = None  # what it did since then is lost when it is stopped; None: since `started_at`
-    stopping: bool = False  # its end was decided: what it holds will be free
+    checkpoint_at: float | None = None  # the progress since then is lost at a preemption; None: since `started_at`
+    stopping: bool = False  # its end was decided: its resources will be free
     returns: bool = False  # stopping, and back in the queue afterwards
     speed: float | None = None  # progress per second as measured now, in the curve's unit
     batch: curves.Batch | None = None  # as last decided
@@ -171,9 +171,9 @@ class Running(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job that is over was served, device-seconds (CPU-seconds without devices), whatever its end was.
+    """The service of a job that is over, in device-seconds (CPU-seconds without devices), however it ended.
 
-    `types` is how fast it was on the types of GPU on which it ran.
+    `types` is its speed on each type of GPU on which it ran.
     """
 
     owner: str
@@ -188,7 +188,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "goodput"  # of pools that name none; see `scheduler/policies`
     round_s: float = 60.0  # running gangs are stopped, resized and moved at most so often
     min_runtime_s: float = 120.0  # a gang that was started is not stopped for others earlier
-    restart_s: float = 30.0  # what a restart is reckoned to cost
+    restart_s: float = 30.0  # the assumed price of a restart
     backfill: bool = True
     policies: dict[str, dict[str, float]] = {}  # a policy's own parameters by its name, where they are not the default
 
@@ -207,7 +207,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 class Launch(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     job: str
-    holdings: tuple[holdings.Holding, ...]  # attempt 0: whoever commits fills in the number
+    holdings: tuple[holdings.Holding, ...]  # attempt 0: the transaction fills in the number
     reason: str = ""  # why now and why there, one line
     batch: curves.Batch | None = None
 
@@ -229,7 +229,7 @@ class Resize(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     size: Size
     to: tuple[holdings.Holding, ...]
     reason: str
-    by: str = ""  # the job that gets what it gives up
+    by: str = ""  # the job that gets the resources
 
 
 class Move(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -241,8 +241,8 @@ class Move(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler decided. A job is in one of these at most, `batches` excepted. `refusals` are in the order in
-    which the gangs were looked at: who is first is looked at first when something becomes free.
+    """The scheduler's decisions. A job is in one of these at most, `batches` excepted. `refusals` are in the order in
+    which the gangs were considered: the first gang is also considered first when resources become free.
     """
 
     launches: tuple[Launch, ...] = ()
@@ -250,8 +250,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     resizes: tuple[Resize, ...] = ()
     moves: tuple[Move, ...] = ()
     refusals: dict[str, refusals.Refusal] = {}
-    batches: dict[str, curves.Batch] = {}  # running jobs whose batch size is to change
-    restless: bool = False  # time alone, or what is measured, may change what is decided of those that run
+    batches: dict[str, curves.Batch] = {}  # new batch sizes of running jobs
+    restless: bool = False  # time alone, or a measurement, may change decisions about running gangs
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -270,9 +270,9 @@ class When(StrEnum):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of `oarlock plan FILE`: `message` says where, or what it waits for; `expected` says when.
+    """The verdict of `oarlock plan FILE`: `message` says where it starts, or why it waits; `expected` says when.
 
-    `start` (the earliest) and `latest` are Unix seconds, None where no end of what holds the place is known.
+    `start` (the earliest) and `latest` are Unix seconds, None where no end of the jobs in its place is known.
     """
 
     when: When

@@ -1,7 +1,7 @@
-"""What somebody wants to be another about a pool: the body of `PATCH /api/v1/pools/NAME`.
+"""The fields of a pool to change: the body of `PATCH /api/v1/pools/NAME`.
 
-What is left out stays as it is, and `null` takes something away: one resource of a reservation, or all of it. Amounts
-are numbers (devices, cores, bytes) or the texts that job files have too: `64Gi`, `500m`.
+An absent field stays as it is, and `null` removes a value: one resource of a reservation, or all of it. Amounts are
+numbers (devices, cores, bytes) or texts as in job files: `64Gi`, `500m`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?")
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`share` as one number is that of every resource. `version`, where given, is the one that the pool was read at:
-    the change is refused where somebody else has changed it since.
+    """A number as `share` is the share of every resource. `version`, where given, is the version that was read: the
+    change is refused if the pool has changed since.
     """
 
     parent: str | UnsetType | None = UNSET
@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def changed(pool: pools.Pool, change: Change) -> pools.Pool:
-    """`pool` after `change`. Raises InvalidInput for what is no amount, and for a resource that nobody knows."""
+    """Return `pool` after `change`. Raises InvalidInput for an invalid amount, and for an unknown resource."""
     share = change.share
     if isinstance(share, (float, str)):
         share = dict.fromkeys(pools.RESOURCES, share)
@@ -67,7 +67,7 @@ def amount(resource: str, value: Amount) -> float:
 
 
 def resource(name: str) -> str:
-    """Raises InvalidInput for what is no resource of pools."""
+    """Return the resource. Raises InvalidInput unless pools have it."""
     if name not in pools.RESOURCES:
         near = suggestions.nearest(name, pools.RESOURCES)
         hint = f"Did you mean `{near}`?" if near else f"There are {', '.join(pools.RESOURCES)}."

@@ -10,13 +10,13 @@ DEFAULT = "default"
 """The pool of jobs that name none. It is there without anybody making it."""
 
 RESOURCES = ("gpus", "cpus", "memory")
-"""What pools reserve, limit and share: devices, cores, bytes."""
+"""The resources that pools reserve, limit and share: devices, cores, bytes."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the tree: per resource (`cpus`, `memory`, `gpus`) a reservation (absent: none), a limit (absent: none)
-    and a share (absent: 1). Of the resources in `static` the whole reservation is kept for it, wanted or not; of the
-    others what it does not want is lent.
+    and a share (absent: 1). For the resources in `static` the whole reservation is kept for the pool, wanted or not;
+    the unused part of others is lent.
 
     `policy` orders the jobs of a leaf; None: the cluster's.
     """

@@ -1,11 +1,11 @@
-"""Whether a tree of pools can be meant: asked before a pool is written, removed, or given a job.
+"""The validity of a tree of pools, checked before a pool is written, removed, or given a job.
 
 A pool's reservation is within its limit and, together with its neighbours', within its parent's; its limit is within
-that of whoever above it has one. Jobs live in leaves, so a pool with jobs of its own becomes no parent and cannot
-vanish. The topmost pools' reservations may exceed what there is now: nodes come and go, and reservations are then kept
-in proportion.
+the limit of the nearest ancestor that has one. Jobs live in leaves, so a pool with jobs of its own becomes no parent
+and cannot vanish. The topmost pools' reservations may exceed the present capacity: nodes come and go, and reservations
+are then kept in proportion.
 
-What is refused is said with its numbers, and with the command that would let it pass.
+A refusal gives the numbers, and the command that would let the change pass.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _check_limits(pool: pools.Pool, resource: str, after: Mapping[str, pools.Poo
 
 
 def _reservations(parent: str, resource: str, known: Mapping[str, pools.Pool], without: str = "") -> dict[str, float]:
-    """What each child reserves, where it reserves something."""
+    """Return the reservation of each child that has one."""
     return {
         one.name: one.reserve[resource]
         for one in known.values()

@@ -1,12 +1,12 @@
-"""What machines cost in an hour, as the server's settings declare it:
+"""Prices of machines for an hour, as the server's settings declare them:
 
 [prices]
 currency = "EUR"
 cpu = 0.04                            # a core, on any node
 gpus = { h100 = 3.9, a100 = 2.1 }     # a device, by its type
-machines = { "p4d.24xlarge" = 32.77 }  # a whole machine, by its class or its name: in the place of the sum of its parts
+machines = { "p4d.24xlarge" = 32.77 }  # a whole machine, by its class or its name: instead of the sum of its parts
 
-Nothing declared: nothing costs anything, and nothing is said of it.
+Without any price nothing is said of costs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise errors.InvalidInput("that is no currency", path="prices.currency", hint="Write it as EUR, USD or $.")
 
     def priced(self, node: nodes.Node) -> nodes.Node:
-        """The node with what it costs: what is declared for its class or its name, else the sum of its parts. The cores
-        bear their own price of it, the devices the rest. A node whose backend knows its price keeps that.
+        """Return the node with its price: the declared one of its class or its name, else the sum of its parts.
+
+        The cores bear their own price of it, the devices the rest. A node whose backend knows its price keeps that.
         """
         if node.price_per_h:
             return node

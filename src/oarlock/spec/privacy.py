@@ -1,7 +1,7 @@
-"""The names by which jobs are called where every user may read them: in queues, refusals, reasons and forecasts.
+"""The names of jobs where every user may read them: in queues, refusals, reasons and forecasts.
 
-Every user of a server sees which user, pool and job name holds what. A server with `private_jobs` hides the names too:
-a job is then called by its owner and a digest, which is the same for all jobs of that name and opens nothing.
+Every user of a server sees which user, pool and job name holds which resources. A server with `private_jobs` hides the
+names too: it then calls a job by its owner and a digest, which is the same for all jobs of that name and opens nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DIGITS = 6
 
 
 class Names:
-    """`private` says whether names are hidden; `key` makes the digests, so that nobody can try names."""
+    """`private` says whether names are hidden; `key` makes the digests, so that names cannot be tried."""
 
     def __init__(self, private: bool = False, key: bytes = b"") -> None:
         self.private = private

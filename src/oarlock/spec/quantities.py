@@ -1,8 +1,8 @@
 """Quantities as people write them, turned into numbers: `2Gi` into bytes, `500m` into thousandths of a core, `10m` into
 seconds.
 
-Every function raises `InvalidInput` for what is malformed, negative, not finite or beyond the stated maximum; the
-caller adds the path.
+Every function raises `InvalidInput` for a text that is malformed, negative, not finite or beyond the stated maximum;
+the caller adds the path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The roles within a job, and what their tasks' ends mean for the whole."""
+"""The roles within a job, and the effect of their tasks' ends on the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RoleName(StrEnum):
 
 
 class OnSuccess(StrEnum):
-    """What it means for the job that tasks of this role ended well."""
+    """The effect on the job when tasks of this role end well."""
 
     JOB = "job"  # one such task decides: the job has succeeded
     ALL = "all"  # the job has succeeded when all tasks of all roles that say so have
@@ -22,7 +22,7 @@ class OnSuccess(StrEnum):
 
 
 class OnFailure(StrEnum):
-    """What it means for the job that a task of this role failed."""
+    """The effect on the job when a task of this role fails."""
 
     ATTEMPT = "attempt"  # the attempt is over; the gang restarts from its last good checkpoint
     RESTART = "restart"  # this task alone is started again, as its next incarnation

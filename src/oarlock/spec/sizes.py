@@ -1,10 +1,11 @@
-"""T-shirt sizes: how many CPUs and how much memory a task takes beside its GPUs, by the GPUs' type.
+"""T-shirt sizes: CPUs and memory of a task beside its GPUs, by the GPUs' type.
 
-A GPU that waits for its CPUs is wasted, and so are CPUs that nobody needs: `size: 2-v100` asks for what keeps two V100
-busy. The rows for K80, P100 and V100 are those that FfDL published (Jayaram et al., "FfDL: A Flexible Multi-tenant Deep
-Learning Platform", Middleware '19, the table of recommended sizes), found by raising a learner's CPUs and memory until
-its images per second grew no more. The other rows are ours: larger counts of those types by doubling, later types by
-what the machines that they are sold in have for each GPU, a little less, so that a machine can be filled.
+A GPU that waits for its CPUs is wasted, and so are CPUs without work: `size: 2-v100` asks for the CPUs and memory that
+keep two V100 busy. The rows for K80, P100 and V100 are those that FfDL published (Jayaram et al., "FfDL: A Flexible
+Multi-tenant Deep Learning Platform", Middleware '19, the table of recommended sizes), found by raising a learner's CPUs
+and memory until its images per second grew no more. The other rows are ours: larger counts of those types by doubling;
+later types by the share of each GPU in the machines that are sold with it, a little less, so that a machine can be
+filled.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import msgspec
 from oarlock.spec import errors, jobfile, roles, suggestions
 
 COMPUTING = frozenset({roles.RoleName.WORKER, roles.RoleName.CHIEF})
-"""The roles that a size is meant for; parameter servers and evaluators keep what the job file says."""
+"""The roles that a size applies to; parameter servers and evaluators keep their amounts of the job file."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task takes."""
+    """The resources of one task."""
 
     gpus: int
     gpu_type: str
@@ -90,7 +91,7 @@ def find(name: str) -> Size:
 
 
 def filled(spec: jobfile.JobSpec) -> jobfile.JobSpec:
-    """The job with what its size means, where the job file does not say it. `spec` itself where it has no size."""
+    """Return the job with the amounts of its size, where the job file gives none; without a size, `spec` itself."""
     if spec.size is None:
         return spec
     size = find(spec.size)
@@ -109,7 +110,7 @@ def _filled(role: jobfile.Role, size: Size) -> jobfile.Role:
 
 
 def _nearest(name: str) -> str:
-    """Another count of the same GPU, else what is spelled nearly so."""
+    """Return another count of the same GPU, else the size with the nearest spelling."""
     kinds = {size.gpu_type for size in TABLE.values()}
     kind = next((word for word in re.split(r"[^a-z0-9]+", name) if word in kinds), None)
     if kind is not None:

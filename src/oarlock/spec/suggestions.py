@@ -1,6 +1,4 @@
-"""Which known name somebody may have meant who typed another. A guess is made only where the two are close: a wrong one
-misleads more than none.
-"""
+"""Suggestions for mistyped names. A guess is made only where the two are close: a wrong one misleads more than none."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _LOOKED_AT = 200
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The closest of `known`, where one is close enough. Capitals do not count."""
+    """Return the closest of `known`, where one is close enough. Capitals do not count."""
     names = {one.lower(): one for one in known}
     typed = name[:_LOOKED_AT].lower()
     found = difflib.get_close_matches(typed, list(names), n=1, cutoff=CLOSE)

@@ -1,4 +1,4 @@
-"""Who may do what. Users and their rights are rows; tokens are kept as hashes."""
+"""Users and their rights. Both are rows; tokens are kept as hashes."""
 
 from __future__ import annotations
 

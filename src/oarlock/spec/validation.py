@@ -1,8 +1,8 @@
-"""From what somebody wrote to a `JobSpec` that can be meant, or to the one error that helps them.
+"""The way from a user's text to a valid `JobSpec`, or to the one error that helps.
 
-`load` reads the text of a job file, `decode` takes plain objects (a request's body, flags), `judge` refuses what no
-cluster could ever mean: zero workers, a gang larger than its count, two mounts in one place. Every error carries the
-path of the field and the next step.
+`load` reads the text of a job file, `decode` takes plain objects (a request's body, flags), `judge` refuses
+contradictions: zero workers, a gang larger than its count, two mounts in one place. Every error carries the path of the
+field and the next step.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def decode(raw: Any) -> jobfile.JobSpec:
 
 
 def convert(raw: Any, kind: type[T], *, page: str = PAGE) -> T:
-    """msgspec's conversion, with its errors turned into ours: `roles.worker.gpus`, and the nearest known name. `page`
-    of the documentation says what is accepted.
+    """Convert `raw` as msgspec does, with our errors: `roles.worker.gpus`, and the nearest known name.
+
+    `page` is the page of the documentation that lists the accepted fields.
     """
     try:
         return msgspec.convert(raw, kind, strict=True)
@@ -122,7 +123,7 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str 
 
 
 def gpus_hint(asked: str, form: str) -> str:
-    """How a number of GPUs is written by somebody who wrote it as other tools have it: `1:v100`, `v100:1`, `2xA100`."""
+    """Return how to write a number of GPUs that is given in another tool's form: `1:v100`, `v100:1`, `2xA100`."""
     found = _TYPED_GPUS.fullmatch(asked.strip())
     if found is not None and any(letter.isdigit() for letter in asked):
         count, kind = found["count"] or found["last"] or "1", found["kind"] or found["first"]
@@ -284,7 +285,7 @@ def inside(value: str) -> None:
 
 
 def text(value: str, most: int = jobfile.MAX_TEXT_BYTES) -> None:
-    """Refuse what is no text: NUL, lone surrogates, too long."""
+    """Refuse text with NUL or lone surrogates, and text that is too long."""
     if len(value) > most or len(value.encode("utf-8", "surrogatepass")) > most:
         raise errors.InvalidInput(f"a text of {len(value)} characters is too long", hint=f"At most {most} bytes.")
     if "\0" in value:
@@ -335,7 +336,7 @@ def _patterns(patterns: tuple[str, ...]) -> None:
 
 
 def check_name(value: str, path: str = "") -> None:
-    """Refuse what is no name of a job, a pool or a secret."""
+    """Refuse an invalid name of a job, a pool or a secret."""
     if len(value) > jobfile.MAX_NAME_LENGTH or not _NAME.fullmatch(value):
         raise errors.InvalidInput(
             f"{_short(value)!r} is no name",
@@ -484,7 +485,9 @@ def _first_line(error: BaseException) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without anchors, aliases, tags and duplicate keys: what a job file has no use for, and bombs are made of."""
+    """YAML without anchors, aliases, tags and duplicate keys: a job file needs none of them, and attacks are made of
+    them.
+    """
 
     depth = 0
 

@@ -93,7 +93,7 @@ class MemoryStore:
 
 
 class Table(dict[K, V]):
-    """A dictionary whose changes can be taken back, newest first."""
+    """A dictionary with changes that can be undone, newest first."""
 
     def __init__(self, undo: list[Callable[[], object]]) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class MemoryTransaction:
         while self._undo:
             self._undo.pop()()
 
-    # -- what is ----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id)

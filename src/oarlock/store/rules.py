@@ -1,7 +1,7 @@
-"""What every implementation of the store agrees on before it writes: pure checks, and the records that a change leaves.
+"""The rules that every implementation of the store checks before it writes: pure checks, and the records of a change.
 
-Here is what does not depend on how rows are kept. What does (one holder for each device, one job for each key) is a
-constraint of the tables, and these checks only give it words.
+They do not depend on how rows are kept. Rules that do (one holder for each device, one job for each key) are
+constraints of the tables, and these checks only give them words.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check_change(stored: jobs.Job | None, job: jobs.Job) -> jobs.Job:
 
 
 def check_swap(kind: str, stored_version: int | None, item: Versioned) -> None:
-    """Raises VersionMismatch unless `item` was made from what is stored; version 0 is what is not stored yet."""
+    """Check that `item` was made from the stored version; version 0 is not stored yet. Raises VersionMismatch."""
     if (stored_version or 0) != item.version:
         raise changed(kind, item.name, stored_version or 0, item.version)
 
@@ -153,11 +153,11 @@ def check_claims(
     taken: Mapping[tuple[str, str, int], str],
     shared: Mapping[tuple[str, int], int],
 ) -> None:
-    """Whether all claims fit beside what is held.
+    """Check that all claims fit beside the present holdings.
 
-    `known` has the nodes by name, `used` the sums of what is held on each, `taken` who has (node, `device` or `port`,
-    number) to itself, `shared` how many thousandths of (node, device) are held as shares. Raises AlreadyHeld with the
-    holder or the numbers, and Conflict when the node has no such thing (any more).
+    `known` has the nodes by name, `used` the sums held on each, `taken` the sole holder of (node, `device` or `port`,
+    number), `shared` how many thousandths of (node, device) are held as shares. Raises AlreadyHeld with the holder or
+    the numbers, and Conflict when the node has no such thing (any more).
     """
     wanted: dict[str, holdings.Resources] = {}
     mine: dict[tuple[str, str, int], str] = {}
@@ -187,13 +187,15 @@ def check_claims(
 
 
 def slots(claim: holdings.Holding) -> list[tuple[str, int]]:
-    """What of a node can have one holder only: ports, and devices that are not shared."""
+    """Return the parts of a node that can have one holder only: ports, and devices that are not shared."""
     whole = () if claim.amount.gpu_milli else claim.devices
     return [("device", number) for number in whole] + [("port", number) for number in claim.ports]
 
 
 def share_of(claim: holdings.Holding) -> tuple[int, int] | None:
-    """The device and the thousandths of it, where the claim is for a share. Raises Conflict for what is no share."""
+    """Return the device and the thousandths of it, where the claim is for a share. Raises Conflict for an invalid
+    share.
+    """
     milli = claim.amount.gpu_milli
     if not milli:
         return None
@@ -256,7 +258,7 @@ def submitted(job: jobs.Job) -> Note:
 
 
 def removed(job: jobs.Job) -> Note:
-    """Names the owner: who may see the line can no longer be asked of the job."""
+    """Return the record of a removal. It names the owner: the readers of the line can no longer be asked of the job."""
     return "removed", {"name": job.name, "owner": job.owner, "phase": str(job.phase)}
 
 
@@ -307,8 +309,8 @@ def page_gone(after: str) -> errors.Gone:
 
 
 def lead(row: stores.Leader, holder: str, now: float, ttl_s: float) -> stores.Leader | None:
-    """The leader's row after `holder` asked to lead, or None while another's lease lasts. A row without holder is
-    nobody's.
+    """Return the leader's row after `holder` asked to lead, or None while another's lease lasts. A row without holder
+    is free.
     """
     if row.holder == holder:
         return stores.Leader(holder, row.epoch, now + ttl_s)

@@ -8,10 +8,10 @@ Every implementation (memory, SQLite, PostgreSQL) passes `tests/store/contract.p
 awaited from any event loop of any thread of the process that opened it. Over the memory store they never suspend, but
 for `wait` while nothing is new.
 
-Errors: `VersionMismatch` when a job, node, pool or user was written by somebody else since it was read; `AlreadyHeld`
-when a device or a port of a node has a holder, or more of a device, its CPUs or memory is asked for than is left;
-`NameTaken`; `StaleEpoch` when `epoch` is not the leader's; `Gone` when records before a compaction are asked for;
-`Unavailable` when the database cannot be reached or its disk is full.
+Errors: `VersionMismatch` when a job, node, pool or user has changed since it was read; `AlreadyHeld` when a device or a
+port of a node has a holder, or more of a device, its CPUs or memory is asked for than is left; `NameTaken`;
+`StaleEpoch` when `epoch` is not the leader's; `Gone` when records before a compaction are asked for; `Unavailable` when
+the database cannot be reached or its disk is full.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt of one job used, written when it was released; and, summed, what a user or pool used."""
+    """The usage of one attempt of one job, written when it was released; or the sum of a user or a pool."""
 
     owner: str
     pool: str
@@ -65,7 +65,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     pool: str | None = None
     name: str | None = None
-    continues: str | None = None  # the id of the job from whose checkpoint they began
+    continues: str | None = None  # the id of the job that gave their first checkpoint
     after: str | None = None
     limit: int = 100
 
@@ -76,16 +76,19 @@ class View(Protocol):
     def job(self, job_id: str) -> Job | None: ...
 
     def find(self, name_or_id: str, owner: str | None = None) -> Job | None:
-        """By id, else the newest job of that name, else the newest whose id ends in it (`jobs.SHORT_ID` letters); of
-        that owner, where given.
+        """Return the job by id, else the newest of that name, else the newest whose id ends in it (`jobs.SHORT_ID`
+        letters).
+
+        `owner`, where given, limits the search to that owner's jobs.
         """
         ...
 
     def jobs(self, which: JobFilter) -> list[Job]: ...
 
     def active(self) -> list[Job]:
-        """Every job that is not terminal, oldest first: what controllers look at. One that is halted, released and
-        meant to stay so is left out.
+        """Return every job that is not terminal, oldest first: the jobs of the controllers.
+
+        A job that is halted, released and meant to stay so is left out.
         """
         ...
 
@@ -122,8 +125,9 @@ class View(Protocol):
     def token(self, sha256: str) -> Token | None: ...
 
     def usage(self, *, since: float = 0.0) -> list[Usage]:
-        """Sums by owner and pool of what ended after `since`, with the first start and the last end. What still runs
-        is in `holdings`.
+        """Return sums by owner and pool of usage that ended after `since`, with the first start and the last end.
+
+        Running attempts are in `holdings`.
         """
         ...
 
@@ -149,8 +153,8 @@ class Transaction(View, Protocol):
         ...
 
     def put_job(self, job: Job, happened: Iterable[AnyEvent] = (), *, at: float) -> Job:
-        """Write what `lifecycle.step` made of the stored job, at version + 1, with a record for each event (progress
-        and `Measured` excepted) and one for a change of phase.
+        """Write the job that `lifecycle.step` made of the stored job, at version + 1, with a record for each event
+        (progress and `Measured` excepted) and one for a change of phase.
 
         Raises VersionMismatch unless `job.version` is the stored one, Conflict when the stored job is terminal or the
         name, owner or time is another, NotFound when it was removed, NameTaken when a resumed job's name has been taken
@@ -171,16 +175,16 @@ class Transaction(View, Protocol):
         ...
 
     def hold(self, claims: Sequence[Holding]) -> None:
-        """All of them or AlreadyHeld.
+        """Hold all of them, or raise AlreadyHeld.
 
         Checked against the node's row: devices and ports once each, CPUs, memory and the shares of a device in sum; a
         device is held whole or in shares. Raises Conflict when the node, or its device or port, is not there (any
-        more), and for what is no share; NotFound when the job is not.
+        more), and for an invalid share; NotFound when the job is not.
         """
         ...
 
     def release(self, job: str, attempt: int) -> list[Holding]:
-        """Free what the attempt holds; says what it was. Again: nothing."""
+        """Free the attempt's holdings and return them. A repeated call frees nothing."""
         ...
 
     def add_usage(self, usage: Usage) -> None:
@@ -210,7 +214,7 @@ class Transaction(View, Protocol):
     def put_user(self, user: User) -> User: ...
 
     def put_token(self, token: Token) -> None:
-        """Raises NotFound when there is no such user."""
+        """Write a token. Raises NotFound when there is no such user."""
         ...
 
     def remove_token(self, sha256: str) -> None: ...
@@ -224,7 +228,7 @@ class Transaction(View, Protocol):
 
 class Store(Protocol):
     async def write(self, change: Callable[[Transaction], T], *, epoch: int | None = None) -> T:
-        """Run `change` in one transaction and return what it returned, once it is durable.
+        """Run `change` in one transaction and return its result, once it is durable.
 
         With `epoch` the leader's row is locked and compared first: StaleEpoch unless it is the present one.
         """
@@ -235,16 +239,16 @@ class Store(Protocol):
     async def probe(self, *, at: float) -> None:
         """Write a row of the store's own, and return once it is durable: no record tells of it.
 
-        Before that the store tries what a submission would write, and takes it back. Raises Unavailable where a
-        submission would meet it: no room, no disk, damaged tables.
+        Before that the store tries the writes of a submission, and undoes them. Raises Unavailable where a submission
+        would meet it: no room, no disk, damaged tables.
         """
         ...
 
     async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
-        """Take or renew the leadership: the epoch, or None while another's has not expired.
+        """Take or renew the leadership: return the epoch, or None while another's has not expired.
 
-        A new holder gets a new, greater epoch. The same holder keeps its own, even after its expiry when nobody else
-        led meanwhile: every process needs a name of its own.
+        A new holder gets a new, greater epoch. The same holder keeps its own, even after its expiry when no other led
+        meanwhile: every process needs a name of its own.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Who waits for the event log to grow, from any event loop of any thread.
+"""Waiters for the growth of the event log, from any event loop of any thread.
 
-Whoever learns of a later `seq` (a writer after its commit, a poller that looked) publishes it here, and those who
-wait for it are woken.
+A thread that learns of a later `seq` (a writer after its commit, a poller that looked) publishes it here, and the
+waiters for it are woken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 
 
 class Waiters:
-    """`wanted` is set while somebody waits: a poller sleeps on it when nobody does."""
+    """`wanted` is set while any caller waits: a poller sleeps on it otherwise."""
 
     def __init__(self, seq: int = 0) -> None:
         self.wanted = threading.Event()

@@ -2,12 +2,11 @@
 
     home/tasks/JOB/ATTEMPT/ROLE-INDEX-INCARNATION/    assignment.json launch.json agent.pid lock exit.json gone.json
 
-Everything it tells is read from there and from /proc (`tasks.Tasks`), so that a server which was killed is followed
-by one that adopts what runs. It isolates nobody and serves one user; docs/local-backend.md says what is enforced and
-what can escape.
+All its answers are read from there and from /proc (`tasks.Tasks`), so that the server after a killed one adopts the
+running tasks. It isolates nothing and serves one user; docs/local-backend.md lists the limits and the escapes.
 
-Methods are for one event loop. What blocks runs in threads, one at a time; kills do not wait for looks, nor looks for
-kills.
+Methods are for one event loop. Blocking work runs in threads, one piece at a time; kills and looks do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class LocalBackend:
         self._swept = False
 
     def capabilities(self) -> dict[str, str]:
-        """What is kept to on this machine, and how: for `GET /api/v1/server`, and for people."""
+        """Return the limits that are enforced on this machine, and how: for `GET /api/v1/server`, and for people."""
         return {
             "isolation": "none",
             "kill": "cgroup" if self._groups.unified is not None else "session",
@@ -175,7 +174,7 @@ class LocalBackend:
         return look
 
     def _sweep(self, known: set[str]) -> None:
-        """Take away what an earlier server left of attempts that it had discarded."""
+        """Delete the remains of attempts that an earlier server had discarded."""
         self._tree.sweep()
         for name in self._groups.names() - known:
             cgroups.remove(self._groups.of(name))
@@ -226,7 +225,7 @@ class LocalBackend:
         return () if count else self._devices.uuids(one.holding.devices)
 
     def _complete(self, one: backends.TaskLaunch, group: cgroups.Group, path: Path) -> assignments.Assignment:
-        """The assignment with what only this machine knows. Devices that a task does not hold are hidden from it."""
+        """Return the assignment with this machine's own facts. Devices that a task does not hold are hidden from it."""
         hidden = bool(self._virtual[0]) or self._devices.exist()
         env = one.assignment.env
         if one.holding.devices and not self._virtual[0]:
@@ -277,7 +276,9 @@ class LocalBackend:
         self._tree.discard(job, attempt)
 
     def _inside(self, key: attempts.TaskKey) -> tuple[Path, dict[str, str], tasks.Task]:
-        """Where and as what a command runs inside the task. Raises Conflict when it neither runs nor is frozen."""
+        """Return the directory and environment of a command inside the task. Raises Conflict unless it runs or is
+        frozen.
+        """
         task = self._tasks.find(key)
         if task is None or not task.agent_lives():
             raise errors.Conflict(
@@ -313,7 +314,7 @@ def _unavailable(what: str, error: OSError) -> errors.Unavailable:
 
 
 def _leftovers(path: Path) -> list[backends.Leftover]:
-    """Regular files only: what a task has put in their place is not read."""
+    """Return the regular files: other things that a task has put in their place are not read."""
     named = [(child.name, child) for pattern in ("stdout.*", "stderr.*") for child in path.glob(pattern)]
     named += [(child.stem, child) for child in (path / "report").glob("metrics-*.bin")]
     numbered = [(stream, child) for stream, child in named if stream.replace("-", ".").rpartition(".")[2].isdigit()]

@@ -1,4 +1,4 @@
-"""Control groups: who is in a task, how much it may take, and one write that ends all of it.
+"""Control groups: the members of a task, its limits, and one write that ends all of it.
 
 A home has a group of its own, `oarlock-HOMEHASH`, and every task one in it:
 
@@ -8,8 +8,7 @@ A home has a group of its own, `oarlock-HOMEHASH`, and every task one in it:
 
 The agent's children enter the v2 group by themselves (`assignment.cgroup`). The v1 groups are entered by the agent
 before it starts, because its contract knows only of the v2 one: there its own 15 MB count, and the limit is raised by
-as much. Whatever cannot be made is missing and is said (`Cgroups.enforced`); nothing here is needed for a task to
-run.
+as much. A group that cannot be made is missing and is reported (`Cgroups.enforced`); a task runs without any of them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from oarlock.spec import holdings
 
 PERIOD_US = 100_000
 AGENT_BYTES = 32 << 20
-"""What a v1 memory limit is raised by: there the agent is inside."""
+"""The addition to a v1 memory limit: there the agent is inside."""
 
 MIN_QUOTA_US = 1_000
 CONTROLLERS = ("memory", "cpu")
@@ -68,7 +67,7 @@ class Mount(msgspec.Struct, frozen=True):
 class Cgroups:
     """The groups of one home.
 
-    `enforced` says how a limit is kept, by `cpus` and `memory`; what is missing there is not kept.
+    `enforced` says how a limit is kept, by `cpus` and `memory`; a missing limit is not kept.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ def _limit_v1(directory: Path, amount: holdings.Resources, controller: str) -> N
 
 
 def _allow_burst(path: Path, amount: holdings.Resources) -> None:
-    """What was not used of one period may be made up for: threads that meet briefly are not stopped for that."""
+    """Let the unused part of one period be used later: threads that meet briefly are not stopped for that."""
     with contextlib.suppress(OSError):  # before 5.14
         _write(path, str(_quota_us(amount)))
 
@@ -160,7 +159,7 @@ def _quota_us(amount: holdings.Resources) -> int:
 
 
 def populated(group: Group) -> bool | None:
-    """Whether anything lives in it; None where there is no group to ask. A group that was removed had nobody in it."""
+    """Return whether any process lives in it; None where there is no group to ask. A removed group was empty."""
     answers: list[bool] = []
     if group.unified is not None:
         answers.append(_fields(Path(group.unified) / "cgroup.events").get("populated") == 1)
@@ -169,7 +168,7 @@ def populated(group: Group) -> bool | None:
 
 
 def _lives(pid: int) -> bool:
-    """v1 may list zombies; and as 0 whom we cannot see, who may live."""
+    """Return whether the pid lives. v1 may list zombies; a pid of another namespace is 0, and may live."""
     seen = processes.look(pid)
     return pid == 0 or (seen is not None and seen.alive)
 
@@ -217,7 +216,7 @@ def _remove(directory: Path) -> bool:
 
 
 def probe(name: str, *, mounts: Sequence[Mount] | None = None) -> Cgroups:
-    """What can be had on this machine, tried and not guessed. `name` is the home's group: PREFIX and its hash."""
+    """Try which groups can be made on this machine. `name` is the home's group: PREFIX and its hash."""
     mounts = find_mounts() if mounts is None else mounts
     unified: Path | None = None
     controllers: list[str] = []
@@ -280,9 +279,9 @@ def _try_base(parent: Path, name: str) -> Path | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Take away what homes have left that never came back after their server was killed: own groups, empty for long.
+    """Remove groups of homes whose server was killed and never came back: own groups, empty for long.
 
-    One that only had nothing to run makes its group again when it has.
+    A home that only had nothing to run makes its group again when it has.
     """
     for base in _children(parent):
         with contextlib.suppress(OSError):
@@ -291,9 +290,9 @@ def _sweep(parent: Path) -> None:
 
 
 def _delegate(parent: Path, base: Path) -> list[str]:
-    """The v2 controllers that tasks' groups have.
+    """Return the v2 controllers of tasks' groups.
 
-    Asked for level by level, since each level passes on only what it was told to.
+    They are requested level by level, since each level passes on only its own controllers.
     """
     had: list[str] = []
     for controller in CONTROLLERS:
@@ -386,7 +385,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    # Opened without O_CREAT: where there is no such file there is no such controller.
+    # Opened without O_CREAT: without such a file there is no such controller.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

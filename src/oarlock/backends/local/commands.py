@@ -65,11 +65,11 @@ class Command:
                     return
         finally:
             self._deaf = True
-            while not self._chunks.empty():  # whoever waits to put something in goes on
+            while not self._chunks.empty():  # a writer that waits for space goes on
                 self._chunks.get_nowait()
 
     async def write(self, data: bytes) -> None:
-        """Wait until it was taken; what nobody reads any more is dropped."""
+        """Wait until the input was taken; input without a reader is dropped."""
         view = memoryview(data)
         while view and self._stdin is not None:
             try:
@@ -83,7 +83,7 @@ class Command:
         if self._stdin is None:
             return
         if self._tty:
-            await self.write(b"\x04")  # what a terminal's user types to end the input
+            await self.write(b"\x04")  # the key with which a terminal's user ends the input
         else:
             os.close(self._stdin)
             self._stdin = None
@@ -93,7 +93,7 @@ class Command:
             _set_size(self._stdin, rows, columns)
 
     async def kill(self) -> None:
-        """End its whole session, and whom that has started."""
+        """End its whole session, and all processes that the session has started."""
         if self._leader is not None:
             await asyncio.to_thread(_end_session, self._leader)
 
@@ -107,7 +107,7 @@ class Command:
             await asyncio.wait([self._over], timeout=0.05)
 
     async def _watch(self) -> None:
-        """Pass on what it writes until it has ended; then what is in the pipes still, which is all that was its own.
+        """Pass on the output until the command has ended; then the rest in the pipes, which is all that was its own.
 
         A child that it left behind may hold them open for ever: that one is not waited for.
         """
@@ -125,7 +125,7 @@ class Command:
 
     async def _pump(self, stream: str, fd: int, ended: asyncio.Future[None]) -> None:
         while True:
-            over = ended.done()  # asked before reading: what it wrote before it ended is there to be read
+            over = ended.done()  # asked before reading: output written before its end is there to be read
             data = _read(fd)
             if data:
                 await self._put(stream, data)
@@ -224,7 +224,7 @@ def _terminal() -> tuple[tuple[int, ...], dict[str, int]]:
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there; empty at the end; None where nothing is there yet."""
+    """Return the available bytes; empty at the end; None where there are none yet."""
     try:
         return os.read(fd, CHUNK_BYTES)
     except BlockingIOError:

@@ -1,5 +1,5 @@
-"""Who has which real GPU on this machine, over all homes: a claim on each, passed to the agent that uses it. Tasks
-that hold shares of a device have a claim each, which those of one home have side by side.
+"""Claims on the real GPUs of this machine, over all homes: one for each device, passed to the agent that uses it. Tasks
+that hold shares of a device have a claim each, and claims of one home may stand side by side.
 
 The agent's copy of the claim outlives this server; this server's copy outlives the agent, until all of its task is
 confirmed gone. A device that another home has claimed is not listed among our node's.

@@ -31,7 +31,7 @@ class Gpus(Protocol):
 
 
 class Pretended:
-    """A fixed list: none, or what a test needs."""
+    """A fixed list: none, or the devices of a test."""
 
     def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
         self.gpus = gpus
@@ -41,7 +41,7 @@ class Pretended:
 
 
 class Nvml:
-    """`visible` is the server's own CUDA_VISIBLE_DEVICES: what its owner hid from it is not handed out."""
+    """`visible` is the server's own CUDA_VISIBLE_DEVICES: devices hidden from the server are not handed out."""
 
     def __init__(self, visible: str | None = None, library: Any = None) -> None:
         self._visible = visible
@@ -86,7 +86,9 @@ class Nvml:
 
 
 def visible(found: Sequence[Gpu], variable: str | None) -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES leaves of it: indexes or beginnings of uuids, up to the first that names nothing."""
+    """Return the devices that CUDA_VISIBLE_DEVICES names: by index or beginning of a uuid, up to the first unknown
+    name.
+    """
     if variable is None:
         return list(found)
     kept: list[Gpu] = []
@@ -103,9 +105,9 @@ def _names(word: str, gpu: Gpu) -> bool:
 
 
 def type_name(name: str) -> str:
-    """The type as jobs name it: `NVIDIA H100 80GB HBM3` is `h100`, `NVIDIA GeForce RTX 4090` is `rtx4090`.
+    """Return the type as jobs name it: `NVIDIA H100 80GB HBM3` is `h100`, `NVIDIA GeForce RTX 4090` is `rtx4090`.
 
-    The maker and the form (memory, connector) are left out, and what remains is put together.
+    The maker and the form (memory, connector) are left out, and the rest is put together.
     """
     words = [word for word in re.split(r"[\s\-_/]+", name.lower()) if word]
     kept = [word for word in words if not _MAKER.match(word) and not _FORM.match(word)]

@@ -1,10 +1,10 @@
-"""Starts a task's agent so that it is nobody's: in a session of its own, with none of the server's files, on its own
-log.
+"""The start of a task's agent, apart from the server: in a session of its own, with none of the server's files, on its
+own log.
 
-Between the fork and the agent stands a shell of three lines. It writes who it is to `agent.pid`, which it may only
-create (so whoever comes second does not start, and whoever writes it first can forbid the start), enters the task's
-v1 control groups, and becomes the agent: same pid, same start time. Nothing of ours runs between fork and exec,
-because a server with threads cannot fork safely.
+Between the fork and the agent stands a shell of three lines. It writes its pid to `agent.pid`, which it may only create
+(so a second one does not start, and a file written first forbids the start), enters the task's v1 control groups, and
+becomes the agent: same pid, same start time. Nothing of ours runs between fork and exec, because a server with threads
+cannot fork safely.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ exec "$@"
 """
 
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
-"""What an agent is told of the server's environment, and LC_*. Nothing of Oarlock's own, tokens least of all."""
+"""The server's variables that an agent gets, and LC_*. Nothing of Oarlock's own, tokens least of all."""
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Who became the agent. `pid` 0: nobody, and nobody may any more."""
+    """The process that became the agent. `pid` 0: none, and none may any more."""
 
     pid: int
     start: int
@@ -50,7 +50,7 @@ class Detached(subprocess.Popen[bytes]):
     """A child that is meant to outlive us: letting go of it is no mistake, which Popen would warn of."""
 
     def __del__(self) -> None:
-        """Whoever watches its pidfd reaps it."""
+        """Do nothing: the watch on its pidfd reaps it."""
 
 
 def environment(server: Mapping[str, str], mark: processes.Mark) -> dict[str, str]:
@@ -84,7 +84,7 @@ def start(
 
 
 def started(directory: Path) -> Started | None:
-    """Who was started here; None where nobody was yet."""
+    """Return the process that was started here; None where none was yet."""
     for _ in range(_READ_TRIES):
         try:
             text = (directory / STARTED).read_text(errors="replace")
@@ -100,7 +100,7 @@ def started(directory: Path) -> Started | None:
 
 
 def forbid(directory: Path) -> Started:
-    """See to it that no agent will be started here any more; who was, if somebody was. Raises OSError (a full disk)."""
+    """Forbid any later start of an agent here; return the process if one was started. Raises OSError (a full disk)."""
     filling = directory / f"{STARTED}.{os.getpid()}~"
     filling.write_text(_NEVER)
     try:

@@ -1,13 +1,13 @@
-"""Claims that hold on the whole machine, whoever's home makes them: a flock on a file that everybody may open.
+"""Claims that hold on the whole machine, for all homes: a flock on a file that every user may open.
 
 A claim is whole, or it is a share: any number of shares of one owner (a home), none beside a whole claim or a share of
-another owner. A share is a shared flock, and a read lock on the byte of the file that is its owner's number; who has
-made both looks whether any other byte is locked. Two owners who come at the same moment see each other and let go.
+another owner. A share is a shared flock, and a read lock on the byte of the file that is its owner's number; after both
+the owner looks whether any other byte is locked. Two owners who come at the same moment see each other and let go.
 
-The file lies in a directory where everybody may write and nobody may delete another's file (/run/lock, else /tmp),
-and is opened as a stranger's file has to be: no symbolic link is followed, it must be a regular file, nothing is read
-from it or written to it. The kernel lets go of a claim when the last process that has the descriptor is gone, so a
-claim that was passed to a task's agent outlives the server.
+The file lies in a directory where every user may write and none may delete another's file (/run/lock, else /tmp), and
+is opened as a stranger's file has to be: no symbolic link is followed, it must be a regular file, nothing is read from
+it or written to it. The kernel lets go of a claim when the last process that has the descriptor is gone, so a claim
+that was passed to a task's agent outlives the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _PLACES = (Path("/run/lock"), Path("/tmp"))
 
 
 def place() -> Path:
-    """The same for all users of the machine, hence chosen by the directory's mode and not by what we may do."""
+    """Return the directory of claims: the same for all users of the machine, hence chosen by its mode and not by our
+    rights.
+    """
     for candidate in _PLACES:
         with contextlib.suppress(OSError):
             mode = candidate.stat().st_mode
@@ -33,7 +35,7 @@ def place() -> Path:
 
 
 def claim(name: str, *, where: Path | None = None) -> int | None:
-    """A descriptor that holds the claim until it is closed everywhere; None while somebody else has it.
+    """Return a descriptor that holds the claim until it is closed everywhere; None while another process has it.
 
     Raises OSError.
     """
@@ -50,8 +52,8 @@ def claim(name: str, *, where: Path | None = None) -> int | None:
 
 
 def share(name: str, owner: int, *, where: Path | None = None) -> int | None:
-    """A descriptor that holds a share until it is closed everywhere; None while somebody has the whole, or another
-    owner a share. `owner` is a number below 2**62.
+    """Return a descriptor that holds a share until it is closed everywhere; None while the whole is claimed, or another
+    owner has a share. `owner` is a number below 2**62.
 
     Raises OSError.
     """
@@ -72,7 +74,7 @@ def share(name: str, owner: int, *, where: Path | None = None) -> int | None:
 
 
 def _others(fd: int, start: int, length: int) -> bool:
-    """Whether somebody else has locked a byte of this range; a length of 0 reaches to the end."""
+    """Return whether another process has locked a byte of this range; a length of 0 reaches to the end."""
     if start == length == 0:
         return False
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _range(fcntl.F_WRLCK, start, length))

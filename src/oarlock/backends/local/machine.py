@@ -34,7 +34,7 @@ def _total_memory_bytes() -> int:
 
 
 def labels(enforced: Mapping[str, str]) -> dict[str, str]:
-    """What is said of every node: where it is, and how limits are kept."""
+    """Return the labels of every node: its place, and the way limits are kept."""
     return {"host": socket.gethostname(), **limits(enforced)}
 
 

@@ -1,8 +1,8 @@
-"""The ports that this home's tasks may be given, out of a range from which the kernel gives nobody any by itself.
+"""The ports that this home's tasks may be given, out of a range from which the kernel gives none by itself.
 
 Homes on one machine must not hand out the same port. Each claims a run of blocks, beginning where its hash points, so
-that it finds the same ones after a restart. The claim is the server's: what its tasks use while it is down is not
-claimed, and the agents' probing at registration is what keeps a port from being used twice then.
+that it finds the same ones after a restart. The claim is the server's: ports in use while it is down are not claimed,
+and then only the agents' probing at registration keeps a port from being used twice.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Processes as Linux shows them in /proc: who lives, whose they are, and how to end exactly those.
+"""Processes as Linux shows them in /proc: which live, to which task they belong, and how to end exactly those.
 
 A pid alone means nothing, since numbers are used again: a process is its pid together with its start time, within one
 boot. A process belongs to a task when its environment carries the task's mark, when it has the task's limit mark (a
-soft limit that is inherited whatever becomes of the environment), when it was started by a process of the task, or
-when it sits in a session that such a process leads. Parents are never walked upwards: an orphan's parent is a stranger.
+soft limit that is inherited whatever becomes of the environment), when it was started by a process of the task, or when
+it sits in a session that such a process leads. Parents are never walked upwards: an orphan's parent is a stranger.
 Zombies are dead.
 
 Everything that needs Linux to find and signal processes is in this file.
@@ -42,7 +42,7 @@ _LIMIT_BITS = 56
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """What is used of /proc/PID/stat. `start` counts clock ticks since the boot."""
+    """The used fields of /proc/PID/stat. `start` counts clock ticks since the boot."""
 
     pid: int
     state: str
@@ -61,7 +61,7 @@ Table = dict[int, Stat]
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Whose a process is: the task key and the task's directory, as its environment has them."""
+    """The owner of a process: the task key and the task's directory, as its environment has them."""
 
     key: str
     directory: str
@@ -74,7 +74,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def require() -> None:
-    """Raises Unsupported where there is no /proc to find processes by."""
+    """Check for /proc. Raises Unsupported where it is missing."""
     if sys.platform != "linux" or not Path("/proc/self/stat").exists():
         raise errors.Unsupported(
             "the local backend needs Linux with /proc, to be sure that what it started has ended",
@@ -165,7 +165,7 @@ def members(
     This process is never among them, even where it carries the mark itself.
     """
     seen = dict(table() if seen is None else seen)
-    # Not even as somebody's parent: what these two have started is not the task's for that.
+    # Not even as a parent: processes started by these two do not belong to the task for that.
     for nobody in (os.getpid(), 1):
         seen.pop(nobody, None)
     owner: dict[int, Mark] = {}
@@ -186,14 +186,14 @@ def members(
 
 
 def _adopt_sessions(owner: dict[int, Mark], seen: Table) -> None:
-    """Whoever sits in a session that a process of the task leads is the task's, even with an environment of its own."""
+    """Add processes in sessions that a process of the task leads, even with an environment of their own."""
     for pid, one in seen.items():
         if pid not in owner and one.session in owner and one.session in seen:
             owner[pid] = owner[one.session]
 
 
 def _adopt_children(owner: dict[int, Mark], seen: Table) -> None:
-    """Whom a process of the task has started is the task's."""
+    """Add processes that a process of the task has started."""
     children: dict[int, list[int]] = {}
     for one in seen.values():
         children.setdefault(one.parent, []).append(one.pid)
@@ -207,7 +207,7 @@ def _adopt_children(owner: dict[int, Mark], seen: Table) -> None:
 
 
 def in_session(leader: Stat, seen: Table | None = None) -> list[Stat]:
-    """The living processes of the session that this process leads or led, and those whom they started."""
+    """Return the living processes of the session that this process leads or led, and their children."""
     seen = dict(table() if seen is None else seen)
     seen.pop(os.getpid(), None)
     whose = Mark("", "")
@@ -267,7 +267,7 @@ def _recent_pids() -> range:
 
 
 def strike(marks: Collection[Mark]) -> None:
-    """SIGKILL to what lives too short to be found first and ended afterwards."""
+    """Send SIGKILL to processes that live too short to be found first and ended afterwards."""
     for whose, seen in glimpses(marks):
         fd = open_pidfd(seen.pid)
         if fd is not None:

@@ -1,10 +1,10 @@
-"""What is true of each task now, read from the world: its lock, its exit record, its processes.
+"""The present state of each task, read from the world: its lock, its exit record, its processes.
 
 A task RUNS while its agent lives. Once the agent is gone it has ENDED until two looks in a row find nothing of it; a
 look asks the v2 control group where there is one and the agent has left its record, and /proc otherwise. Then it is
-GONE, which is written down (`gone.json`, with what only the control group knew), so that nobody has to look again.
+GONE, which is written down (`gone.json`, with the facts of the control group), so that no second look is needed.
 
-What is kept in memory only saves looking: a new server over the same home comes to the same answers.
+Memory only saves looking: a new server over the same home comes to the same answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oarlock.spec import attempts, exitrecords, observations
 
 LAUNCH, EXIT, KILLED, GONE, LOCK = "launch.json", "exit.json", "killed.json", "gone.json", "lock"
 START_GRACE_S = 5.0
-"""How long a directory may lie there before its agent has said who it is. The shell needs some milliseconds."""
+"""The longest time that a directory may lie there without its agent's pid. The shell needs some milliseconds."""
 
 KILL_ROUNDS = 8
 KILL_WAIT_S = 0.25
@@ -36,7 +36,7 @@ State = observations.State
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """`launch.json`: what a later server has to know of how the task was made."""
+    """The content of `launch.json`: facts for a later server about the making of the task."""
 
     boot: str
     node: str
@@ -60,7 +60,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Task:
-    """One incarnation. `first_seen` is monotonic, and this server's; `final` is what will not change any more."""
+    """One incarnation. `first_seen` is monotonic, and this server's; `final` will not change any more."""
 
     def __init__(self, key: attempts.TaskKey, path: Path, now: float) -> None:
         self.key = key
@@ -100,9 +100,9 @@ class Task:
             return None
 
     def exit(self, ending: Ending | None, now: float) -> attempts.Exit | None:
-        """How it ended, once its agent is gone: its record, corrected by what the kernel counted.
+        """Return how it ended, once its agent is gone: its record, corrected by the kernel's counts.
 
-        Where there is no record: what our own signal left.
+        Without a record that is the effect of our own signal.
         """
         oom = ending is not None and ending.oom_kills > 0
         if (record := self.record(now)) is not None:
@@ -126,14 +126,14 @@ class Task:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What one look found.
+    """The findings of one look.
 
-    `watch` are the processes whose end would change it: living agents, and what outlived them.
+    `watch` are the processes whose end would change it: living agents, and processes that outlived them.
     """
 
     seen: list[observations.Observed]
     watch: list[processes.Stat]
-    ended: list[Task]  # whose agent is gone, but not all of it
+    ended: list[Task]  # the agent is gone, but not all of the task
     gone: list[Task]  # which this look has confirmed
 
 
@@ -194,7 +194,8 @@ class Tasks:
         return Look([seen[key] for key in keys], watch, [task for task in unsure if task not in gone], gone)
 
     def remains(self, of: Sequence[Task]) -> dict[attempts.TaskKey, list[processes.Stat]]:
-        """What lives of these tasks, the agent included. Nothing is said to be gone on one look at /proc.
+        """Return the living processes of these tasks, agents included. One look at /proc is not enough to call a task
+        gone.
 
         A process may fork and end while /proc is being read, so that neither it nor its child is seen.
         """
@@ -220,7 +221,7 @@ class Tasks:
     def kill(self, keys: Iterable[attempts.TaskKey]) -> None:
         """End these tasks, as far as that can be done in a few seconds.
 
-        Whoever is not gone by then is asked for again.
+        The caller asks again for tasks that are not gone by then.
         """
         tasks = [task for key in keys if (task := self.find(key)) is not None and self._final(task) is None]
         for task in tasks:
@@ -249,7 +250,7 @@ class Tasks:
         return keys
 
     def _begin_kill(self, task: Task) -> None:
-        """Nobody starts it any more, the reason for its end is written down, and its agent cannot misjudge that end."""
+        """Forbid its start, write down the reason for its end, and keep its agent from misjudging that end."""
         way = "cgroup" if task.launch.group.unified else "session"
         with contextlib.suppress(OSError):  # a full disk: it is killed all the same
             if not (task.path / EXIT).exists():
@@ -265,7 +266,7 @@ class Tasks:
         if task.started is not None:
             return False
         if task.this_boot and now - task.first_seen < START_GRACE_S:
-            return True  # made, and its agent is about to say who it is
+            return True  # made, and its agent is about to write its pid
         with contextlib.suppress(OSError):
             task.started = launching.forbid(task.path)
         return task.agent_lives()
@@ -278,7 +279,7 @@ class Tasks:
     def _confirm(self, task: Task) -> bool:
         ending = Ending(self._clock(), cgroups.oom_kills(task.launch.group) if task.this_boot else 0)
         with contextlib.suppress(OSError):
-            # On a full disk it is GONE as well, but the control group stays until what it knows could be written.
+            # On a full disk it is GONE as well, but the control group stays until its facts could be written.
             tree.write(task.path / GONE, msgspec.json.encode(ending))
             cgroups.remove(task.launch.group)
         task.final = self._observed(task, State.GONE, ending)
@@ -316,7 +317,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _bytes(path: Path) -> bytes:
-    """Of a file that a user's process might have put there: a regular one, and not more of it than a record has."""
+    """Return a file's bytes, at most a record's number. A user's process might have put something else there."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         return file.read(MAX_RECORD_BYTES)

@@ -95,7 +95,7 @@ class Tree:
         self.sweep()
 
     def sweep(self) -> None:
-        """Delete what was discarded, also what an earlier server had no time for."""
+        """Delete discarded trees, also those that an earlier server had no time for."""
         trash = self.root / _DISCARDED
         for child in list(trash.iterdir()) if trash.is_dir() else ():
             with contextlib.suppress(OSError):  # tried again at the next sweep
@@ -164,7 +164,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a tree, also where a task has made directories that nobody may enter.
+    """Delete a tree, also where a task has made directories that cannot be entered.
 
     They are its owner's all the same.
     """

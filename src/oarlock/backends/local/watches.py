@@ -1,4 +1,4 @@
-"""Wakes whoever waits when a process ends: one pidfd each in the event loop, and nothing to do until then."""
+"""Wake-ups at the end of processes: one pidfd each in the event loop, and nothing to do until then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_WATCHED = 4096
 
 
 def _room() -> int:
-    """A quarter of the descriptors that we may have. Whom that leaves out is seen at the next look, without a wake."""
+    """Return a quarter of our descriptors. A process left out is seen at the next look, without a wake."""
     return min(MAX_WATCHED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
@@ -28,7 +28,7 @@ class Watch:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def looked(self) -> None:
-        """Somebody looks now: what changes from here on wakes."""
+        """Note a look: changes from here on wake."""
         self._changed.clear()
 
     def changed(self) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._children.add(pid)
 
     def follow(self, watched: Iterable[processes.Stat]) -> None:
-        """Watch these, and whom we watched before until they end."""
+        """Watch these processes, and go on with earlier ones until they end."""
         self._loop = asyncio.get_running_loop()
         room = _room()
         for one in watched:
@@ -75,7 +75,7 @@ class Watch:
         os.close(fd)
 
     def _reap(self) -> None:
-        """Those children for whom there was no descriptor."""
+        """Reap the children for which there was no descriptor."""
         for pid in [pid for pid in self._children if pid not in self._fds]:
             try:
                 done, _ = os.waitpid(pid, os.WNOHANG)

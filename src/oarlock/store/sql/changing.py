@@ -1,7 +1,7 @@
 """A change of the database: `stores.Transaction` on the connection of the one writer.
 
-The writer holds the lock that orders all commits, so what was read in a transaction is still so when it is written. The
-tables' constraints and the versions in each UPDATE say it once more, for whoever comes by another way.
+The writer holds the lock that orders all commits, so a row read in a transaction is unchanged when it is written. The
+tables' constraints and the versions in each UPDATE repeat the check for writers that come by another way.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ PROBED_REPEATS = 800
 
 
 class SqlTransaction(reading.SqlView):
-    """`stores.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer's, who holds their
-    row.
-    """
+    """`stores.Transaction`. `seq` is the last one given; `floor` the first not compacted: the writer owns their row."""
 
     def __init__(self, connection: sa.Connection, seq: int, floor: int) -> None:
         super().__init__(connection)
@@ -62,12 +60,12 @@ class SqlTransaction(reading.SqlView):
         self._known: dict[str, Job] = {}  # as they are in this transaction
 
     def finish(self) -> None:
-        """Write what is still to be written. Raises what doomed the transaction."""
+        """Write the pending rows. Raises the error that doomed the transaction."""
         if self.doomed is not None:
             raise self.doomed
         self._write_records()
 
-    # -- what is ----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job | None:
         if (known := self._known.get(job_id)) is not None:
@@ -89,7 +87,7 @@ class SqlTransaction(reading.SqlView):
     # -- health -----------------------------------------------------------------------------------------------------
 
     def probe(self, at: float) -> None:
-        """Try what a submission writes, take it back, and write the heartbeat.
+        """Try the writes of a submission, undo them, and write the heartbeat.
 
         The trial walks down the trees that a submission walks down, and asks for the pages that it would need. The
         heartbeat's text is another one each time: SQLite writes no page that stays as it is.
@@ -263,7 +261,7 @@ class SqlTransaction(reading.SqlView):
         return shared
 
     def _taken(self, claims: Sequence[Holding]) -> dict[tuple[str, str, int], str]:
-        """Who holds what lies between the least and the greatest number that is asked for of each kind."""
+        """Return the holders between the least and the greatest number that is asked for of each kind."""
         ranges: dict[tuple[str, str], tuple[int, int]] = {}
         for claim in claims:
             wanted = [("device", number) for number in claim.devices] + [("port", number) for number in claim.ports]
@@ -383,7 +381,7 @@ def _encode(noun: object) -> str:
 
 
 def _row(job: Job) -> dict[str, Any]:
-    """What a change of the job may change."""
+    """Return the columns that a change of the job may change."""
     return {
         "pool": job.pool,
         "phase": str(job.phase),

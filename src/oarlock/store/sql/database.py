@@ -1,7 +1,7 @@
-"""The store in a database: SQLite or PostgreSQL, behind one port.
+"""The store in a database: SQLite or PostgreSQL, behind one interface.
 
 Writes go to the one writer thread; reads to a few reader threads, each in a transaction that sees one state; a watcher
-thread looks for what other processes wrote while somebody waits for it.
+thread looks for other processes' writes while a caller waits for them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SqlStore:
         return await self._waiters.wait(after, timeout_s)
 
     async def close(self) -> None:
-        """Finish what was asked for, then let go of the database. Again: nothing."""
+        """Finish the pending requests, then let go of the database. A repeated call does nothing."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
@@ -126,7 +126,7 @@ class SqlStore:
         raise AssertionError("the last try has returned")
 
     def _watch(self) -> None:
-        """Look at the log while somebody waits. A failure is theirs to meet who read or write."""
+        """Look at the log while a caller waits. A failure is left to the next reader or writer to meet."""
         while not self._closed.is_set():
             self._waiters.wanted.wait()
             if self._closed.is_set():

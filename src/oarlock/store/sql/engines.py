@@ -1,4 +1,4 @@
-"""What a database must offer beyond its tables, for the writer, the readers and whoever waits."""
+"""The interface of a database beyond its tables, for the writer, the readers and the watcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Engine(Protocol):
     """A transaction on one of these sees one state of the database, and cannot change it."""
     reader_count: int
     poll_s: float
-    """How often the log is looked at while somebody waits, whatever `nap` is told."""
+    """The interval of looks at the log while a caller waits, whatever `nap` is told."""
 
     def notify(self, connection: sa.Connection) -> None:
         """Tell other processes, with the commit of this transaction, that the log has grown."""

@@ -1,4 +1,4 @@
-"""What goes wrong in a database, in our words: worth another try at once, not now, or never."""
+"""Failures of a database, in our words: worth another try at once, not now, or never."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fatal(failure: BaseException) -> bool:
 
 
 def translated(failure: BaseException, where: str) -> BaseException:
-    """The error to be raised instead, which names `where` the database is; what is not a database's stays as it is."""
+    """Return the error to raise instead, which names `where` the database is; other errors stay as they are."""
     problem = _problem(failure, where)
     if problem is None:
         return failure
@@ -66,7 +66,7 @@ def _sqlite(cause: sqlite3.Error, where: str) -> errors.Unavailable:
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return errors.Unavailable(
-            f"another process holds {where}", hint=f"Wait until it is done, or see who it is: fuser {where}"
+            f"another process holds {where}", hint=f"Wait until it is done, or find the program: fuser {where}"
         )
     if name.startswith("SQLITE_IOERR"):
         return errors.Unavailable(

@@ -269,5 +269,5 @@ class SqlView:
 
 
 def _within(number: int) -> int:
-    """What a database's integer holds of it."""
+    """Return the number within the bounds of a database's integer."""
     return max(0, min(number, rules.MAX_NUMBER))

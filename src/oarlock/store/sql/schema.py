@@ -1,8 +1,8 @@
 """The tables, for SQLite and PostgreSQL alike.
 
-What is asked for by its value has a column; the whole noun lies beside it as JSON. Text is compared byte by byte in
-both databases, so that they order as Python does. What must never be twice is a key: a device or port of a node, a
-job's name among its owner's active ones, an idempotency key, a `seq`.
+Values that queries ask for have columns; the whole noun lies beside them as JSON. Text is compared byte by byte in both
+databases, so that they order as Python does. A thing that must be unique is a key: a device or port of a node, a job's
+name among its owner's active ones, an idempotency key, a `seq`.
 
 `migrations/` makes them; a test compares the two.
 """
@@ -31,7 +31,7 @@ jobs = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("snapshot", text),
-    sa.Column("continues", text),  # the job from whose checkpoint it began
+    sa.Column("continues", text),  # the job that gave its first checkpoint
     sa.Column("first_seq", sa.BigInteger, nullable=False),  # of its `submitted` record
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("jobs_by_age", "created_at", "id"),
@@ -91,7 +91,7 @@ leader = sa.Table(
     "leader",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("holder", text, nullable=False),  # empty: nobody leads
+    sa.Column("holder", text, nullable=False),  # empty: no server leads
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
     sa.CheckConstraint("id = 1", name="leader_one_row"),

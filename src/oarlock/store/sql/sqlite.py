@@ -1,7 +1,7 @@
 """SQLite: a file, beside it its write-ahead log.
 
 One connection writes, in transactions that take the write lock at their beginning (BEGIN IMMEDIATE): a transaction that
-reads first and then wants to write would fail at once when somebody wrote in between, whatever the time-out. Readers
+reads first and then wants to write would fail at once after another's write in between, whatever the time-out. Readers
 never wait. `synchronous=FULL` makes a commit durable before it is told.
 """
 
@@ -59,7 +59,7 @@ class SqliteEngine:
         self._woken.set()
 
     def dispose(self) -> None:
-        """The writer last: whoever closes last folds the write-ahead log into the file."""
+        """Close the readers, then the writer: the last one to close folds the write-ahead log into the file."""
         self.readers.dispose()
         self.writers.dispose()
 

@@ -20,9 +20,9 @@ ONE_AT_A_TIME = 0x6F61726C6F636B
 
 
 def upgrade(connection: sa.Connection, *, to: str = "head") -> None:
-    """Run what is missing, while other openers wait. The caller has begun a transaction, and commits it.
+    """Run the missing migrations, while other openers wait. The caller has begun a transaction, and commits it.
 
-    Raises Conflict when the database was made by a newer version, or by something else.
+    Raises Conflict when the database was made by a newer version, or by another program.
     """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ONE_AT_A_TIME})")

@@ -1,8 +1,8 @@
 """The one thread that writes: changes queue up, and those that wait when it turns to them share one commit.
 
 A commit costs a flush of the disk, which is most of the price of a small change. Each change of a group stands in a
-SAVEPOINT, so that one that fails undoes itself alone; nobody hears of his change before the commit of the group. When
-the database fails, the whole group is undone and everybody in it is told.
+SAVEPOINT, so that a failed one is undone alone; no caller hears of a change before the commit of the group. When the
+database fails, the whole group is undone and every caller in it is told.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SET_LOG = sa.update(schema.log).values(last_seq=sa.bindparam("last_seq"), floor
 
 
 class Asked(msgspec.Struct):
-    """A change that somebody waits for. `work` gets the transaction, and may run twice."""
+    """A change that a caller waits for. `work` gets the transaction, and may run twice."""
 
     work: Callable[[changing.SqlTransaction], Any]
     future: concurrent.futures.Future[Any]
@@ -69,7 +69,7 @@ class Writer:
         return future
 
     def close(self) -> None:
-        """Write what is queued, then end. Waits for it."""
+        """Write the queued changes, then end. Waits for it."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -86,7 +86,7 @@ class Writer:
                     last = asked is None
                     if asked is not None:
                         group.append(asked)
-            # Who was cancelled while in the queue is left out; from here on it is too late for that.
+            # A change cancelled while in the queue is left out; from here on it is too late for that.
             self._write([asked for asked in group if asked.future.set_running_or_notify_cancel()])
             if last:
                 return
@@ -99,7 +99,7 @@ class Writer:
                 tell()
 
     def _try(self, group: list[Asked]) -> tuple[list[Tell], list[Asked]]:
-        """What is to be told after one commit, and who is still to be served."""
+        """Return the answers after one commit, and the changes still to make."""
         for further in range(TRIES):
             try:
                 return self._commit(group)
@@ -165,7 +165,7 @@ class Shared:
         return told
 
     def only(self, asked: Asked) -> Tell:
-        """Make this change: nobody else's would be lost with it."""
+        """Make this change alone: no other change would be lost with it."""
         transaction = changing.SqlTransaction(self._connection, self.seq, self.floor)
         result = asked.work(transaction)
         transaction.finish()

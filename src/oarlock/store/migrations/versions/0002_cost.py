@@ -1,4 +1,4 @@
-"""Usage says what it cost."""
+"""The cost of usage."""
 
 from __future__ import annotations
 
