@@ -20,7 +20,7 @@ from tests.controllers.plant import Killed, Phase, Plant, Server, machine
 from oarlock.backends import fake
 from oarlock.controllers import leadership
 from oarlock.spec import errors, failpoints, phases
-from oarlock.store import port as stores
+from oarlock.store import stores
 
 POINTS = [name for name in failpoints.NAMES if name.split(".")[0] in {"leading", "scheduling", "guardian"}]
 RUNS = fake.Behaviour(at_barrier=True, lingers=True)
