@@ -45,7 +45,7 @@ check: setup-dev  ## ruff, mypy, the layers
 # A single test has a bound (pyproject.toml), the suite has none: a slow machine is not a defect. A worker that has nothing
 # left to do takes over tests of another: the slow tests lie side by side.
 test: check  ## the checks, then the tests (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix

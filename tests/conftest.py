@@ -25,6 +25,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+WORKERS_PER_CORE = 2
+MEMORY_PER_WORKER_BYTES = 2 << 30
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return more workers than cores, since many tests wait; as many as the memory has space for."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(WORKERS_PER_CORE * cores, memory_bytes // MEMORY_PER_WORKER_BYTES))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(needs)
 

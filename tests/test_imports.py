@@ -18,7 +18,7 @@ TRAIN = sorted((PACKAGE / "train").rglob("*.py"))
 def loaded_by(statement: str) -> set[str]:
     """Names of the modules that a fresh interpreter has loaded after `statement`."""
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=280)
     return set(done.stdout.split())
 
 

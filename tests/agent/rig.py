@@ -18,7 +18,7 @@ from tests.agent.fakeserver import FakeServer
 HOOK = Path(__file__).parents[2] / "src" / "oarlock" / "agent" / "hook"
 OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))
 INTERPRETERS = [sys.executable, *map(str, OLD_PYTHONS[:1])]
-CEILING_S = 30.0
+CEILING_S = 240.0
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = CEILING_S) -> Any:

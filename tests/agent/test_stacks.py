@@ -95,7 +95,7 @@ def run_with_hook(tmp_path: Path, *argv: str, report: bool = True, **env: str) -
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(rigs.HOOK), **env}
     if report:
         variables["OARLOCK_REPORT"] = str(tmp_path)
-    return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=280, check=False)
 
 
 PYTHONS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.6.*/bin/python"))[:1])]

@@ -194,7 +194,7 @@ class Rig:
 
     def client(self, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers or {}, timeout=20)
+        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers or {}, timeout=280)
 
     def as_user(self, name: str) -> httpx.AsyncClient:
         return self.client({"Authorization": f"Bearer {self.tokens[name]}"})

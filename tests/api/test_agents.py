@@ -17,7 +17,7 @@ from oarlock.spec import attempts, curves, events, jobs
 
 REGISTER = {"pid": 1, "host": "h", "address": "127.0.0.1", "ports": [20000, 20001], "agent_version": "1", "python": "3"}
 
-WOKEN_S = 30.0
+WOKEN_S = 240.0
 """Half of what the polls would wait: one that nobody wakes is noticed."""
 
 

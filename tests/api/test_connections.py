@@ -43,7 +43,7 @@ def start(home: Path) -> Iterator[Callable[..., test_server.Server]]:
 
 
 def connect(server: test_server.Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=280)
 
 
 def ended(sock: socket.socket) -> bytes:
@@ -64,8 +64,8 @@ def drip(sock: socket.socket, stop: threading.Event) -> None:
 def test_requests_that_never_get_whole_are_ended(start: Callable[..., test_server.Server]) -> None:
     server = start(first=IMPATIENT)
     token = (server.home / "token").read_text().strip()
-    kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    polls = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=280)
+    polls = http.client.HTTPConnection("127.0.0.1", server.port, timeout=280)
     with contextlib.closing(kept), contextlib.closing(polls), contextlib.ExitStack() as stack:
         kept.request("GET", "/healthz")
         kept.getresponse().read()
@@ -102,7 +102,7 @@ def test_hundreds_of_half_requests_leave_descriptors_for_whole_ones(start: Calla
     """With 64 descriptors. The log of a server that runs out of them grows by megabytes in seconds."""
     server = start(first=FEW)
     token = (server.home / "token").read_text().strip()
-    polls = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    polls = http.client.HTTPConnection("127.0.0.1", server.port, timeout=280)
     spec = {"command": "true", "framework": "plain"}
     with descriptors(800), contextlib.closing(polls), contextlib.ExitStack() as stack:
         polls.request("GET", "/api/v1/events?after=100000&wait=60", headers={"Authorization": f"Bearer {token}"})
@@ -117,7 +117,7 @@ def test_hundreds_of_half_requests_leave_descriptors_for_whole_ones(start: Calla
         assert opened < 64
         assert server.ask("POST", "/api/v1/shutdown")[0] == 202
         assert polls.getresponse().status == 200, "a request under way was not cut off"
-    assert server.process.wait(timeout=60) == 0
+    assert server.process.wait(timeout=280) == 0
     log = (server.home / "server.log").read_text()
     assert len(log) < 100_000
     assert "connections_closed_for_room" in log

@@ -23,7 +23,7 @@ import pytest
 from oarlock import main
 from oarlock.spec import errors, plans
 
-START_S = 60.0
+START_S = 240.0
 
 
 class Server:
@@ -62,7 +62,7 @@ class Server:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """The status, and the body as JSON where it is (unless asked for as it is, by `raw`)."""
         as_it_is = headers.pop("raw", None) is not None
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=280)
         with contextlib.closing(connection):
             told = {"Authorization": f"Bearer {(self.home / 'token').read_text().strip()}", **headers}
             connection.request(method, path, body if body is None else json.dumps(body), told)
@@ -76,7 +76,7 @@ class Server:
 
     def raw(self, data: bytes, *, shut: bool = True) -> bytes:
         """Bytes as they are; what comes back until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as sock:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=280) as sock:
             sock.sendall(data)
             parts = []
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ class Server:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=280)
 
     def output(self) -> str:
         assert self.process.stdout is not None
@@ -97,7 +97,7 @@ class Server:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=280)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -219,7 +219,7 @@ def test_one_server_for_a_home_and_two_homes_two_servers(
 ) -> None:
     first = start().ready()
     second = start()
-    assert second.process.wait(timeout=60) == 1
+    assert second.process.wait(timeout=280) == 1
     said = second.output()
     assert "already" in said
     assert first.told()["url"] in said
@@ -265,7 +265,7 @@ def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Serv
     connections = []
     token = (server.home / "token").read_text().strip()
     for path in ("/api/v1/jobs/s/logs?follow=true", "/api/v1/watch", "/api/v1/events?after=1000000&wait=60"):
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=280)
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         connections.append(connection)
     assert server.ask("PUT", "/api/v1/jobs/s/intent", {"intent": "cancel"})[0] == 200
@@ -274,7 +274,7 @@ def test_long_polls_and_streams_do_not_hold_up_the_end(start: Callable[..., Serv
     assert (status, said) == (202, {"ending": True})
     statuses = [connection.getresponse().status for connection in connections]
     assert statuses == [200, 200, 200], "each was answered, none was cut off"
-    assert server.process.wait(timeout=30) == 0
+    assert server.process.wait(timeout=280) == 0
     for connection in connections:
         connection.close()
 
@@ -311,7 +311,7 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = start("--port", str(port))
-        assert server.process.wait(timeout=60) == 1
+        assert server.process.wait(timeout=280) == 1
         said = server.output()
         assert f"127.0.0.1:{port}" in said
         assert "--port" in said
@@ -356,7 +356,7 @@ def test_settings_that_cannot_be_meant_are_named(
     home.mkdir()
     (home / "config.toml").write_text(file)
     server = start(*flags)
-    assert server.process.wait(timeout=60) in (1, 2)
+    assert server.process.wait(timeout=280) in (1, 2)
     said = server.output()
     assert "Traceback" not in said
     assert "itself failed" not in said
@@ -408,7 +408,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_an_armed_failpoint_kills_the_server_there(start: Callable[..., Server]) -> None:
     server = start(env={"OARLOCK_FAILPOINT": "store.before_commit:1"})
-    assert server.process.wait(timeout=60) == -9
+    assert server.process.wait(timeout=280) == -9
 
 
 def test_a_server_without_its_control_loops_ends_and_says_why(tmp_path: Path) -> None:

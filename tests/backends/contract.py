@@ -30,7 +30,7 @@ class Rig:
     started.
     """
 
-    PATIENCE_S = 20.0
+    PATIENCE_S = 240.0
 
     backend: backends.Backend
 

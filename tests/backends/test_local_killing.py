@@ -247,7 +247,7 @@ async def test_a_second_agent_is_refused_and_the_first_one_goes_on(rig: local_ri
     await rig.backend.launch([rig.sleeper(KEY)])
     await rig.until((rig.directory(KEY) / "env.json").exists, "the first one runs")
     argv = [sys.executable, "-I", "-S", str(rig.agent), str(rig.directory(KEY))]
-    second = await asyncio.to_thread(subprocess.run, argv, timeout=30, check=False)
+    second = await asyncio.to_thread(subprocess.run, argv, timeout=280, check=False)
     assert second.returncode == 75
     assert (await contract.seen(rig))[KEY].state is State.RUNNING
     await contract.kill_and_see(rig, KEY)

@@ -127,7 +127,7 @@ def test_two_first_runs_at_once_share_one_server(work: Path, home: Path) -> None
         for number in range(2)
     ]
     for number, process in enumerate(both):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=280)
         assert (out, process.returncode) == (f"{number}\n", 0), err
     assert len(json.loads(typed.run("ps", "--json").stdout)["items"]) == 2
 

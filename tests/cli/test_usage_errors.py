@@ -271,7 +271,7 @@ def test_a_reader_that_leaves_is_no_error(server: live.LiveServer) -> None:
     server.process(job.id)
     server.print(job.id, "line\n" * 100_000)
     shell = f"{typed.COMMAND[0]} -m oarlock.cli.main logs {job.name} | head -1"
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=280, check=False)
     assert (done.stdout, done.stderr) == ("line\n", "")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 COMMAND = [sys.executable, "-m", "oarlock.cli.main"]
 
 

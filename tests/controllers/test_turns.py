@@ -112,6 +112,15 @@ async def test_a_turn_begins_with_the_first_step() -> None:
         assert all(30 <= len(run) <= 45 for run in runs[1:-1]), runs
 
 
+async def test_gangs_train_on_a_machine_that_became_so_slow_that_a_start_takes_many_slices() -> None:
+    yard = Yard()
+    jobs = {await yard.submit(), await yard.submit()}
+    await yard.run_for(100)
+    yard.silent_s = [200, 200]
+    await yard.run_for(900)
+    assert {*jobs, ""} == set(await yard.run_for(1500))
+
+
 async def test_where_both_fit_nobody_is_stopped() -> None:
     yard = Yard(devices=2)
     both = f"{await yard.submit(SHARES)} {await yard.submit(SHARES)}"

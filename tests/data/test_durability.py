@@ -146,7 +146,7 @@ def test_a_sync_that_fails_is_no_acknowledgement(tmp_path: Path) -> None:
         "inject=fdatasync:error=EIO:when=2",
     )
     with child(FAILING_SYNC, tmp_path, prefix=trace) as writer:
-        out, err = writer.communicate(timeout=60)
+        out, err = writer.communicate(timeout=280)
     if "ptrace" in err:
         needs.skip("tracing", err.strip())
     assert out.splitlines() == [

@@ -91,7 +91,7 @@ class Reader:
             more = left.stdout.split() if verb != "down" else []
             if verb == "down" or more:
                 command = [oarlock, *verb.split(), *more]
-                subprocess.run(command, env=env, capture_output=True, check=False, timeout=60)
+                subprocess.run(command, env=env, capture_output=True, check=False, timeout=280)
 
 
 def _make_clone(clone: Path) -> None:

@@ -94,7 +94,7 @@ def busy(fresh: shells.Shell) -> shells.Shell:
 
 
 def until(shell: shells.Shell, name: str, diary: Diary, holds: Callable[[Diary], bool]) -> dict[str, Any]:
-    return shell.wait_for(name, lambda job: holds(diary) or job["phase"] in ("FAILED", "COMPLETED"), timeout_s=90)
+    return shell.wait_for(name, lambda job: holds(diary) or job["phase"] in ("FAILED", "COMPLETED"), timeout_s=280)
 
 
 def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_next_step(busy: shells.Shell) -> None:
@@ -105,7 +105,7 @@ def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_n
     until(busy, "low", diary, lambda told: len(told.steps(1)) > 8)
     ends = busy.work / "end"
     busy.do("run", "--detach", "--name", "high", "--priority", "90", *gpus, "--", "python", "waits.py", str(ends))
-    high = busy.wait_phase("high", "PROCESSING", timeout_s=90)
+    high = busy.wait_phase("high", "PROCESSING", timeout_s=280)
     low = busy.job("low")
     assert (low["phase"], len(low["attempts"])) == ("QUEUED", 1)
     (first,) = low["attempts"]
@@ -116,7 +116,7 @@ def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_n
 
     ends.touch()
     diary.hurry()
-    low = busy.wait_phase("low", "COMPLETED", "FAILED", timeout_s=120)
+    low = busy.wait_phase("low", "COMPLETED", "FAILED", timeout_s=280)
     assert (low["phase"], len(low["attempts"]), low.get("restarts", 0)) == ("COMPLETED", 2, 0)
     assert diary.steps(2)[0] == diary.steps(1)[-1] + 1, "no step was lost, none was done again"
     assert sorted(diary.seen()) == list(range(4000)), "every example once"
@@ -179,7 +179,7 @@ def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: she
     second.touch()
     until(busy, "elastic", diary, lambda told: len(told.steps(4)) > 5)
     diary.hurry()
-    job = busy.wait_phase("elastic", "COMPLETED", "FAILED", timeout_s=120)
+    job = busy.wait_phase("elastic", "COMPLETED", "FAILED", timeout_s=280)
 
     assert (job["phase"], job.get("restarts", 0)) == ("COMPLETED", 0), job["reason"]
     assert [world for _, world in diary.attempts()][:4] == [1, 2, 1, 2]

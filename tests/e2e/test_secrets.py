@@ -16,7 +16,7 @@ def test_a_secret_is_made_used_listed_and_removed(tmp_path: Path) -> None:
         shell.do("secrets", "set", "hub-token", code=2)  # nothing on stdin
         command = [shells.OARLOCK, "secrets", "set", "hub-token", "--json"]
         made = subprocess.run(
-            command, env=shell.env, input="a value of mine\n", capture_output=True, text=True, timeout=100, check=True
+            command, env=shell.env, input="a value of mine\n", capture_output=True, text=True, timeout=280, check=True
         )
         assert json.loads(made.stdout)["name"] == "hub-token"
         listed = shell.do("secrets", "list").stdout

@@ -69,7 +69,7 @@ def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
     script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
     before = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "PET_", "OMP"))}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--master-port=29531", str(script)]
-    done = subprocess.run(command, env=before, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, env=before, capture_output=True, text=True, timeout=280, check=True)
     theirs = json.loads(done.stdout)
     added = {
         name for name in theirs if name not in before and name.startswith(("TORCHELASTIC", "R", "W", "L", "G", "M"))
@@ -89,7 +89,7 @@ def test_pet_variables_alone_drive_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text("import os, sys; sys.stdout.write(os.environ['RANK'] + '/' + os.environ['WORLD_SIZE'] + '\\n')")
     command = [sys.executable, "-m", "torch.distributed.run", str(script)]
-    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=280, check=True)
     assert sorted(done.stdout.split()) == ["0/2", "1/2"]
 
 

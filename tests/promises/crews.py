@@ -18,7 +18,7 @@ from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import jobs, phases
 from oarlock.store.sql import database
 
-CONVERGENCE_S = 60.0
+CONVERGENCE_S = 240.0
 PYTHON = "python3"
 Phase = phases.Phase
 

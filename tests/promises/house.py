@@ -21,7 +21,7 @@ from oarlock.spec import errors
 
 T = TypeVar("T")
 
-START_S = 60.0
+START_S = 240.0
 TASK = Path(__file__).with_name("task.py")
 
 

@@ -28,7 +28,7 @@ HITS = dict.fromkeys(failpoints.NAMES, 2) | {
 OF_OLD_JOBS = ("retention.after_archive", "retention.after_removal")
 OF_OLD_CHECKPOINTS = ("retention.after_unlisting",)
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS))
-REACHED_S = 60.0
+REACHED_S = 240.0
 
 
 @pytest.mark.parametrize("name", DURING)

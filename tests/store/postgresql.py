@@ -24,7 +24,7 @@ import pytest
 SKIP = os.environ.get("OARLOCK_TEST_POSTGRES") == "skip"
 """Read when this is imported: the tests' homes clear all OARLOCK_ variables."""
 
-START_S = 60
+START_S = 240
 USERS = ("postgres", "nobody")
 
 

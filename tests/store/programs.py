@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 class Program:

@@ -27,7 +27,7 @@ def run(command: list[str], folder: Path, **env: str) -> tuple[float, str]:
     """(test accuracy, stderr) of the example, which is to print its accuracy once."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=110
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280
     )
     assert done.returncode == 0, done.stderr
     (accuracy,) = re.findall(r"test accuracy (\S+) on 359 images", done.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from oarlock.scheduler.speed import samples
@@ -33,6 +34,7 @@ def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
         refusal=job.refusal,
         served_s=job.served_s,
         starts=len(job.attempts) if job.attempt is None else job.attempt.number,
+        silent_starts=_silent_starts(job),
         stopped_at=job.stopped_at,
         destined=job.destined,
         at_most_s=at_most_s(job),
@@ -96,6 +98,12 @@ def _starting(job: jobs.Job) -> bool:
 def _trains_since(live: attempts.Attempt) -> float | None:
     """When the first of its processes told of its steps."""
     return min((task.first_progress.at for task in live.tasks if task.first_progress is not None), default=None)
+
+
+def _silent_starts(job: jobs.Job) -> int:
+    """Return the number of attempts that ended before they told of a step, since the last one that did."""
+    ended = (attempt for attempt in reversed(job.attempts) if attempt.ended_at is not None)
+    return sum(1 for _ in itertools.takewhile(lambda attempt: _trains_since(attempt) is None, ended))
 
 
 def _restart_s(job: jobs.Job) -> float | None:

@@ -83,6 +83,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     refusal: refusals.Refusal | None = None  # the last one written
     served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended
     starts: int = 0  # attempts so far
+    silent_starts: int = 0  # attempts that ended before they told of a step, since the last one that did
     stopped_at: float | None = None  # when the scheduler last stopped it
     destined: tuple[holdings.Holding, ...] = ()  # where it was to go, when it was last stopped for a resize or a move
     lasts_s: float | None = None  # seconds that it still needs, were it to run as its owner asked; None: not known

@@ -50,10 +50,10 @@ IGNORE = st.lists(PATTERN, max_size=4).map("\n".join)
 def gits_answer(root: Path) -> set[bytes]:
     # No system or global configuration: only the files in the tree speak.
     env = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_NOSYSTEM": "1", "GIT_DIR": f"{root}/.git"}
-    subprocess.run(["git", "init", "-q", str(root)], env=env, check=True, timeout=30, capture_output=True)
+    subprocess.run(["git", "init", "-q", str(root)], env=env, check=True, timeout=280, capture_output=True)
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--others", "--exclude-standard"],
-        cwd=root, env={**env, "GIT_WORK_TREE": str(root)}, check=True, timeout=30, capture_output=True,
+        cwd=root, env={**env, "GIT_WORK_TREE": str(root)}, check=True, timeout=280, capture_output=True,
     )  # fmt: skip
     return set(listed.stdout.split(b"\0")) - {b""}
 

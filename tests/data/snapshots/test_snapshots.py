@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_named(others_folder: Path, name: str) -> None:
         "except errors.InvalidInput as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(others_folder)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, str(others_folder)], capture_output=True, text=True, timeout=280
     )
     assert f"{name} cannot be read: Permission denied" in done.stdout, done.stderr
     assert ".oarlockignore" in done.stdout
@@ -288,6 +288,6 @@ def test_importing_and_packing_load_nothing_heavy(code: Path, cache: Path) -> No
         "snapshots.pack(Path(sys.argv[1]), Path(sys.argv[2])); print(' '.join(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(code), str(cache)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(code), str(cache)], capture_output=True, text=True, timeout=280, check=True
     )
     assert not {"fsspec", "asyncio", "httpx", "pathspec"} & set(done.stdout.split())

@@ -41,7 +41,7 @@ class Done:
 
 def errand(*arguments: object, **env: str) -> Done:
     command = [sys.executable, "-m", "oarlock.data", *map(str, arguments)]
-    return Done(subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, **env}))
+    return Done(subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, **env}))
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -165,7 +165,7 @@ class TestFetchingFiles:
             process.stderr.readline()
             threading.Event().wait(0.03 * number)
             process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=30)
+            process.communicate(timeout=280)
             assert not (work / "data").exists() or tree(work / "data") == files
         fetch.run(str(source), str(work / "data"))
         assert tree(work / "data") == files
@@ -173,7 +173,7 @@ class TestFetchingFiles:
     def test_tasks_that_share_a_disk_fetch_once(self, source: Path, work: Path) -> None:
         command = [sys.executable, "-m", "oarlock.data", "fetch", str(source), str(work / "data")]
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
-        assert [process.communicate(timeout=60) and process.returncode for process in processes] == [0, 0, 0]
+        assert [process.communicate(timeout=280) and process.returncode for process in processes] == [0, 0, 0]
         assert tree(work / "data") == FILES
 
     def test_a_full_disk_is_seen_before(self, source: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def version_in(place: str) -> str:
     program = "import oarprobe, msgspec; print(oarprobe.version)"  # msgspec: a package of the outer environment
-    done = subprocess.run([f"{place}/bin/python", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([f"{place}/bin/python", "-c", program], capture_output=True, text=True, timeout=280)
     return done.stdout.strip() or done.stderr
 
 
@@ -470,7 +470,7 @@ class TestEnvironments:
             )
             for _ in range(3)
         ]
-        said = [process.communicate(timeout=100) for process in processes]
+        said = [process.communicate(timeout=280) for process in processes]
         assert len({out for out, _ in said}) == 1
         assert sum("Installing collected" in err for _, err in said) == 1
 
@@ -522,7 +522,7 @@ class TestEnvironments:
 
 def test_a_wrong_command_is_a_usage_error() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "oarlock.data", "frobnicate"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "oarlock.data", "frobnicate"], capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 2
 

@@ -42,7 +42,7 @@ class Directory:
         command = [sys.executable, "-m", "oarlock.data", "keep", self.code, (self.place / life).as_uri()]
         command += ["--baseline", self.root / "task" / "baseline", "--limit-bytes", size, "--limit-files", files]
         words = [str(word) for word in (*command, *(f"--ignore={pattern}" for pattern in patterns))]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stderr
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=attempts.Kept)
 

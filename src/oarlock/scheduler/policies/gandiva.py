@@ -126,9 +126,14 @@ def _turn(one: contract.Candidate, slice_s: float, now: float) -> Turn:
 
 
 def _ran_s(running: plans.Running, slice_s: float, now: float) -> float:
-    """Processes that have not told of a step yet, though they did before, have the time of a slice for their way."""
+    """Return the seconds of its slice that a gang has used.
+
+    Processes that have not told of a step yet, though they did before, have the time of a slice to come so far. That
+    time doubles with each start that was stopped on the way: on a machine that became slow no gang would train again.
+    """
     if running.starting:
-        return 0.0 if running.began_at is None else now - running.began_at - slice_s
+        way_s = slice_s * 2.0 ** min(running.gang.silent_starts, DOUBLED)
+        return 0.0 if running.began_at is None else now - running.began_at - way_s
     return now - (running.started_at if running.began_at is None else running.began_at)
 
 
