@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format bench bench-scheduler soak mutants test-guests clean
+.PHONY: help setup setup-dev demo test check format sdk bench bench-scheduler soak mutants test-guests clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test: check  ## the checks, then the tests (ARGS=... goes to pytest)
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+sdk: setup-dev  ## make the synchronous SDK from the asynchronous one
+	$(BIN)/python tools/sdk.py
 
 bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 	$(BIN)/python -m bench $(ARGS)

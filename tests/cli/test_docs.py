@@ -11,7 +11,8 @@ import pytest
 
 from oarlock import configuration
 from oarlock.cli import flags, main, reference
-from oarlock.client import client, settings
+from oarlock.client import settings
+from oarlock.client.synchronous import client
 from oarlock.spec import jobfile, roles
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client import live
+from tests.client import driven, live
 from tests.data.checkpoints.test_checkpoints import save
 
-import oarlock
 from oarlock.client import verbs
 from oarlock.spec import errors, jobfile, jobs, phases, sizes
 
 
-def failed(server: live.LiveServer, client: oarlock.Client, place: Path) -> jobs.Job:
+def failed(server: live.LiveServer, client: Any, place: Path) -> jobs.Job:
     """A job with the checkpoints 10 and 50 that has failed."""
     job = client.run("python train.py", name="digits", env={"RATE": "1"}, max_restarts=0, directory=place)
     for step in (10, 50):
@@ -30,15 +28,6 @@ def failed(server: live.LiveServer, client: oarlock.Client, place: Path) -> jobs
     return client.job(job.id)
 
 
-async def both(server: live.LiveServer, verb: Callable[[Any], Any]) -> list[Any]:
-    """What `verb` gives with each of the clients."""
-    with oarlock.Client() as client:
-        found = [verb(client)]
-    async with oarlock.AsyncClient() as client:
-        answer: Awaitable[Any] = verb(client)
-        return [*found, await answer]
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     place = tmp_path / "code"
@@ -47,34 +36,32 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-async def test_a_job_is_continued_with_the_code_as_it_is_now(server: live.LiveServer, place: Path) -> None:
-    with oarlock.Client() as client:
-        old = failed(server, client, place)
-    assert old.sent_from == str(place)
-    (place / "train.py").write_text("print(2)\n")
-    found = await both(server, lambda client: client.continue_job("digits", name=None, env={"RATE": "2"}))
-    for new in found:
-        assert (new.continues.job, new.continues.step) == (old.id, 50)
-        assert (new.spec.command, new.spec.env, new.sent_from) == (old.spec.command, {"RATE": "2"}, str(place))
-        assert new.spec.roles == old.spec.roles
-        assert new.snapshot != old.snapshot
-    assert found[0].snapshot == found[1].snapshot
-    for listed in await both(server, lambda client: client.jobs(continues="digits")):
-        assert {job.id for job in listed} == {new.id for new in found}
-
-
-async def test_a_step_a_command_and_a_directory_may_be_said(
-    server: live.LiveServer, place: Path, tmp_path: Path
+def test_a_job_is_continued_with_the_code_as_it_is_now(
+    server: live.LiveServer, place: Path, new_client: driven.NewClient
 ) -> None:
-    with oarlock.Client() as client:
+    with new_client() as client:
         old = failed(server, client, place)
-    other = tmp_path / "other"
-    shutil.move(place, other)
-    for new in await both(
-        server, lambda client: client.continue_job(old.id, step=10, command=["python", "train.py"], directory=other)
-    ):
+        assert old.sent_from == str(place)
+        (place / "train.py").write_text("print(2)\n")
+        found = [client.continue_job("digits", name=None, env={"RATE": "2"}) for _ in range(2)]
+        for new in found:
+            assert (new.continues.job, new.continues.step) == (old.id, 50)
+            assert (new.spec.command, new.spec.env, new.sent_from) == (old.spec.command, {"RATE": "2"}, str(place))
+            assert new.spec.roles == old.spec.roles
+            assert new.snapshot != old.snapshot
+        assert found[0].snapshot == found[1].snapshot
+        assert {job.id for job in client.jobs(continues="digits")} == {new.id for new in found}
+
+
+def test_a_step_a_command_and_a_directory_may_be_said(
+    server: live.LiveServer, place: Path, tmp_path: Path, new_client: driven.NewClient
+) -> None:
+    with new_client() as client:
+        old = failed(server, client, place)
+        other = tmp_path / "other"
+        shutil.move(place, other)
+        new = client.continue_job(old.id, step=10, command=["python", "train.py"], directory=other)
         assert (new.continues.step, new.spec.env, new.sent_from) == (10, {}, str(other))
-    with oarlock.Client() as client:
         with pytest.raises(errors.InvalidInput, match="code came, is not here"):
             client.continue_job(old.id)
         with pytest.raises(errors.Conflict, match="no checkpoint of step 11"):

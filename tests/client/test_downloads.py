@@ -16,6 +16,7 @@ from tests.client import live
 
 import oarlock
 from oarlock.client import answers, downloads, elsewhere
+from oarlock.client.synchronous import downloading
 from oarlock.data import jobfiles, storage
 from oarlock.spec import errors, jobs
 
@@ -178,7 +179,7 @@ def test_a_file_that_changes_under_way_comes_whole(server: live.LiveServer, job:
         wanted, _ = downloads.targets(listed, "files/worker-0/ckpt.pt", tmp_path, overwrite=False)
         downloads.Draft(wanted[0]).path.write_bytes(b"0123")
         put(server, job, "ckpt.pt", b"ABCDEFGHIJ")
-        downloads.Downloads(job.id, client._sender, client._sleep).run(wanted, None)
+        downloading.Downloads(job.id, client._sender, client._sleep).run(wanted, None)
     assert (tmp_path / "ckpt.pt").read_bytes() == b"ABCDEFGHIJ"
 
 

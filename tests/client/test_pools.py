@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.client import live
+from tests.client import driven, live
 
-import oarlock
 from oarlock.client import requests
 from oarlock.spec import errors, poolchanges, pools
 
 
-def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         made = client.set_pool("research", reserve={"gpus": 1, "memory": "4Gi"}, share=2)
         assert made == pools.Pool(
             name="research",
@@ -39,14 +38,6 @@ def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer) -
             client.remove_pool("research")
         with pytest.raises(errors.Conflict):
             client.remove_pool("default")
-
-
-async def test_the_same_on_an_event_loop(server: live.LiveServer) -> None:
-    async with oarlock.AsyncClient() as client:
-        await client.set_pool("a", limit={"cpus": "500m"})
-        assert [view.pool.limit for view in await client.pools()] == [{"cpus": 0.5}, {}]
-        await client.remove_pool("a")
-        assert len(await client.pools()) == 1
 
 
 def test_what_is_left_out_is_not_sent_and_none_is() -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.client import driven
 
 import oarlock
-from oarlock.client import answers, asyncclient, client, failures, places, requests, settings
+from oarlock.client import answers, failures, places, requests, settings
+from oarlock.client.asynchronous import client as asyncclient
+from oarlock.client.synchronous import client
 from oarlock.spec import errors, jobfile, jobs
 
 PLACE = places.Place(url="http://127.0.0.1:1", token="t", local=False)
@@ -68,25 +71,17 @@ def test_what_is_no_error_of_ours_is_told_by_its_status(status: int, body: bytes
     assert found.message
 
 
-def test_why_no_server_answers_is_said_in_words() -> None:
+def test_why_no_server_answers_is_said_in_words(new_client: driven.NewClient) -> None:
     """The number of the system's error is its own affair."""
     told = settings.Settings(home=Path("/nowhere"), server="http://127.0.0.1:1", named="--server")
-    with client.Client(told=told) as asked, pytest.raises(errors.ServerNotFound) as error:
+    with new_client(told=told) as asked, pytest.raises(errors.ServerNotFound) as error:
         asked.server()
     assert error.value.message == "no server answers at http://127.0.0.1:1 (Connection refused)"
     assert "--server" in error.value.hint
 
 
-async def test_an_async_client_says_it_in_the_same_words() -> None:
-    told = settings.Settings(home=Path("/nowhere"), server="http://127.0.0.1:1", named="--server")
-    async with asyncclient.AsyncClient(told=told) as asked:
-        with pytest.raises(errors.ServerNotFound) as error:
-            await asked.server()
-    assert error.value.message == "no server answers at http://127.0.0.1:1 (Connection refused)"
-
-
-class Script(httpx.BaseTransport):
-    """Answers in order: a response, or an exception."""
+class Script(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Answers in order, to both clients: a response, or an exception."""
 
     def __init__(self, *said: httpx.Response | Exception) -> None:
         self.said = list(said)
@@ -94,6 +89,13 @@ class Script(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.read()
+        return self._answer(request)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        return self._answer(request)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
         self.heard.append(request)
         answer = self.said.pop(0)
         if isinstance(answer, Exception):
@@ -101,19 +103,21 @@ class Script(httpx.BaseTransport):
         return answer
 
 
-def connected(home: Path, script: Script, pauses: list[float] | None = None) -> client.Client:
+def connected(
+    new_client: driven.NewClient, home: Path, script: Script, pauses: list[float] | None = None
+) -> client.Client:
     told = settings.Settings(home=home, server="http://127.0.0.1:1", token="secret", named="--server")
-    return client.Client(told=told, transport=script, sleep=(pauses if pauses is not None else []).append)
+    return new_client(told=told, transport=script, sleep=(pauses if pauses is not None else []).append)
 
 
 def ok(value: Any) -> httpx.Response:
     return httpx.Response(200, content=msgspec.json.encode(value))
 
 
-def test_a_submission_may_be_sent_again_because_it_has_a_key(home: Path) -> None:
+def test_a_submission_may_be_sent_again_because_it_has_a_key(home: Path, new_client: driven.NewClient) -> None:
     script = Script(httpx.ReadError("gone"), httpx.Response(503), ok(JOB))
     pauses: list[float] = []
-    with connected(home, script, pauses) as sdk:
+    with connected(new_client, home, script, pauses) as sdk:
         assert sdk.submit({"command": "true"}, directory=None).id == "j-1"
     keys = {request.headers["idempotency-key"] for request in script.heard}
     assert len(script.heard) == 3
@@ -123,48 +127,48 @@ def test_a_submission_may_be_sent_again_because_it_has_a_key(home: Path) -> None
 
 
 @pytest.mark.parametrize(("url", "told"), [("http://127.0.0.1:1", True), ("https://elsewhere.example", False)])
-def test_the_shell_is_told_to_this_machine_only(home: Path, url: str, told: bool) -> None:
+def test_the_shell_is_told_to_this_machine_only(home: Path, url: str, told: bool, new_client: driven.NewClient) -> None:
     script = Script(ok(JOB))
-    with client.Client(told=settings.Settings(home=home, server=url, token="t"), transport=script) as sdk:
+    with new_client(told=settings.Settings(home=home, server=url, token="t"), transport=script) as sdk:
         sdk.submit({"command": "true"}, directory=None)
     assert ("PATH" in msgspec.json.decode(script.heard[0].content)["shell"]) is told
 
 
-def test_what_is_not_repeatable_is_not_repeated(home: Path) -> None:
+def test_what_is_not_repeatable_is_not_repeated(home: Path, new_client: driven.NewClient) -> None:
     script = Script(httpx.ReadError("gone"))
-    with connected(home, script) as sdk, pytest.raises(errors.Unavailable, match="was lost"):
+    with connected(new_client, home, script) as sdk, pytest.raises(errors.Unavailable, match="was lost"):
         sdk.add_token("ann")
     assert len(script.heard) == 1
 
 
-def test_what_was_never_sent_may_be_sent_again(home: Path) -> None:
+def test_what_was_never_sent_may_be_sent_again(home: Path, new_client: driven.NewClient) -> None:
     answer = {"token": "oar_x", "user": "ann"}
     script = Script(httpx.ConnectError("refused"), ok(answer))
-    with connected(home, script) as sdk:
+    with connected(new_client, home, script) as sdk:
         assert sdk.add_token("ann").token == "oar_x"
 
 
-def test_nobody_there_is_said_with_the_setting_that_named_the_server(home: Path) -> None:
+def test_nobody_there_is_said_with_the_setting_that_named_the_server(home: Path, new_client: driven.NewClient) -> None:
     script = Script(*[httpx.ConnectError("refused")] * 3)
-    with connected(home, script) as sdk, pytest.raises(errors.ServerNotFound, match="--server"):
+    with connected(new_client, home, script) as sdk, pytest.raises(errors.ServerNotFound, match="--server"):
         sdk.job("x")
 
 
-def test_a_refusal_is_not_repeated(home: Path) -> None:
+def test_a_refusal_is_not_repeated(home: Path, new_client: driven.NewClient) -> None:
     script = Script(httpx.Response(404, content=b'{"error": {"code": "not_found", "message": "no such job"}}'))
-    with connected(home, script) as sdk, pytest.raises(errors.NotFound, match="no such job"):
+    with connected(new_client, home, script) as sdk, pytest.raises(errors.NotFound, match="no such job"):
         sdk.job("x")
 
 
-def test_an_answer_that_is_not_ours_is_an_error_with_a_next_step(home: Path) -> None:
+def test_an_answer_that_is_not_ours_is_an_error_with_a_next_step(home: Path, new_client: driven.NewClient) -> None:
     script = Script(httpx.Response(200, content=b"<html>"))
-    with connected(home, script) as sdk, pytest.raises(errors.OarlockError, match="Oarlock server"):
+    with connected(new_client, home, script) as sdk, pytest.raises(errors.OarlockError, match="Oarlock server"):
         sdk.job("x")
 
 
-def test_a_token_that_cannot_stand_in_a_header_is_said(home: Path) -> None:
+def test_a_token_that_cannot_stand_in_a_header_is_said(home: Path, new_client: driven.NewClient) -> None:
     told = settings.Settings(home=home, server="http://127.0.0.1:1", token="tok\nen")
-    with client.Client(told=told, transport=Script()) as sdk, pytest.raises(errors.Unauthenticated):
+    with new_client(told=told, transport=Script()) as sdk, pytest.raises(errors.Unauthenticated):
         sdk.server()
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client import live
+from tests.client import driven, live
 
-import oarlock
-from oarlock.client import requests, sender
+from oarlock.client import connection, requests
 from oarlock.spec import errors, phases
 
 
@@ -31,9 +30,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_job_from_its_submission_to_its_end(server: live.LiveServer, tmp_path: Path) -> None:
+def test_a_job_from_its_submission_to_its_end(
+    server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient
+) -> None:
     place = code(tmp_path)
-    with oarlock.Client() as client:
+    with new_client() as client:
         assert client.plan({"command": "true"}).when == "now"
         job = client.run("python train.py", name="digits", roles={"worker": {"count": 2}}, directory=place)
         assert (job.name, job.phase, job.owner) == ("digits", phases.Phase.QUEUED, "root")
@@ -56,25 +57,25 @@ def test_a_job_from_its_submission_to_its_end(server: live.LiveServer, tmp_path:
             client.job(job.id)
 
 
-def test_the_same_snapshot_is_sent_once(server: live.LiveServer, tmp_path: Path) -> None:
+def test_the_same_snapshot_is_sent_once(server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient) -> None:
     from oarlock.client import packing
 
-    with oarlock.Client() as client:
+    with new_client() as client:
         packed = packing.pack(code(tmp_path), client.settings)
         assert client.upload(packed) is True
         assert client.upload(packed) is False
 
 
-def test_the_same_key_is_the_same_job(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_the_same_key_is_the_same_job(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         one, other = (client.submit({"command": "true"}, directory=None, key="k") for _ in range(2))
         assert one.id == other.id
         with pytest.raises(errors.Conflict):
             client.submit({"command": "false"}, directory=None, key="k")
 
 
-def test_intents_and_the_cluster(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_intents_and_the_cluster(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         job = client.submit({"command": "true"}, directory=None)
         assert client.halt(job.id, "lunch").phase is phases.Phase.HALTED
         assert client.resume(job.id).phase is phases.Phase.QUEUED
@@ -87,7 +88,7 @@ def test_intents_and_the_cluster(server: live.LiveServer) -> None:
         assert client.server().user == "root"
         client.add_user("dora", "viewer")
         made = client.add_token("dora")
-        with oarlock.Client(server.url, made.token) as dora:
+        with new_client(server.url, made.token) as dora:
             assert dora.server().user == "dora"
         client.remove_token("dora", made.sha256)
         assert {user.name for user in client.users()} >= {"root", "dora"}
@@ -96,8 +97,8 @@ def test_intents_and_the_cluster(server: live.LiveServer) -> None:
         assert server.rig.shutdowns == 1
 
 
-def test_errors_of_the_server_are_the_same_classes_here(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_errors_of_the_server_are_the_same_classes_here(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         with pytest.raises(errors.NotFound, match="oarlock ps"):
             client.job("nobody")
         with pytest.raises(errors.Unsupported) as raised:
@@ -105,15 +106,15 @@ def test_errors_of_the_server_are_the_same_classes_here(server: live.LiveServer)
         assert raised.value.path == "image"
         with pytest.raises(errors.Impossible, match=r"gpus|GPU"):
             client.submit({"command": "true", "roles": {"worker": {"gpus": 64}}}, directory=None)
-    with oarlock.Client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
+    with new_client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
         stranger.jobs()
 
 
-def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer) -> None:
+def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer, new_client: driven.NewClient) -> None:
     """The server dies in the middle of a line and comes back: every line once, and the return is told."""
     contacts: list[errors.OarlockError | None] = []
     texts: list[str] = []
-    with oarlock.Client() as client:
+    with new_client() as client:
         job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
         server.launch(job.id)
         server.process(job.id)
@@ -140,12 +141,12 @@ def test_a_followed_log_goes_on_after_a_lost_server(server: live.LiveServer) -> 
 
 
 def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
-    server: live.LiveServer, monkeypatch: pytest.MonkeyPatch
+    server: live.LiveServer, monkeypatch: pytest.MonkeyPatch, new_client: driven.NewClient
 ) -> None:
     """A job that prints nothing for a minute is no lost server."""
-    monkeypatch.setattr(sender, "STREAM_PAUSE_S", 0.2)
+    monkeypatch.setattr(connection, "STREAM_PAUSE_S", 0.2)
     contacts: list[errors.OarlockError | None] = []
-    with oarlock.Client() as client:
+    with new_client() as client:
         job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
         opened = 0
         real = client._sender.lines
@@ -165,8 +166,10 @@ def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
     assert contacts == []
 
 
-def test_a_local_server_that_comes_back_elsewhere_is_found(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_a_local_server_that_comes_back_elsewhere_is_found(
+    server: live.LiveServer, new_client: driven.NewClient
+) -> None:
+    with new_client() as client:
         before = client.server().home
         port = server.port
         server.stop()
@@ -175,10 +178,10 @@ def test_a_local_server_that_comes_back_elsewhere_is_found(server: live.LiveServ
         assert client.server().home == before
 
 
-def test_following_ends_with_how_the_job_ended(server: live.LiveServer) -> None:
+def test_following_ends_with_how_the_job_ended(server: live.LiveServer, new_client: driven.NewClient) -> None:
     from oarlock.client import answers
 
-    with oarlock.Client() as client:
+    with new_client() as client:
         job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
         server.launch(job.id)
         server.process(job.id)
@@ -188,8 +191,10 @@ def test_following_ends_with_how_the_job_ended(server: live.LiveServer) -> None:
         assert last.phase is phases.Phase.FAILED
 
 
-def test_a_refused_command_is_no_error_of_the_server(server: live.LiveServer, caplog: pytest.LogCaptureFixture) -> None:
-    with oarlock.Client() as client:
+def test_a_refused_command_is_no_error_of_the_server(
+    server: live.LiveServer, caplog: pytest.LogCaptureFixture, new_client: driven.NewClient
+) -> None:
+    with new_client() as client:
         job = client.submit({"command": "true"}, directory=None)
         with pytest.raises(errors.Conflict):
             client.exec(job.id, ["ls"])
@@ -197,8 +202,8 @@ def test_a_refused_command_is_no_error_of_the_server(server: live.LiveServer, ca
     assert "handshake" not in caplog.text
 
 
-def test_a_command_inside_a_task(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_a_command_inside_a_task(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         job = client.submit({"command": "true"}, directory=None)
         with pytest.raises(errors.Conflict):
             client.exec(job.id, ["ls"])
@@ -213,40 +218,13 @@ def test_a_command_inside_a_task(server: live.LiveServer) -> None:
         assert server.rig.executed[-1].sizes == [(5, 6)]
         with pytest.raises(errors.NotFound):
             client.exec("nobody", ["ls"])
-    with oarlock.Client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
+    with new_client(server.url, "wrong") as stranger, pytest.raises(errors.Unauthenticated):
         stranger.exec(job.id, ["ls"])
 
 
-def test_the_event_log_is_watched(server: live.LiveServer) -> None:
-    with oarlock.Client() as client:
+def test_the_event_log_is_watched(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
         job = client.submit({"command": "true"}, directory=None)
         seen = list(client.watch(after=0, timeout_s=0.2))
         assert ("submitted", job.id) in [(record.kind, record.job) for record in seen]
         assert list(client.watch(after=seen[-1].seq, timeout_s=0.1)) == []
-
-
-async def test_the_same_on_an_event_loop(server: live.LiveServer, tmp_path: Path) -> None:
-    place = code(tmp_path)
-    async with oarlock.AsyncClient() as client:
-        job = await client.run("python train.py", directory=place, max_restarts=0)
-        server.launch(job.id)
-        server.process(job.id)
-        server.print(job.id, "one\ntw")
-        found = await client.exec(job.id, ["tr"], stdin=b"in")
-        assert (found.code, found.stdout) == (7, b"in")
-        texts = []
-        async for line in client.logs(job.id, follow=True):
-            texts.append(line.text + ("" if line.partial else "\n"))
-            if len(texts) == 2:
-                port = server.port
-                server.stop()
-                server.print(job.id, "o\n")
-                server.start(port)
-                server.end(job.id)
-        assert "".join(texts) == "one\ntwo\n"
-        assert (await client.wait(job.id, timeout_s=5)).phase is phases.Phase.COMPLETED
-        assert [one.id for one in await client.jobs()] == [job.id]
-        seen = [record.kind async for record in client.watch(after=0, timeout_s=0.1)]
-        assert "submitted" in seen
-        with pytest.raises(errors.NotFound):
-            await client.job("nobody")

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 import oarlock
-from oarlock.client import client as clients
 from oarlock.client import places, settings
+from oarlock.client.synchronous import client as clients
 from oarlock.spec import errors, extras, quantities
 
 LEAST_DISK_BYTES = 1 << 30

@@ -14,7 +14,7 @@ import click
 from oarlock.spec import errors, suggestions
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,8 +113,8 @@ def open_client(
     server: str | None = None, token: str | None = None, *, timeout_s: float = 30.0, **others: str | None
 ) -> clients.Client:
     """A client of the server that flags and settings name. Nothing is sent yet."""
-    from oarlock.client import client as clients
     from oarlock.client import settings
+    from oarlock.client.synchronous import client as clients
 
     _leave_out_httpx_command_line()
     told = settings.from_environment(server=server, token=token, **others)

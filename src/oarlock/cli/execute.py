@@ -19,8 +19,8 @@ from oarlock.cli import command, terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
-    from oarlock.client import execution
+    from oarlock.client.synchronous import client as clients
+    from oarlock.client.synchronous import session as sessions
 
 
 @command.verb("exec", short_help="Run a command inside a task", context_settings={"allow_interspersed_args": False})
@@ -60,7 +60,7 @@ def _size(handle: int) -> tuple[int, int]:
     return size.lines or 24, size.columns or 80
 
 
-def _show_output(session: execution.Session) -> int:
+def _show_output(session: sessions.Session) -> int:
     from oarlock.client import execution
 
     for item in session.output():
@@ -72,7 +72,7 @@ def _show_output(session: execution.Session) -> int:
     return 1
 
 
-def _send_input(session: execution.Session) -> None:
+def _send_input(session: sessions.Session) -> None:
     from oarlock.client import execution
 
     try:
@@ -84,7 +84,7 @@ def _send_input(session: execution.Session) -> None:
 
 
 @contextlib.contextmanager
-def _raw_terminal(session: execution.Session) -> Iterator[None]:
+def _raw_terminal(session: sessions.Session) -> Iterator[None]:
     """Keys as they are typed, Ctrl-C among them; and the terminal as it was when this is over."""
     import termios
     import tty

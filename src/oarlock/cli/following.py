@@ -28,7 +28,7 @@ from oarlock.data import storage
 from oarlock.spec import errors, jobs, phases
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 LIVE_LOOK_S = 0.3
 CALM_LOOK_S = 1.0

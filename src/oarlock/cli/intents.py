@@ -9,7 +9,7 @@ from oarlock.cli import command, complaints, terminal
 from oarlock.spec import errors, intents, phases
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import jobs as nouns
 
 _REASON = {"metavar": "TEXT", "default": "", "help": "Noted in the job's record."}

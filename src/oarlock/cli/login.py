@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @command.json_option
 def login(url: str | None, token: str | None, ca_file: str | None, forget: bool, as_json: bool) -> None:
     """Use the server at URL from now on. The token is kept in $OARLOCK_HOME/login.json, readable by you alone."""
-    from oarlock.client import client as clients
     from oarlock.client import settings
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import errors
 
     home = settings.home_directory(os.environ)

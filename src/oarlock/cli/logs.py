@@ -10,8 +10,8 @@ import click
 from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
     from oarlock.client import requests
+    from oarlock.client.synchronous import client as clients
 
 
 @command.verb("logs", short_help="Print a job's output")

@@ -8,7 +8,7 @@ from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
     from oarlock.client import answers
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 
 @command.verb("nodes", short_help="List the machines and who holds what")

@@ -12,7 +12,7 @@ from oarlock.cli import command, terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import pools as nouns
 
 NONE = "none"

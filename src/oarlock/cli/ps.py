@@ -12,7 +12,7 @@ from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
     from oarlock.client import answers
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import jobs
 
 PHASES = ("QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED", "FAILED", "CANCELED", "HALTED")

@@ -11,7 +11,7 @@ from oarlock.cli import command, terminal
 from oarlock.spec import errors, validation
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 
 @command.group(

@@ -93,8 +93,8 @@ def down(as_json: bool) -> None:
 
 def _ended(home: Path) -> bool:
     """End the server of this home and say so; False where there is none."""
-    from oarlock.client import client as clients
     from oarlock.client import settings
+    from oarlock.client.synchronous import client as clients
 
     there = localserver.running(home)
     if there is None:

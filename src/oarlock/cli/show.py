@@ -12,7 +12,7 @@ from oarlock.spec import phases
 
 if TYPE_CHECKING:
     from oarlock.client import answers
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import attempts, events, jobs
 
 SHOWN_EVENTS = 15

@@ -10,7 +10,7 @@ import click
 from oarlock.cli import command, localserver, terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import jobfile, plans, refusals
 
 SHOWN_NODES = 16

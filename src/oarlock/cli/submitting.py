@@ -18,7 +18,7 @@ from oarlock.client import failures, packing, scripts, verbs
 from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.data.snapshots import snapshots
 
 NEIGHBOURS = 200

@@ -13,7 +13,7 @@ from oarlock.cli import command, results, terminal
 from oarlock.spec import errors, extras
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
     from oarlock.spec import jobs
 
 POINTS = 10_000

@@ -9,7 +9,7 @@ import click
 from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 RIGHTS = ("admin", "user", "viewer")
 

@@ -10,7 +10,7 @@ from oarlock.cli import command, terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 
 @command.verb("version", short_help="Versions of the client and the server")

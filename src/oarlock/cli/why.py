@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oarlock.cli import command, terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import client as clients
+    from oarlock.client.synchronous import client as clients
 
 
 @command.verb("why", short_help="Say in three lines why a job is where it is")

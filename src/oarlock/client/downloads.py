@@ -2,7 +2,7 @@
 
 A file arrives under a draft's name, which tells its version, and is renamed once it is whole: what was interrupted goes
 on where it stopped, unless the job's file has changed. Keys come from a server and lead nowhere but below the target:
-no part of them is `..`, and no link on the way is followed. `asyncdownloads` is the same on an event loop.
+no part of them is `..`, and no link on the way is followed. `downloading.py` of each client fetches them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from oarlock.client import answers, elsewhere, failures, following, requests, sender
+from oarlock.client import answers, failures
 from oarlock.data import durable, filekeys, sizes, storage
 from oarlock.spec import errors
 
@@ -206,47 +205,3 @@ def total(wanted: Sequence[Target]) -> int:
 
 def give_up(draft: Draft, losses: int) -> bool:
     return not draft.moved and losses >= LOSSES
-
-
-class Downloads:
-    """Downloads of one job through a sender, a few files at once."""
-
-    def __init__(self, job: str, sends: sender.Sender, sleep: Callable[[float], None]) -> None:
-        self._job, self._sender, self._sleep = job, sends, sleep
-        self._over = threading.Event()
-
-    def run(self, wanted: Sequence[Target], progress: Progress | None) -> int:
-        """Fetch them all; return the bytes of these files."""
-        meter = Meter(total(wanted), progress)
-        with futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            try:
-                return sum(pool.map(lambda target: self._fetch(target, meter), wanted))
-            except BaseException:
-                self._over.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-
-    def _fetch(self, target: Target, meter: Meter) -> int:
-        if target.url:
-            return elsewhere.fetch(target.url, target.file, target.place, meter.add)
-        draft, losses = Draft(target), 0
-        while True:
-            try:
-                request = requests.file(self._job, target.file.path, draft.headers())
-                with (
-                    self._sender.content(request) as (response, chunks),
-                    draft.receiving(response.status_code, response.headers) as before,
-                ):
-                    meter.add(before if not losses else 0)
-                    for chunk in chunks:
-                        draft.write(chunk)
-                        meter.add(len(chunk))
-                        if self._over.is_set():
-                            raise errors.Unavailable("the download was interrupted", hint="Ask again: it goes on.")
-                return draft.finish()
-            except (failures.Lost, failures.Unsent):
-                losses = losses + 1 if not draft.moved else 1
-                if give_up(draft, losses):
-                    raise
-                self._sleep(following.pause_s(losses))
-                self._sender.forget_place()

@@ -2,23 +2,18 @@
 
 The first message is the command. Then binary frames carry bytes, the first byte naming the stream (0 stdin; 1 stdout,
 2 stderr), and text frames are JSON: `{"resize": [rows, columns]}` and `{"eof": true}` go, `{"exit": code}` comes.
-`frames` is shared by the thread's session and the event loop's.
+Both clients share these frames; `session.py` of `asynchronous/` and `synchronous/` sends and receives them.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from oarlock.client import failures, places, requests, sender
+from oarlock.client import connection, failures, places, requests
 from oarlock.spec import errors
-
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection as AsyncConnection
-    from websockets.sync.client import ClientConnection
 
 STDIN, STDOUT, STDERR = b"\x00", b"\x01", b"\x02"
 OPEN_TIMEOUT_S = 20.0
@@ -70,18 +65,18 @@ def parsed(frame: bytes | str) -> Output | Exited | None:
     return Output(names[frame[:1]], frame[1:]) if frame[:1] in names else None
 
 
-def _websocket_url(place: places.Place, target: str) -> str:
+def websocket_url(place: places.Place, target: str) -> str:
     return "ws" + place.url.removeprefix("http") + target
 
 
-def _options(place: places.Place) -> dict[str, Any]:
+def options(place: places.Place) -> dict[str, Any]:
     nothing = requests.server()
     options: dict[str, Any] = {
-        "additional_headers": {k: v for k, v in sender.headers_of(place, nothing).items() if k == "Authorization"},
+        "additional_headers": {k: v for k, v in connection.headers_of(place, nothing).items() if k == "Authorization"},
         "open_timeout": OPEN_TIMEOUT_S,
         "max_size": MAX_FRAME_BYTES,
     }
-    trust = sender.trust(place)
+    trust = connection.trust(place)
     if trust not in (True, False):
         options["ssl"] = trust
     if place.loopback:
@@ -89,7 +84,7 @@ def _options(place: places.Place) -> dict[str, Any]:
     return options
 
 
-def _refusal(place: places.Place, error: Exception) -> errors.OarlockError:
+def refusal(place: places.Place, error: Exception) -> errors.OarlockError:
     """Why no websocket came about, or why it closed before the command's end."""
     response = getattr(error, "response", None)
     if response is not None:
@@ -105,142 +100,9 @@ def _refusal(place: places.Place, error: Exception) -> errors.OarlockError:
     return failures.lost(place, error)
 
 
-class Session:
-    """One command, on a thread: `with Session(...) as session`; another thread may send meanwhile."""
-
-    def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
-        from websockets import exceptions
-
-        self._place = place
-        self._target = target
-        self._first = opening(command)
-        self._broken = (exceptions.WebSocketException, OSError, EOFError)
-        self._stack = contextlib.ExitStack()
-        self._socket: ClientConnection | None = None
-
-    def __enter__(self) -> Session:
-        from websockets.sync import client
-
-        try:
-            self._socket = self._stack.enter_context(
-                client.connect(_websocket_url(self._place, self._target), **_options(self._place))
-            )
-            self._socket.send(self._first)
-        except self._broken as error:
-            self._stack.close()
-            raise _refusal(self._place, error) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def output(self) -> Iterator[Output | Exited]:
-        """Until the command has ended. Raises Lost where the connection ends first."""
-        try:
-            while True:
-                item = parsed(self._connection.recv())
-                if item is not None:
-                    yield item
-                if isinstance(item, Exited):
-                    return
-        except self._broken as error:
-            raise _refusal(self._place, error) from error
-
-    def send(self, chunk: bytes) -> None:
-        self._send(STDIN + chunk)
-
-    def close_stdin(self) -> None:
-        self._send(END_OF_INPUT)
-
-    def resize(self, rows: int, columns: int) -> None:
-        self._send(resize(rows, columns))
-
-    def finish(self, stdin: bytes = b"") -> Result:
-        for start in range(0, len(stdin), CHUNK_BYTES):
-            self.send(stdin[start : start + CHUNK_BYTES])
-        self.close_stdin()
-        return _gathered(list(self.output()))
-
-    @property
-    def _connection(self) -> ClientConnection:
-        if self._socket is None:
-            raise errors.Conflict("the session is not open", hint="Use it in `with`.")
-        return self._socket
-
-    def _send(self, message: bytes | str) -> None:
-        try:
-            self._connection.send(message)
-        except self._broken:
-            return  # the reader tells what happened: the command has ended, or the server is lost
-
-
-def _gathered(items: Sequence[Output | Exited]) -> Result:
+def gathered(items: Sequence[Output | Exited]) -> Result:
     return Result(
         code=next(item.code for item in items if isinstance(item, Exited)),
         stdout=b"".join(item.data for item in items if isinstance(item, Output) and item.stream == "stdout"),
         stderr=b"".join(item.data for item in items if isinstance(item, Output) and item.stream == "stderr"),
     )
-
-
-class AsyncSession:
-    """One command, on an event loop: `async with AsyncSession(...) as session`."""
-
-    def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
-        from websockets import exceptions
-
-        self._place = place
-        self._target = target
-        self._first = opening(command)
-        self._broken = (exceptions.WebSocketException, OSError, EOFError)
-        self._socket: AsyncConnection | None = None
-
-    async def __aenter__(self) -> AsyncSession:
-        from websockets.asyncio import client
-
-        try:
-            self._socket = await client.connect(_websocket_url(self._place, self._target), **_options(self._place))
-            await self._socket.send(self._first)
-        except self._broken as error:
-            raise _refusal(self._place, error) from error
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._connection.close()
-
-    async def output(self) -> AsyncIterator[Output | Exited]:
-        try:
-            while True:
-                item = parsed(await self._connection.recv())
-                if item is not None:
-                    yield item
-                if isinstance(item, Exited):
-                    return
-        except self._broken as error:
-            raise _refusal(self._place, error) from error
-
-    async def send(self, chunk: bytes) -> None:
-        await self._send(STDIN + chunk)
-
-    async def close_stdin(self) -> None:
-        await self._send(END_OF_INPUT)
-
-    async def resize(self, rows: int, columns: int) -> None:
-        await self._send(resize(rows, columns))
-
-    async def finish(self, stdin: bytes = b"") -> Result:
-        for start in range(0, len(stdin), CHUNK_BYTES):
-            await self.send(stdin[start : start + CHUNK_BYTES])
-        await self.close_stdin()
-        return _gathered([item async for item in self.output()])
-
-    @property
-    def _connection(self) -> AsyncConnection:
-        if self._socket is None:
-            raise errors.Conflict("the session is not open", hint="Use it in `async with`.")
-        return self._socket
-
-    async def _send(self, message: bytes | str) -> None:
-        try:
-            await self._connection.send(message)
-        except self._broken:
-            return

@@ -1,6 +1,4 @@
-"""What goes wrong between client and server, as the errors that the server's own side would raise; and when to try
-again. Pure: the senders ask, and sleep.
-"""
+"""Failures between client and server as errors of the one tree, and the pauses before another try. Pure."""
 
 from __future__ import annotations
 

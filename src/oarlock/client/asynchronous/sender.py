@@ -1,14 +1,18 @@
-"""Carries requests out on an event loop: `oarlock.client.sender`, with the waiting left to asyncio."""
+"""Transport of requests to a server: httpx below, the error tree above.
+
+httpx is imported at the first request, because a wrong flag or `--help` needs none of it. The address of a local server
+is looked up again whenever a connection cannot be made.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oarlock.client import failures, following, places, requests, sender, settings
+from oarlock.client import connection, failures, following, places, requests, settings
+from oarlock.client.asynchronous import waiting
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
@@ -20,7 +24,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class AsyncSender:
-    """Belongs to one event loop."""
+    """A sender of requests. The one of `Client` may be shared by threads, that of `AsyncClient` by tasks of a loop."""
 
     def __init__(
         self,
@@ -28,7 +32,7 @@ class AsyncSender:
         *,
         timeout_s: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: waiting.Sleep = waiting.sleep,
     ) -> None:
         self._told = told
         self._timeout_s = timeout_s
@@ -36,15 +40,17 @@ class AsyncSender:
         self._sleep = sleep
         self._place: places.Place | None = None
         self._client: httpx.AsyncClient | None = None
-        self.server_date: str | None = None
+        self.server_date: str | None = None  # as the last answer's header says
 
     @property
     def place(self) -> places.Place:
+        """The server's address. Raises ServerNotFound where no server is named and no local server runs."""
         if self._place is None:
             self._place = places.find(self._told)
         return self._place
 
     async def send(self, request: requests.Request[T]) -> T:
+        """Send the request, again where that is safe, and return the decoded answer."""
         tries = 0
         while True:
             try:
@@ -60,28 +66,23 @@ class AsyncSender:
 
     @contextlib.asynccontextmanager
     async def lines(self, request: requests.Request[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        place = self.place
-        timeout = (sender.STREAM_PAUSE_S, sender.CONNECT_TIMEOUT_S)
-        with sender.translated(place, self._told.named):
-            async with self._open(place, request, timeout) as response:
-                if response.status_code >= 300:
-                    raise failures.from_response(response.status_code, await response.aread())
-                yield _split(response)
+        """Yield the answer's lines as they arrive.
+
+        Raises Unsent, Lost (also while the lines are read), and the server's own errors.
+        """
+        async with self._streaming(request) as response:
+            yield _split(response)
 
     @contextlib.asynccontextmanager
     async def content(
         self, request: requests.Request[Any]
     ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
-        """The answer and its bytes as they come. Raises as `lines` does."""
-        place = self.place
-        timeout = (sender.STREAM_PAUSE_S, sender.CONNECT_TIMEOUT_S)
-        with sender.translated(place, self._told.named):
-            async with self._open(place, request, timeout) as response:
-                if response.status_code >= 300:
-                    raise failures.from_response(response.status_code, await response.aread())
-                yield response, response.aiter_raw()
+        """Yield the answer and its bytes as they arrive. Raises as `lines` does."""
+        async with self._streaming(request) as response:
+            yield response, response.aiter_raw()
 
     def forget_place(self) -> None:
+        """Look up the address of a local server again: it may have come back on another port."""
         if self._place is not None and self._place.local:
             self._place = None
 
@@ -92,9 +93,9 @@ class AsyncSender:
 
     async def _once(self, request: requests.Request[T]) -> T:
         place = self.place
-        with sender.translated(place, self._told.named):
-            silence_s = max(self._timeout_s, request.patience_s)
-            async with self._open(place, request, (silence_s, sender.CONNECT_TIMEOUT_S)) as response:
+        silence_s = max(self._timeout_s, request.patience_s)
+        with connection.translated(place, self._told.named):
+            async with self._open(place, request, silence_s) as response:
                 body = await response.aread()
                 self.server_date = response.headers.get("date")
                 if response.status_code >= 300:
@@ -102,20 +103,29 @@ class AsyncSender:
         return failures.decoded(body, request.answer)
 
     @contextlib.asynccontextmanager
+    async def _streaming(self, request: requests.Request[Any]) -> AsyncIterator[httpx.Response]:
+        place = self.place
+        with connection.translated(place, self._told.named):
+            async with self._open(place, request, connection.STREAM_PAUSE_S) as response:
+                if response.status_code >= 300:
+                    raise failures.from_response(response.status_code, await response.aread())
+                yield response
+
+    @contextlib.asynccontextmanager
     async def _open(
-        self, place: places.Place, request: requests.Request[Any], timeout: tuple[float, float]
+        self, place: places.Place, request: requests.Request[Any], silence_s: float
     ) -> AsyncIterator[httpx.Response]:
         import httpx
 
         content: Any = request.content()
-        headers = sender.headers_of(place, request)
+        headers = connection.headers_of(place, request)
         if isinstance(request.upload, bytes):
             content = request.upload
         elif request.upload is not None:
             content = _chunks(request.upload)
             headers["Content-Length"] = str(request.upload.stat().st_size)
         url = place.url + request.target()
-        limits = httpx.Timeout(timeout[0], connect=timeout[1])
+        limits = httpx.Timeout(silence_s, connect=connection.CONNECT_TIMEOUT_S)
         async with self._http(place).stream(
             request.method, url, content=content, headers=headers, timeout=limits
         ) as response:
@@ -128,7 +138,7 @@ class AsyncSender:
             self._client = httpx.AsyncClient(
                 transport=self._transport,
                 trust_env=not place.loopback,
-                verify=sender.trust(place),
+                verify=connection.trust(place),
                 follow_redirects=False,
             )
         return self._client
@@ -136,7 +146,7 @@ class AsyncSender:
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
-        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+        while chunk := await waiting.in_thread(file.read, _CHUNK_BYTES):
             yield chunk
 
 

@@ -1,13 +1,13 @@
-"""The SDK: `oarlock.Client`, with the verbs of the command line.
+# Made by `make sdk` from `asynchronous/client.py`: change that file, not this one.
+"""The SDK: `oarlock.AsyncClient` and `oarlock.Client`, with the verbs of the command line.
 
-    client = oarlock.Client()
-    job = client.run("python train.py", roles={"worker": {"count": 2}})
-    for line in client.logs(job.id, follow=True):
-        print(line.task, line.text)
-    assert client.wait(job.id).phase == "COMPLETED"
+    async with oarlock.AsyncClient() as client:     with oarlock.Client() as client:
+        job = await client.run("python train.py")       job = client.run("python train.py")
+        async for line in client.logs(job.id):          for line in client.logs(job.id):
+            print(line.text)                                print(line.text)
 
-Every verb builds a request (`oarlock.client.requests`), and one sender carries it out; `AsyncClient` does the same
-on an event loop. What the server refuses is raised as the class of `oarlock.spec.errors` that it raised there.
+Every verb builds a request (`oarlock.client.requests`), and a sender carries it out. The server's errors are raised as
+the same classes of `oarlock.spec.errors`. `AsyncClient` is the source; `make sdk` makes `Client` from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oarlock.client import answers, execution, failures, following, packing, requests, sender, settings, verbs
+from oarlock.client import answers, execution, failures, following, packing, requests, settings, verbs
+from oarlock.client.synchronous import sender, session, waiting
 from oarlock.data import storage
 from oarlock.spec import errors, intents, jobfile, phases, plans
 
@@ -38,11 +39,12 @@ __all__ = ["Client"]
 
 
 class Client:
-    """One server. May be shared by threads; close it, or use it in a `with`.
+    """A client of one server; close it, or use it in `with` (`async with`).
 
-    `server` and `token` come from OARLOCK_SERVER, OARLOCK_TOKEN or config.toml where they are not given; without any of
-    these the local server of OARLOCK_HOME is meant. Nothing is sent before the first verb. Every verb may raise
-    `ServerNotFound` (nobody answers), `Unauthenticated`, `Forbidden` and `Unavailable`; further ones are named there.
+    `server` and `token` default to OARLOCK_SERVER, OARLOCK_TOKEN or config.toml, then to the local server of
+    OARLOCK_HOME. Nothing is sent before the first verb. Every verb may raise `ServerNotFound` (no server answers),
+    `Unauthenticated`, `Forbidden` and `Unavailable`; a verb's own docstring names further errors. Threads may share a
+    `Client`; an `AsyncClient` belongs to one event loop.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Client:
         timeout_s: float = 30.0,
         told: settings.Settings | None = None,
         transport: httpx.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: waiting.Sleep = waiting.sleep,
     ) -> None:
         self.settings = told or settings.from_environment(server=server, token=token, ca_file=ca_file)
         self._sleep = sleep
@@ -124,7 +126,7 @@ class Client:
         """
         spec = verbs.spec_of(wanted)
         place = Path(directory) if directory is not None else None
-        code = packing.code_of(place, spec, self.settings, in_place=in_place)
+        code = waiting.in_thread(packing.code_of, place, spec, self.settings, in_place=in_place)
         return self.submit_code(spec, code, shell=shell, key=key, continues=continues)
 
     def continue_job(
@@ -285,9 +287,8 @@ class Client:
         losses = 0
         while True:
             try:
-                with self._sender.lines(
-                    requests.logs(job, cursor.choice(), follow=follow, blocks=blocks and not cursor.started)
-                ) as lines:
+                request = requests.logs(job, cursor.choice(), follow=follow, blocks=blocks and not cursor.started)
+                with self._sender.lines(request) as lines:
                     if losses >= following.TOLD_LOSSES and on_contact is not None:
                         on_contact(None)
                     losses = 0
@@ -318,7 +319,8 @@ class Client:
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """The visible ones, best first."""
-        return list(self._sender.send(requests.checkpoints(job)).items)
+        page = self._sender.send(requests.checkpoints(job))
+        return list(page.items)
 
     def files(self, job: str, path: str = "") -> answers.FileList:
         """The files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
@@ -333,7 +335,8 @@ class Client:
         while found.next is not None:
             found = self._sender.send(requests.files(job, under, str(found.next)))
             items += found.items
-        return elsewhere.added(downloads.whole(found, items), under, same_machine=self.loopback)
+        whole = downloads.whole(found, items)
+        return waiting.in_thread(elsewhere.added, whole, under, same_machine=self.loopback)
 
     def download(
         self,
@@ -351,13 +354,14 @@ class Client:
         way and may not be overwritten.
         """
         from oarlock.client import downloads
+        from oarlock.client.synchronous import downloading
 
         found = self.job(job)
         listed = downloads.chosen(self.files(found.id, path), path, found.name)
         place = downloads.default_place(found.name, path, to)
         wanted, present = downloads.targets(listed, path.strip("/"), place, overwrite=overwrite)
         downloads.check_room(wanted, place)
-        size = downloads.Downloads(found.id, self._sender, self._sleep).run(wanted, progress)
+        size = downloading.Downloads(found.id, self._sender, self._sleep).run(wanted, progress)
         return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
 
     def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> Iterator[Record]:
@@ -369,7 +373,8 @@ class Client:
         while until is None or time.monotonic() < until:
             left = verbs.EVENT_WAIT_S if until is None else max(0.0, min(verbs.EVENT_WAIT_S, until - time.monotonic()))
             page = self._sender.send(requests.event_log(after, left))
-            yield from page.items
+            for record in page.items:
+                yield record
             after = int(page.next) if page.next is not None else after
 
     def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
@@ -406,8 +411,8 @@ class Client:
         """Run a command inside a running or frozen task. Raises Conflict where there is none."""
         place = self._sender.place
         target = requests.exec_target(job, role=role, index=index, tty=False, rows=24, columns=80)
-        with execution.Session(place, target, command) as session:
-            return session.finish(stdin)
+        with session.Session(place, target, command) as opened:
+            return opened.finish(stdin)
 
     def exec_session(
         self,
@@ -419,19 +424,21 @@ class Client:
         tty: bool = False,
         rows: int = 24,
         columns: int = 80,
-    ) -> execution.Session:
-        """The same, piece by piece: for terminals."""
+    ) -> session.Session:
+        """Return a session that runs a command piece by piece, for terminals."""
         target = requests.exec_target(job, role=role, index=index, tty=tty, rows=rows, columns=columns)
-        return execution.Session(self._sender.place, target, command)
+        return session.Session(self._sender.place, target, command)
 
     # The cluster and the server
 
     def nodes(self) -> list[answers.NodeView]:
-        return list(self._sender.send(requests.nodes()).items)
+        page = self._sender.send(requests.nodes())
+        return list(page.items)
 
     def queue(self) -> list[answers.QueueRow]:
         """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
-        return list(self._sender.send(requests.queue()).items)
+        page = self._sender.send(requests.queue())
+        return list(page.items)
 
     def pools(self) -> answers.PoolTree:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
@@ -450,14 +457,16 @@ class Client:
 
     def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
         """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
-        return list(self._sender.send(requests.usage(since, by)).items)
+        page = self._sender.send(requests.usage(since, by))
+        return list(page.items)
 
     def server(self) -> answers.Server:
         return self._sender.send(requests.server())
 
     def secrets(self) -> list[answers.SecretInfo]:
         """The secrets that one's jobs may name, without their values."""
-        return list(self._sender.send(requests.secrets()).items)
+        page = self._sender.send(requests.secrets())
+        return list(page.items)
 
     def set_secret(
         self,
@@ -484,7 +493,8 @@ class Client:
         self._sender.send(requests.shutdown())
 
     def users(self) -> list[User]:
-        return list(self._sender.send(requests.list_users()).items)
+        page = self._sender.send(requests.list_users())
+        return list(page.items)
 
     def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         return self._sender.send(requests.add_user(name, Right(right)))

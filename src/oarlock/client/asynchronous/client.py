@@ -1,21 +1,24 @@
-"""The SDK on an event loop: `oarlock.AsyncClient`, verb for verb `oarlock.Client`.
+"""The SDK: `oarlock.AsyncClient` and `oarlock.Client`, with the verbs of the command line.
 
-async with oarlock.AsyncClient() as client:
-    job = await client.run("python train.py")
-    async for line in client.logs(job.id, follow=True):
-        print(line.task, line.text)
+    async with oarlock.AsyncClient() as client:     with oarlock.Client() as client:
+        job = await client.run("python train.py")       job = client.run("python train.py")
+        async for line in client.logs(job.id):          for line in client.logs(job.id):
+            print(line.text)                                print(line.text)
+
+Every verb builds a request (`oarlock.client.requests`), and a sender carries it out. The server's errors are raised as
+the same classes of `oarlock.spec.errors`. `AsyncClient` is the source; `make sdk` makes `Client` from it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oarlock.client import answers, asyncsender, execution, failures, following, packing, requests, settings, verbs
+from oarlock.client import answers, execution, failures, following, packing, requests, settings, verbs
+from oarlock.client.asynchronous import sender, session, waiting
 from oarlock.data import storage
 from oarlock.spec import errors, intents, jobfile, phases, plans
 
@@ -35,11 +38,12 @@ __all__ = ["AsyncClient"]
 
 
 class AsyncClient:
-    """One server, one event loop; close it, or use it in an `async with`.
+    """A client of one server; close it, or use it in `with` (`async with`).
 
-    `server` and `token` come from OARLOCK_SERVER, OARLOCK_TOKEN or config.toml where they are not given; without any of
-    these the local server of OARLOCK_HOME is meant. Nothing is sent before the first verb. Every verb may raise
-    `ServerNotFound` (nobody answers), `Unauthenticated`, `Forbidden` and `Unavailable`; further ones are named there.
+    `server` and `token` default to OARLOCK_SERVER, OARLOCK_TOKEN or config.toml, then to the local server of
+    OARLOCK_HOME. Nothing is sent before the first verb. Every verb may raise `ServerNotFound` (no server answers),
+    `Unauthenticated`, `Forbidden` and `Unavailable`; a verb's own docstring names further errors. Threads may share a
+    `Client`; an `AsyncClient` belongs to one event loop.
     """
 
     def __init__(
@@ -51,11 +55,11 @@ class AsyncClient:
         timeout_s: float = 30.0,
         told: settings.Settings | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: waiting.Sleep = waiting.sleep,
     ) -> None:
         self.settings = told or settings.from_environment(server=server, token=token, ca_file=ca_file)
         self._sleep = sleep
-        self._sender = asyncsender.AsyncSender(self.settings, timeout_s=timeout_s, transport=transport, sleep=sleep)
+        self._sender = sender.AsyncSender(self.settings, timeout_s=timeout_s, transport=transport, sleep=sleep)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -121,7 +125,7 @@ class AsyncClient:
         """
         spec = verbs.spec_of(wanted)
         place = Path(directory) if directory is not None else None
-        code = await asyncio.to_thread(packing.code_of, place, spec, self.settings, in_place=in_place)
+        code = await waiting.in_thread(packing.code_of, place, spec, self.settings, in_place=in_place)
         return await self.submit_code(spec, code, shell=shell, key=key, continues=continues)
 
     async def continue_job(
@@ -314,10 +318,14 @@ class AsyncClient:
 
     async def checkpoints(self, job: str) -> list[Checkpoint]:
         """The visible ones, best first."""
-        return list((await self._sender.send(requests.checkpoints(job))).items)
+        page = await self._sender.send(requests.checkpoints(job))
+        return list(page.items)
 
     async def files(self, job: str, path: str = "") -> answers.FileList:
-        """See `Client.files`."""
+        """The files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
+
+        Raises NotFound where there is no such path.
+        """
         from oarlock.client import downloads, elsewhere
 
         under = path.strip("/")
@@ -327,7 +335,7 @@ class AsyncClient:
             found = await self._sender.send(requests.files(job, under, str(found.next)))
             items += found.items
         whole = downloads.whole(found, items)
-        return await asyncio.to_thread(elsewhere.added, whole, under, same_machine=self.loopback)
+        return await waiting.in_thread(elsewhere.added, whole, under, same_machine=self.loopback)
 
     async def download(
         self,
@@ -338,18 +346,21 @@ class AsyncClient:
         overwrite: bool = False,
         progress: downloads.Progress | None = None,
     ) -> answers.Downloaded:
-        """See `Client.download`."""
-        from oarlock.client import asyncdownloads, downloads
+        """Bring the files at and below `path` here; without a path what the job left in its directories.
+
+        `to` is a directory: without it the present one, or `JOB-files` where no path is given. What is there already
+        is not sent again, and what was interrupted goes on. Raises NotFound, and Conflict where another file is in the
+        way and may not be overwritten.
+        """
+        from oarlock.client import downloads
+        from oarlock.client.asynchronous import downloading
 
         found = await self.job(job)
         listed = downloads.chosen(await self.files(found.id, path), path, found.name)
         place = downloads.default_place(found.name, path, to)
         wanted, present = downloads.targets(listed, path.strip("/"), place, overwrite=overwrite)
         downloads.check_room(wanted, place)
-        try:
-            size = await asyncdownloads.AsyncDownloads(found.id, self._sender, self._sleep).run(wanted, progress)
-        except BaseExceptionGroup as group:
-            raise asyncdownloads.first_error(group) from group
+        size = await downloading.AsyncDownloads(found.id, self._sender, self._sleep).run(wanted, progress)
         return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
 
     async def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> AsyncIterator[Record]:
@@ -399,8 +410,8 @@ class AsyncClient:
         """Run a command inside a running or frozen task. Raises Conflict where there is none."""
         place = self._sender.place
         target = requests.exec_target(job, role=role, index=index, tty=False, rows=24, columns=80)
-        async with execution.AsyncSession(place, target, command) as session:
-            return await session.finish(stdin)
+        async with session.AsyncSession(place, target, command) as opened:
+            return await opened.finish(stdin)
 
     def exec_session(
         self,
@@ -412,19 +423,21 @@ class AsyncClient:
         tty: bool = False,
         rows: int = 24,
         columns: int = 80,
-    ) -> execution.AsyncSession:
-
+    ) -> session.AsyncSession:
+        """Return a session that runs a command piece by piece, for terminals."""
         target = requests.exec_target(job, role=role, index=index, tty=tty, rows=rows, columns=columns)
-        return execution.AsyncSession(self._sender.place, target, command)
+        return session.AsyncSession(self._sender.place, target, command)
 
     # The cluster and the server
 
     async def nodes(self) -> list[answers.NodeView]:
-        return list((await self._sender.send(requests.nodes())).items)
+        page = await self._sender.send(requests.nodes())
+        return list(page.items)
 
     async def queue(self) -> list[answers.QueueRow]:
         """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
-        return list((await self._sender.send(requests.queue())).items)
+        page = await self._sender.send(requests.queue())
+        return list(page.items)
 
     async def pools(self) -> answers.PoolTree:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
@@ -443,14 +456,16 @@ class AsyncClient:
 
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
         """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
-        return list((await self._sender.send(requests.usage(since, by))).items)
+        page = await self._sender.send(requests.usage(since, by))
+        return list(page.items)
 
     async def server(self) -> answers.Server:
         return await self._sender.send(requests.server())
 
     async def secrets(self) -> list[answers.SecretInfo]:
         """The secrets that one's jobs may name, without their values."""
-        return list((await self._sender.send(requests.secrets())).items)
+        page = await self._sender.send(requests.secrets())
+        return list(page.items)
 
     async def set_secret(
         self,
@@ -477,7 +492,8 @@ class AsyncClient:
         await self._sender.send(requests.shutdown())
 
     async def users(self) -> list[User]:
-        return list((await self._sender.send(requests.list_users())).items)
+        page = await self._sender.send(requests.list_users())
+        return list(page.items)
 
     async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         return await self._sender.send(requests.add_user(name, Right(right)))

@@ -1,0 +1,83 @@
+"""A command inside a task, over a web socket (`oarlock.client.execution` has the frames)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from oarlock.client import execution, places
+from oarlock.spec import errors
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+
+class AsyncSession:
+    """One command. Enter it before its use; another thread or task may send while one reads."""
+
+    def __init__(self, place: places.Place, target: str, command: Sequence[str]) -> None:
+        from websockets import exceptions
+
+        self._place = place
+        self._target = target
+        self._first = execution.opening(command)
+        self._broken = (exceptions.WebSocketException, OSError, EOFError)
+        self._stack = contextlib.AsyncExitStack()
+        self._socket: ClientConnection | None = None
+
+    async def __aenter__(self) -> AsyncSession:
+        from websockets.asyncio import client
+
+        try:
+            url = execution.websocket_url(self._place, self._target)
+            connecting = client.connect(url, **execution.options(self._place))
+            self._socket = await self._stack.enter_async_context(connecting)
+            await self._socket.send(self._first)
+        except self._broken as error:
+            await self._stack.aclose()
+            raise execution.refusal(self._place, error) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def output(self) -> AsyncIterator[execution.Output | execution.Exited]:
+        """Yield output until the command has ended. Raises Lost where the connection ends first."""
+        try:
+            while True:
+                item = execution.parsed(await self._connection.recv())
+                if item is not None:
+                    yield item
+                if isinstance(item, execution.Exited):
+                    return
+        except self._broken as error:
+            raise execution.refusal(self._place, error) from error
+
+    async def send(self, chunk: bytes) -> None:
+        await self._send(execution.STDIN + chunk)
+
+    async def close_stdin(self) -> None:
+        await self._send(execution.END_OF_INPUT)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._send(execution.resize(rows, columns))
+
+    async def finish(self, stdin: bytes = b"") -> execution.Result:
+        """Send all of `stdin` and return the whole output, once the command has ended."""
+        for start in range(0, len(stdin), execution.CHUNK_BYTES):
+            await self.send(stdin[start : start + execution.CHUNK_BYTES])
+        await self.close_stdin()
+        return execution.gathered([item async for item in self.output()])
+
+    @property
+    def _connection(self) -> ClientConnection:
+        if self._socket is None:
+            raise errors.Conflict("the session is not open", hint="Use it in `with` or `async with`.")
+        return self._socket
+
+    async def _send(self, message: bytes | str) -> None:
+        try:
+            await self._connection.send(message)
+        except self._broken:
+            return  # the reader raises the reason: the command has ended, or the server is lost

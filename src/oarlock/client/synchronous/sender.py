@@ -1,0 +1,154 @@
+# Made by `make sdk` from `asynchronous/sender.py`: change that file, not this one.
+"""Transport of requests to a server: httpx below, the error tree above.
+
+httpx is imported at the first request, because a wrong flag or `--help` needs none of it. The address of a local server
+is looked up again whenever a connection cannot be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oarlock.client import connection, failures, following, places, requests, settings
+from oarlock.client.synchronous import waiting
+from oarlock.spec import errors
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+_CHUNK_BYTES = 1 << 18
+
+
+class Sender:
+    """A sender of requests. The one of `Client` may be shared by threads, that of `AsyncClient` by tasks of a loop."""
+
+    def __init__(
+        self,
+        told: settings.Settings,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+        sleep: waiting.Sleep = waiting.sleep,
+    ) -> None:
+        self._told = told
+        self._timeout_s = timeout_s
+        self._transport = transport
+        self._sleep = sleep
+        self._place: places.Place | None = None
+        self._client: httpx.Client | None = None
+        self.server_date: str | None = None  # as the last answer's header says
+
+    @property
+    def place(self) -> places.Place:
+        """The server's address. Raises ServerNotFound where no server is named and no local server runs."""
+        if self._place is None:
+            self._place = places.find(self._told)
+        return self._place
+
+    def send(self, request: requests.Request[T]) -> T:
+        """Send the request, again where that is safe, and return the decoded answer."""
+        tries = 0
+        while True:
+            try:
+                return self._once(request)
+            except errors.OarlockError as failure:
+                tries += 1
+                pause = failures.pause_s(request, failure, tries)
+                if pause is None:
+                    raise
+                self._sleep(pause)
+                if isinstance(failure, failures.Unsent):
+                    self.forget_place()
+
+    @contextlib.contextmanager
+    def lines(self, request: requests.Request[Any]) -> Iterator[Iterator[bytes]]:
+        """Yield the answer's lines as they arrive.
+
+        Raises Unsent, Lost (also while the lines are read), and the server's own errors.
+        """
+        with self._streaming(request) as response:
+            yield _split(response)
+
+    @contextlib.contextmanager
+    def content(self, request: requests.Request[Any]) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+        """Yield the answer and its bytes as they arrive. Raises as `lines` does."""
+        with self._streaming(request) as response:
+            yield response, response.iter_raw()
+
+    def forget_place(self) -> None:
+        """Look up the address of a local server again: it may have come back on another port."""
+        if self._place is not None and self._place.local:
+            self._place = None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _once(self, request: requests.Request[T]) -> T:
+        place = self.place
+        silence_s = max(self._timeout_s, request.patience_s)
+        with connection.translated(place, self._told.named):
+            with self._open(place, request, silence_s) as response:
+                body = response.read()
+                self.server_date = response.headers.get("date")
+                if response.status_code >= 300:
+                    raise failures.from_response(response.status_code, body)
+        return failures.decoded(body, request.answer)
+
+    @contextlib.contextmanager
+    def _streaming(self, request: requests.Request[Any]) -> Iterator[httpx.Response]:
+        place = self.place
+        with connection.translated(place, self._told.named):
+            with self._open(place, request, connection.STREAM_PAUSE_S) as response:
+                if response.status_code >= 300:
+                    raise failures.from_response(response.status_code, response.read())
+                yield response
+
+    @contextlib.contextmanager
+    def _open(self, place: places.Place, request: requests.Request[Any], silence_s: float) -> Iterator[httpx.Response]:
+        import httpx
+
+        content: Any = request.content()
+        headers = connection.headers_of(place, request)
+        if isinstance(request.upload, bytes):
+            content = request.upload
+        elif request.upload is not None:
+            content = _chunks(request.upload)
+            headers["Content-Length"] = str(request.upload.stat().st_size)
+        url = place.url + request.target()
+        limits = httpx.Timeout(silence_s, connect=connection.CONNECT_TIMEOUT_S)
+        with self._http(place).stream(
+            request.method, url, content=content, headers=headers, timeout=limits
+        ) as response:
+            yield response
+
+    def _http(self, place: places.Place) -> httpx.Client:
+        if self._client is None:
+            import httpx
+
+            self._client = httpx.Client(
+                transport=self._transport,
+                trust_env=not place.loopback,
+                verify=connection.trust(place),
+                follow_redirects=False,
+            )
+        return self._client
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := waiting.in_thread(file.read, _CHUNK_BYTES):
+            yield chunk
+
+
+def _split(response: httpx.Response) -> Iterator[bytes]:
+    splitter = following.Splitter()
+    for chunk in response.iter_bytes():
+        for line in splitter.feed(chunk):
+            yield line
