@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import errors, events, jobs, privacy, suggestions, users
+from oarlock.spec import errors, events, jobs, plans, privacy, refusals, suggestions, users
 from oarlock.store import stores
 
 T = TypeVar("T")
@@ -73,14 +73,14 @@ class Access:
 
     async def job(self, name_or_id: str) -> jobs.Job:
         """Raises NotFound."""
-        return await self._store.read(lambda view: self._find(view, name_or_id))
+        return self.shown(await self._store.read(lambda view: self._find(view, name_or_id)))
 
     async def checkpoints(self, name_or_id: str) -> list[jobs.Checkpoint]:
         return await self._store.read(lambda view: view.checkpoints(self._find(view, name_or_id).id))
 
     async def list_jobs(self, which: stores.JobFilter) -> list[jobs.Job]:
         mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
-        return await self._store.read(lambda view: view.jobs(mine))
+        return [self.shown(job) for job in await self._store.read(lambda view: view.jobs(mine))]
 
     async def change(self, name_or_id: str, change: Callable[[stores.Transaction, jobs.Job], T]) -> T:
         """Run `change` on a job that the user may act on, within one transaction."""
@@ -94,7 +94,8 @@ class Access:
 
     async def records(self, after: int, limit: int, *, job_id: str | None = None) -> Records:
         """The next lines of the log that the user may see. `job_id` is of a job that they were shown."""
-        return await self._store.read(lambda view: self._records(view, after, limit, job_id))
+        found = await self._store.read(lambda view: self._records(view, after, limit, job_id))
+        return Records([self._shown_record(record) for record in found.items], found.seen)
 
     async def shared(self, look: Callable[[stores.View], T]) -> T:
         """What everybody may see: nodes, pools and what is held on them."""
@@ -124,6 +125,39 @@ class Access:
             return Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
         hidden = self._names.private
         return Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
+
+    def shown(self, job: jobs.Job) -> jobs.Job:
+        """The job, with the ids hidden that its refusal must not tell."""
+        refusal = self.shown_refusal(job.refusal)
+        return job if refusal is job.refusal else msgspec.structs.replace(job, refusal=refusal)
+
+    def shown_refusal(self, refusal: refusals.Refusal | None) -> refusals.Refusal | None:
+        """The refusal, without the ids of other users' jobs where names are hidden."""
+        if refusal is None or not self._hides:
+            return refusal
+        holders = tuple(
+            one if one.owner == self.user.name else msgspec.structs.replace(one, job="") for one in refusal.holders
+        )
+        return msgspec.structs.replace(refusal, holders=holders)
+
+    def shown_forecast(self, forecast: plans.Forecast | None) -> plans.Forecast | None:
+        """The forecast, without ids where names are hidden: a stop does not say whose job it stops."""
+        if forecast is None or not self._hides:
+            return forecast
+        stops = tuple(msgspec.structs.replace(stop, job="") for stop in forecast.stops)
+        return msgspec.structs.replace(forecast, refusal=self.shown_refusal(forecast.refusal), stops=stops)
+
+    def _shown_record(self, record: events.Record) -> events.Record:
+        told = record.data.get("refusal")
+        if not (self._hides and told and told.get("holders")):
+            return record
+        mine = self.user.name
+        holders = [one if one.get("owner") == mine else {**one, "job": ""} for one in told["holders"]]
+        return msgspec.structs.replace(record, data={**record.data, "refusal": {**told, "holders": holders}})
+
+    @property
+    def _hides(self) -> bool:
+        return self._names.private and not self.admin
 
     def _sees(self, job: jobs.Job) -> bool:
         return self.admin or job.owner == self.user.name

@@ -91,7 +91,7 @@ async def submit(call: routes.Call) -> routes.Answer:
     owner = call.access.user.name
     earlier = await call.access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
     if earlier is not None:
-        return routes.Answer(200, earlier)
+        return routes.Answer(200, call.access.shown(earlier))
     await judge(services, call, submission)
     wanted = submission.continues
     source = await continuing.find(services, call.access, wanted) if wanted is not None else None
@@ -109,7 +109,7 @@ async def submit(call: routes.Call) -> routes.Answer:
             if attempt == NAME_TRIES - 1:
                 raise
         else:
-            return routes.Answer(201 if fresh else 200, job)
+            return routes.Answer(201 if fresh else 200, call.access.shown(job))
     raise AssertionError("unreachable")
 
 
@@ -187,7 +187,7 @@ async def want(call: routes.Call) -> jobs.Job:
 
     job = await call.access.change(call.path["job"], write)
     services.wakes.touched(job.id)
-    return job
+    return call.access.shown(job)
 
 
 async def checkpoints(call: routes.Call) -> CheckpointList:

@@ -29,7 +29,10 @@ async def plan(call: routes.Call) -> plans.Forecast:
     services = call.services
     await jobs.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = jobs.draft(services, call.access.user.name, submission)
-    return await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+    forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+    shown = call.access.shown_forecast(forecast)
+    assert shown is not None
+    return shown
 
 
 async def why(call: routes.Call) -> Why:
@@ -37,7 +40,7 @@ async def why(call: routes.Call) -> Why:
     now = services.clock()
     forecast = None
     if forecaster.waits(job):
-        forecast = await services.forecaster.of(call.access, services.rules, now, job)
+        forecast = call.access.shown_forecast(await services.forecaster.of(call.access, services.rules, now, job))
     waiting = job.phase is phases.Phase.QUEUED
     return Why(
         phase=job.phase,

@@ -256,7 +256,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A running job that is expected to give way to another one."""
+    """A running job that is expected to give way to another one. `job`, its id, is "" where that is hidden."""
 
     job: str
     name: str

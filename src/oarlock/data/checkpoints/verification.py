@@ -127,7 +127,11 @@ class Verifier:
 
 
 def _state(checkpoint: checkpoints.Checkpoint) -> State:
-    """Whatever changes with a file's content, of the manifest and every shard. Raises OSError."""
+    """Return what changes with a file's content, of the manifest and every shard. Raises OSError.
+
+    The inode's own time (ctime) is left out: each hard link to a checkpoint would change it, and cost a reading. A
+    reading that decides about a deletion is asked to be fresh.
+    """
     names = [checkpoints.MANIFEST, *(shard.file for shard in checkpoint.manifest.shards)]
     found = [(checkpoint.path / name).lstat() for name in names]
     if not all(stat.S_ISREG(each.st_mode) for each in found):
