@@ -120,19 +120,19 @@ class Access:
         return await self._store.read(look)
 
     def tenant(self, job: jobs.Job) -> Tenant:
-        """What this user may know of a job that holds something or waits, whoever's it is."""
+        """Return the facts that this user may know of any user's job that holds something or waits."""
         if self._sees(job):
             return Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
         hidden = self._names.private
         return Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
 
     def shown(self, job: jobs.Job) -> jobs.Job:
-        """The job, with the ids hidden that its refusal must not tell."""
+        """Return the job, with the ids hidden that its refusal must not tell."""
         refusal = self.shown_refusal(job.refusal)
         return job if refusal is job.refusal else msgspec.structs.replace(job, refusal=refusal)
 
     def shown_refusal(self, refusal: refusals.Refusal | None) -> refusals.Refusal | None:
-        """The refusal, without the ids of other users' jobs where names are hidden."""
+        """Return the refusal, without the ids of other users' jobs where names are hidden."""
         if refusal is None or not self._hides:
             return refusal
         holders = tuple(
@@ -141,7 +141,7 @@ class Access:
         return msgspec.structs.replace(refusal, holders=holders)
 
     def shown_forecast(self, forecast: plans.Forecast | None) -> plans.Forecast | None:
-        """The forecast, without ids where names are hidden: a stop does not say whose job it stops."""
+        """Return the forecast, without ids where names are hidden: a stop does not name the owner of its job."""
         if forecast is None or not self._hides:
             return forecast
         stops = tuple(msgspec.structs.replace(stop, job="") for stop in forecast.stops)
