@@ -150,7 +150,7 @@ elif verb == 'store':
     rig.server.blobs_after = "DOWNLOADING"
     rig.begin(
         "cat data/rows; echo $VIRTUAL_ENV $PATH; echo out > $OARLOCK_RESULTS/out; "
-        "until [ -e $OUTSIDE/go ]; do sleep 0.01; done",
+        "for _ in $(seq 30000); do [ -e $OUTSIDE/go ] && break; sleep 0.01; done",
         path_env={"PATH": os.environ["PATH"], "OF_THE_SHELL": "yes", "OUTSIDE": str(rig.outside)},
         snapshot=digest,
         helper=argv,

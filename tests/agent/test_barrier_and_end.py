@@ -24,7 +24,7 @@ SETSID_GRANDCHILD = (
     "    open(os.environ['OUTSIDE'] + '/draft', 'w').write('%d\\n' % os.getpid())\n"
     "    os.rename(os.environ['OUTSIDE'] + '/draft', os.environ['OUTSIDE'] + '/grandchild')\n"
     "    time.sleep(1000)\n"
-    "while not os.path.exists(os.environ['OUTSIDE'] + '/grandchild'): time.sleep(0.01)\n"
+    "for _ in range(6000): os.path.exists(os.environ['OUTSIDE'] + '/grandchild') and sys.exit(); time.sleep(0.01)\n"
 )
 
 
@@ -79,7 +79,7 @@ def test_no_process_starts_while_registration_is_put_off_or_refused(rig):
 
 @pytest.mark.parametrize("status", [410, 401, 403])
 def test_a_stale_task_is_killed_at_once_and_says_so(rig, status):
-    rig.begin("trap '' TERM; echo > $OUTSIDE/started; while :; do sleep 0.1; done", grace_s=1000)
+    rig.begin("trap '' TERM; echo > $OUTSIDE/started; for _ in $(seq 600); do sleep 0.1; done", grace_s=1000)
     rig.wait_for_file("started")
     with rig.server.changed:
         rig.server.answer_with = status
@@ -149,7 +149,7 @@ def test_a_stop_gives_the_grace_to_the_whole_task(rig):
         "    time.sleep(0.5); open(os.environ['OUTSIDE'] + '/saved', 'w').write('yes\\n'); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         "open(os.environ['OUTSIDE'] + '/ready', 'w').write('yes\\n')\n"
-        "while True: time.sleep(0.05)\n"
+        "for _ in range(1200): time.sleep(0.05)\n"
     )
     (rig.outside / "trainer.py").write_text(trainer)
     rig.begin("$PYTHON $OUTSIDE/trainer.py; echo never")
@@ -162,7 +162,7 @@ def test_a_stop_gives_the_grace_to_the_whole_task(rig):
 
 
 def test_after_the_grace_comes_sigkill(rig):
-    rig.begin("trap '' TERM; echo > $OUTSIDE/ready; while :; do sleep 0.1; done")
+    rig.begin("trap '' TERM; echo > $OUTSIDE/ready; for _ in $(seq 600); do sleep 0.1; done")
     rig.wait_for_file("ready")
     rig.server.order(stop={"grace_s": 0.3})
     record = rig.finish()
@@ -170,7 +170,9 @@ def test_after_the_grace_comes_sigkill(rig):
 
 
 def test_a_signal_to_the_agent_is_a_stop(rig):
-    rig.begin("trap 'echo saved; exit 0' TERM; echo > $OUTSIDE/ready; while :; do :; done")
+    rig.begin(
+        "trap 'echo saved; exit 0' TERM; echo > $OUTSIDE/ready; i=0; while [ $((i += 1)) -lt 50000000 ]; do :; done"
+    )
     rig.wait_for_file("ready")
     rig.process.send_signal(signal.SIGTERM)
     record = rig.finish()
@@ -207,7 +209,7 @@ def test_with_a_cgroup_nothing_escapes_not_even_without_the_mark(rig, cgroup):
     )
     path = rig.outside / "grandchild"
     command = f"env -i {sys.executable} {rig.outside}/washed.py {path} & setsid -f env -i sleep 1001 & "
-    record = rig.run(command + f"while ! [ -s {path} ]; do sleep 0.05; done", cgroup=str(cgroup))
+    record = rig.run(command + f"for _ in $(seq 1200); do [ -s {path} ] && break; sleep 0.05; done", cgroup=str(cgroup))
     assert not rigs.alive(int(path.read_text()))
     assert (record["kill"], record["code"], record["left"]) == ("cgroup", 0, [])
     assert not (cgroup / "cgroup.procs").read_text()
@@ -221,8 +223,8 @@ def test_a_cgroup_that_cannot_be_entered_is_recorded(rig):
 
 def test_one_failing_process_ends_the_others_and_is_blamed(rig):
     command = (
-        "if [ $OARLOCK_PROCESS = 1 ]; then while ! [ -e $OUTSIDE/ready ]; do sleep 0.02; done; exit 5; fi;"
-        "trap '' TERM; echo > $OUTSIDE/ready; while :; do sleep 0.1; done"
+        "if [ $OARLOCK_PROCESS = 1 ]; then for _ in $(seq 3000); do [ -e $OUTSIDE/ready ] && break; sleep 0.02; done;"
+        "exit 5; fi; trap '' TERM; echo > $OUTSIDE/ready; for _ in $(seq 600); do sleep 0.1; done"
     )
     record = rig.run(command, nproc=2, grace_s=0.5)
     assert (record["reason"], record["code"], record["killed_by_us"]) == ("exited", 5, False)
@@ -240,7 +242,9 @@ def test_an_agent_that_lost_its_server_for_too_long_ends_its_task(rig):
 
 
 def test_without_an_orphan_timeout_the_end_waits_for_the_server(rig):
-    rig.begin("echo > $OUTSIDE/ready; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done; echo bye; exit 4")
+    rig.begin(
+        "echo > $OUTSIDE/ready; for _ in $(seq 1200); do [ -e $OUTSIDE/go ] && break; sleep 0.05; done;echo bye; exit 4"
+    )
     rig.wait_for_file("ready")
     rig.server.stop()
     (rig.outside / "go").touch()

@@ -53,8 +53,8 @@ def save(step, keep=True):
     return path
 def wait(name):
     import time
-    while not os.path.exists(os.environ["OUTSIDE"] + "/" + name):
-        time.sleep(0.01)
+    for _ in range(30000):
+        os.path.exists(os.environ["OUTSIDE"] + "/" + name) or time.sleep(0.01)
 """
 
 

@@ -47,7 +47,7 @@ def test_nothing_new_costs_no_process(rig):
 
 
 def test_a_failure_is_told_before_its_files_are_kept(rig):
-    body = "\nwhile not os.path.exists(os.environ['OUT'] + '/go'): time.sleep(0.01)\n" + TELL
+    body = "\nfor _ in range(30000): os.path.exists(os.environ['OUT'] + '/go') or time.sleep(0.01)\n" + TELL
     rig.begin("echo new > made; exit 3", helper=helper(rig, body), keep=KEEP)
     rig.server.wait_for(rig.server.exits)
     assert kept(rig) == []
@@ -58,7 +58,7 @@ def test_a_failure_is_told_before_its_files_are_kept(rig):
 
 
 def test_what_a_stopped_process_left_is_kept_within_the_grace(rig):
-    rig.begin("trap 'echo bye > made; exit 0' TERM; echo up > $OUTSIDE/up; while :; do sleep 0.05; done",
+    rig.begin("trap 'echo bye > made; exit 0' TERM; echo up > $OUTSIDE/up; for _ in $(seq 1200); do sleep 0.05; done",
               helper=helper(rig), keep=KEEP)  # fmt: skip
     rig.wait_for_file("up")
     rig.server.order(stop={"grace_s": 5, "reason": "cancel"})

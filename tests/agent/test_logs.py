@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from oarlock.agent import blanking, stream
 
+AWAIT_GO = "for _ in $(seq 6000); do [ -e $OUTSIDE/go ] && break; sleep 0.05; done"
 PRINTER = """
 import os, sys, time
 until = os.environ['OUTSIDE'] + '/go'
 n = 0
-while not os.path.exists(until) or n % 1000:
+while n < 600000 and not os.path.exists(until) or n % 1000:
     n += 1
     os.write(1, b'%d %s\\n' % (n, b'x' * (n % 97)))
     if n % 50 == 0: time.sleep(0.005)
@@ -32,7 +33,7 @@ def expected(count: int) -> bytes:
 
 
 def test_what_the_server_has_lost_is_sent_again_though_nothing_new_was_written(rig):
-    rig.begin("echo one; echo two; echo > $OUTSIDE/said; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done; echo three")
+    rig.begin(f"echo one; echo two; echo > $OUTSIDE/said; {AWAIT_GO}; echo three")
     rig.server.wait_for(lambda: rig.server.logs["stdout.0"] == b"one\ntwo\n")
     with rig.server.changed:
         del rig.server.logs["stdout.0"][2:]
@@ -65,7 +66,7 @@ def test_a_server_that_has_less_or_more_than_was_acknowledged_is_followed(rig):
     """A batch is stored in part, and once an answer is late: the server's length is what counts."""
     text = b"".join(b"line %d\n" % n for n in range(20000))
     (rig.outside / "text").write_bytes(text)
-    rig.begin("cat $OUTSIDE/text; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done; cat $OUTSIDE/text")
+    rig.begin(f"cat $OUTSIDE/text; {AWAIT_GO}; cat $OUTSIDE/text")
     rig.server.wait_for(lambda: len(rig.server.logs["stdout.0"]) == len(text))
     with rig.server.changed:
         del rig.server.logs["stdout.0"][100_000:]
@@ -78,8 +79,8 @@ def test_a_full_spool_drops_the_oldest_and_says_how_much(rig):
     line = b"%07d " + b"y" * 91 + b"\n"
     (rig.outside / "text").write_bytes(b"".join(line % n for n in range(30000)))
     rig.begin(
-        "echo first; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done; cat $OUTSIDE/text; echo done > $OUTSIDE/done;"
-        "while ! [ -e $OUTSIDE/end ]; do sleep 0.05; done; echo last",
+        f"echo first; {AWAIT_GO}; cat $OUTSIDE/text; echo done > $OUTSIDE/done;"
+        "for _ in $(seq 6000); do [ -e $OUTSIDE/end ] && break; sleep 0.05; done; echo last",
         spool_bytes=1_000_000,
     )
     rig.server.wait_for(lambda: rig.server.logs["stdout.0"] == b"first\n")
@@ -109,8 +110,9 @@ def test_a_full_spool_drops_the_oldest_and_says_how_much(rig):
 def test_a_program_that_truncates_its_own_output_goes_on_being_heard(rig):
     """`echo text > /dev/stderr` is a common idiom, and truncates the file behind it."""
     rig.begin(
-        "for i in $(seq 100); do echo before $i >&2; done; while ! [ -e $OUTSIDE/go ]; do sleep 0.05; done;"
-        "echo truncating > /dev/stderr; while ! [ -e $OUTSIDE/end ]; do sleep 0.05; done; echo after >&2"
+        f"for i in $(seq 100); do echo before $i >&2; done; {AWAIT_GO};"
+        "echo truncating > /dev/stderr; for _ in $(seq 6000); do [ -e $OUTSIDE/end ] && break; sleep 0.05; done;"
+        "echo after >&2"
     )
     rig.server.wait_for(lambda: rig.server.logs["stderr.0"].endswith(b"before 100\n"))
     (rig.outside / "go").touch()

@@ -13,7 +13,8 @@ from tests.agent import rig as rigs
 
 HANGS = {
     "asleep in C": "import time\ndef hang_here():\n    time.sleep(1000)\nhang_here()\n",
-    "in a busy loop": "def hang_here():\n    while True: pass\nhang_here()\n",
+    "in a busy loop": "import time\nEND = time.monotonic() + 60\n"
+    "def hang_here():\n    while time.monotonic() < END: pass\nhang_here()\n",
     "with signals blocked in Python": (
         "import signal, threading\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
         "def hang_here():\n    threading.Lock().acquire() or threading.Lock().acquire()\n"
@@ -66,10 +67,10 @@ def test_no_signal_to_who_would_die_of_it_or_wants_it_for_himself(rig):
         "became": own + "os.execv('/bin/sleep', ['sleep', '1000'])\n",
         "took": own
         + "signal.signal(signal.SIGUSR2, lambda *_: os._exit(66))\nopen(os.environ['OUTSIDE'] + '/t', 'w').close()\n"
-        "while True: time.sleep(1)\n",
+        "for _ in range(60): time.sleep(1)\n",
         "closed": own
         + "os.closerange(3, 1000)\nf = [open(os.environ['OUTSIDE'] + '/precious', 'w') for _ in range(300)]\n"
-        "while True: time.sleep(1)\n",
+        "for _ in range(60): time.sleep(1)\n",
         "answers": own + "open(os.environ['OUTSIDE'] + '/a', 'w').close()\ntime.sleep(1000)\n",
     }
     for name, text in scripts.items():

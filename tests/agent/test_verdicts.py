@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import uuid
 
 import pytest
 from tests import needs
 from tests.agent import rig as rigs
 
-from oarlock.agent import cgroups, killing, process, procfs, record
+from oarlock.agent import cgroups, following, killing, process, procfs, record
 
 
 def ended(code=None, signum=None, at=1.0, by_us=False):
@@ -139,3 +140,47 @@ def test_an_assignment_that_cannot_be_read_is_said(rig):
     rig.start()
     assert rig.process.wait(rigs.CEILING_S) == 78
     assert "assignment.json cannot be used" in (rig.directory.parent / "agent.stderr").read_text()
+
+
+def test_what_lives_and_was_never_seen_is_left_and_not_called_gone(monkeypatch):
+    """A child that forks and ends again and again may be missed by every look; the kernel knows that it has one."""
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(killing, "GONE_WITHIN_S", 0.05)
+    monkeypatch.setattr(procfs, "children", list)
+    monkeypatch.setattr(killing.Reach, "_found", lambda self: [])
+    reach = killing.Reach(f"j-{uuid.uuid4().hex}/1", cgroups.Cgroup(None), following.Hold(adopts=True))
+    try:
+        assert process.child_lives()
+        assert reach.kill() == [killing.UNSEEN]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_kernel_knows_whether_a_child_lives():
+    """In a process without other children. A zombie does not live; a process with one running thread does."""
+    headless = (
+        "import ctypes, os, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n"
+    )
+    script = (
+        "import os, signal, subprocess, sys, time\n"
+        "from oarlock.agent import process, procfs\n"
+        "said = [process.child_lives()]\n"
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
+        "said.append(process.child_lives())\n"
+        "for _ in range(3000):\n"
+        "    if procfs.stat(child.pid).state == 'Z': break\n"
+        "    time.sleep(0.01)\n"
+        "said.append((process.child_lives(), [one.alive for one in procfs.children()]))\n"
+        "child.send_signal(signal.SIGKILL)\n"
+        "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
+        "said.append((process.child_lives(), [one.alive for one in procfs.children()]))\n"
+        "child.wait()\n"
+        "print(said)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script, headless], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert told.stdout.strip() == "[False, True, (True, [True]), (False, [False])]"

@@ -27,7 +27,7 @@ from tests.backends import contract, local_rig
 
 async def main():
     rig = local_rig.LocalRig(Path(sys.argv[1]))
-    wait = 'while [ ! -e "$OARLOCK_TASK_DIR/../go" ]; do sleep 0.05; done; exit '
+    wait = 'for _ in $(seq 6000); do [ -e "$OARLOCK_TASK_DIR/../go" ] && break; sleep 0.05; done; exit '
     ends = [rig.launch_of(contract.key(place), wait + code) for place, code in enumerate(sys.argv[2:])]
     await rig.backend.launch([*ends, rig.sleeper(contract.key(9))])
     print("launched", flush=True)

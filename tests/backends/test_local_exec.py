@@ -107,7 +107,9 @@ async def test_a_terminals_interrupt_key_interrupts(rig: local_rig.LocalRig) -> 
     """
     await running(rig)
     process = await rig.backend.exec(
-        KEY, ["sh", "-c", "trap 'echo caught; exit 5' INT; echo up; while :; do :; done"], tty=True
+        KEY,
+        ["sh", "-c", "trap 'echo caught; exit 5' INT; echo up; i=0; while [ $((i += 1)) -lt 50000000 ]; do :; done"],
+        tty=True,
     )
     output = process.output()
     assert b"up" in (await asyncio.wait_for(anext(output), rig.PATIENCE_S))[1]
@@ -161,7 +163,7 @@ async def test_a_reader_that_goes_away_stops_nothing(rig: local_rig.LocalRig) ->
 
 async def test_closing_the_backend_ends_its_commands_and_not_the_task(rig: local_rig.LocalRig) -> None:
     await running(rig)
-    await rig.backend.exec(KEY, ["sh", "-c", "yes; sleep 600.75"])
+    await rig.backend.exec(KEY, ["sh", "-c", "timeout 60 yes; sleep 600.75"])
     await rig.until(lambda: bool(local_rig.living("600.75")), "it runs")
     await asyncio.wait_for(rig.backend.close(), rig.PATIENCE_S)
     assert not local_rig.living("600.75")

@@ -22,7 +22,8 @@ from oarlock.backends.local import cgroups, processes
 KEY = contract.key()
 State = contract.State
 
-# A parent that ignores SIGTERM, and a child without its environment, its session and (as it is asked) its parents.
+# A parent that ignores SIGTERM, and a child without its environment, its session and (as it is asked) its parents. The
+# racing one forks and ends again and again; the headless one's first thread has ended: it is shown as a zombie.
 ESCAPE = """\
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -30,10 +31,15 @@ here, how = os.environ["OARLOCK_TASK_DIR"], sys.argv[1]
 bare = "import os, sys, time; open(sys.argv[1] + '~', 'w').write(str(os.getpid()) + chr(10));"
 bare += "os.rename(sys.argv[1] + '~', sys.argv[1]);"
 bare += "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-again = chr(10).join((
-    "", "while True:", " if os.fork(): os._exit(0)", " os.setsid()",
-    " with open(sys.argv[1] + '.beats', 'a') as file: file.write('.')"))
-bare += again if how == "racing" else "time.sleep(600)"
+beat = " with open(sys.argv[1] + '.beats', 'a') as file: file.write('.')"
+again = {
+    "racing": ("", "until = time.monotonic() + 60", "while time.monotonic() < until:",
+               " if os.fork(): os._exit(0)", " os.setsid()", beat),
+    "headless": ("", "import ctypes, threading", "def beat():", beat, " time.sleep(0.05)",
+                 "threading.Thread(target=lambda: [beat() for _ in range(1200)]).start()",
+                 "ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)"),
+}
+bare += chr(10).join(again.get(how, ("time.sleep(600)",)))
 if os.fork() == 0:
     os.setsid()
     if how != "child" and os.fork():
@@ -43,7 +49,7 @@ if os.fork() == 0:
 time.sleep(600)
 """
 BEAT_S = 0.3
-WAYS = ("child", "orphan", "racing")
+WAYS = ("child", "orphan", "racing", "headless")
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ class Rig(test_local_agent.AgentRig):
     async def escape(self, how: str) -> None:
         """Start the task and wait until its child is on its own."""
         await self.backend.launch([self.launch_of(KEY, [sys.executable, "-I", "-S", "-c", ESCAPE, how])])
-        await self.until_file(self.directory(KEY) / "escaped")
+        pid = int(await self.until_file(self.directory(KEY) / "escaped"))
+        if how == "headless":
+            await self.until(lambda: "State:\tZ" in Path(f"/proc/{pid}/status").read_text(), "its first thread ended")
 
     async def left(self) -> list[int]:
         """Who lives of the task, seen without the backend's own eyes: by the command line, which forks keep.

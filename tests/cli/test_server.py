@@ -80,7 +80,9 @@ def test_up_in_the_foreground_ends_with_ctrl_c(work: Path, home: Path) -> None:
 def test_what_runs_goes_on_without_a_server_and_is_found_again(work: Path, home: Path) -> None:
     (work / "slow.py").write_text(
         "import pathlib, time\nprint('begun', flush=True)\n"
-        "while not pathlib.Path('" + str(work) + "/go').exists(): time.sleep(0.05)\nprint('done', flush=True)\n"
+        "for _ in range(6000): pathlib.Path('"
+        + str(work)
+        + "/go').exists() or time.sleep(0.05)\nprint('done', flush=True)\n"
     )
     assert typed.run("up", "--detach").returncode == 0
     process = subprocess.Popen(

@@ -16,8 +16,8 @@ TRAINS = """
     with train.Session(model=torch.nn.Linear(1, 1), total_steps=60, every_steps=10) as session:
         for step in session.steps():
             first = step if first is None else first
-            while step == 35 and os.path.exists(sys.argv[1]) and not session._wish:  # until it is asked to stop
-                time.sleep(0.05)
+            for _ in range(6000):  # until it is asked to stop
+                step == 35 and os.path.exists(sys.argv[1]) and not session._wish and time.sleep(0.05)
     print("began at step", first, flush=True)
 """
 

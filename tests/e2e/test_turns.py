@@ -71,7 +71,7 @@ SCRIPT = """
             print(session.step, time.time(), file=diary, flush=True)
 """
 
-WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+WAITS = "import os, sys, time\nfor _ in range(6000): os.path.exists(sys.argv[1]) or time.sleep(0.05)"
 
 JOB = """
     name: {name}

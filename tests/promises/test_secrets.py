@@ -16,8 +16,8 @@ TELLS = """
 import os, sys, time
 secret = os.environ["HUB_TOKEN"]
 print("begins with", secret, flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.05)
+for _ in range(6000):
+    os.path.exists(sys.argv[1]) or time.sleep(0.05)
 print("the disk is full of", secret, file=sys.stderr)
 raise SystemExit(3)
 """

@@ -1,9 +1,12 @@
-"""Ends everything that belongs to this task, whoever its parent is by now.
+"""The end of all processes of this task, under any parent.
 
 Two ways, and the exit record says which: `cgroup` (one write kills all that is in it, nothing can escape), else
 `session`: the sessions of the user's processes, every descendant of this agent, and every process that carries the
 task's mark or limit mark (`following`). The parents of a process are never walked upwards: an orphan's parent is a
 stranger. Every loop has an end; what does not die in time is named and left to the backend.
+
+Nothing is called gone because it was not seen. An agent that adopts its orphans asks the kernel whether it has a living
+child; without one it has no descendant. Only where orphans are not adopted do two looks at /proc have to do.
 """
 
 from __future__ import annotations
@@ -19,15 +22,14 @@ from oarlock.agent.failpoints import failpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
-
     from oarlock.agent.cgroups import Cgroup
 
 GONE_WITHIN_S = 5.0  # how long a killed process may take to go: longer, and it hangs in the kernel
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.2
 LOOKS_WITHOUT_FINDING = 2  # a process may fork and end while /proc is read, so that neither it nor its child is seen
-GLIMPSES = 30  # at the processes started last, in each of these looks
+LOOKS_AT_CHILDREN = 100  # between two looks at all of /proc
+UNSEEN = 0  # stands among those that are left for a process that lives and was never met
 
 
 class Reach:
@@ -83,49 +85,61 @@ class Reach:
         failpoint("stop.after_term")
 
     def kill(self) -> list[int]:
-        """SIGKILL until nothing is left or GONE_WITHIN_S is over; return what is left."""
+        """SIGKILL until nothing is left or GONE_WITHIN_S is over; return what is left, or was seen last."""
         failpoint("kill.before")
         until, pause_s = time.monotonic() + GONE_WITHIN_S, FIRST_PAUSE_S
         left: list[int] = []
         looks = 0
-        while looks < LOOKS_WITHOUT_FINDING:
-            before, left = left, self._kill_once()
+        while True:
+            before, seen = left, self._kill_once(until)
+            looks = 0 if seen else looks + 1
+            if self._nothing_lives(looks):
+                left = []
+                break
+            left = seen or before or [UNSEEN]
             if time.monotonic() > until:
                 break
-            looks = 0 if left else looks + 1
-            if left:
+            if seen:
                 time.sleep(pause_s)
                 # Others than before: something forks faster than it is killed, and must not be given time.
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if set(left) & set(before) else FIRST_PAUSE_S
         failpoint("kill.after")
         return left
 
-    def _kill_once(self) -> list[int]:
+    def _nothing_lives(self, looks: int) -> bool:
+        """Whether it is certain, or as good as that can be had here, after so many looks that found nothing."""
+        if self._hold.adopts:
+            return looks > 0 and not process.child_lives()
+        return looks >= LOOKS_WITHOUT_FINDING
+
+    def _kill_once(self, until: float) -> list[int]:
         """SIGKILL to all that is seen now; return what was seen."""
         if self._cgroup.usable and not self._cgroup.kill():
             self.way = "session"
         for leader in self.leaders:
             _signal_group(leader, signal.SIGKILL)
-        left = {pid for _ in range(GLIMPSES) for pid in self._kill_children(procfs.recent_pids())}
-        left.update(self._kill_children(procfs.newest_pids()))
+        left = self._kill_children(until) if self._hold.adopts else set()
         for seen in self._found():
             self._signal(seen, signal.SIGKILL)
             left.add(seen.pid)
         return sorted(left)
 
-    def _kill_children(self, pids: Iterable[int]) -> list[int]:
+    def _kill_children(self, until: float) -> set[int]:
         """SIGKILL to each child at the moment when it is seen: with its death its own children become ours.
 
         A child's pid is not given to another process before it is reaped, which only this process does. Those that were
         adopted are reaped here; `leaders` are reaped by what started them. Return the children that lived.
         """
-        found = []
-        for child in procfs.children(pids if self._hold.adopts else ()):
-            if child.alive:
-                _quietly_kill(child.pid, signal.SIGKILL)
-                found.append(child.pid)
-            elif child.pid not in self.leaders:
-                process.reap(child.pid)
+        found = set()
+        for _ in range(LOOKS_AT_CHILDREN):
+            if not process.child_lives() or time.monotonic() > until:
+                break
+            for child in procfs.children():
+                if child.alive:
+                    _quietly_kill(child.pid, signal.SIGKILL)
+                    found.add(child.pid)
+                elif child.pid not in self.leaders:
+                    process.reap(child.pid)
         return found
 
     def _signal(self, seen: procfs.Stat, signum: int) -> None:

@@ -13,9 +13,10 @@ from oarlock.agent import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Iterator
+    from typing import Iterator
 
 LIMIT_PROCESSES = 200_000
+LIMIT_CHILDREN_BYTES = 4 << 20
 RECENT_PIDS = 32
 OWN = "self"
 _LIMIT_LINE = b"Max realtime timeout"
@@ -24,13 +25,17 @@ _LIMIT_LINE = b"Max realtime timeout"
 class Stat:
     """The fields of /proc/PID/stat that the agent uses."""
 
-    def __init__(self, pid: int, state: str, parent: int, group: int, session: int, start: int) -> None:
+    def __init__(
+        self, pid: int, state: str, parent: int, group: int, session: int, start: int, threads: int = 1
+    ) -> None:
         self.pid, self.state, self.parent = pid, state, parent
         self.group, self.session, self.start = group, session, start
+        self.threads = threads
 
     @property
     def alive(self) -> bool:
-        return self.state not in ("Z", "X", "x")
+        """A process that lost its first thread before the others is shown as a zombie, and lives."""
+        return self.state not in ("Z", "X", "x") or self.threads > 1
 
 
 def stat(pid: int) -> Stat | None:
@@ -38,7 +43,7 @@ def stat(pid: int) -> Stat | None:
     fields = text[text.rfind(")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), int(fields[17]))
 
 
 def marked(pid: int, mark: bytes) -> bool:
@@ -89,13 +94,35 @@ def _descendants(own: int, seen: list[Stat]) -> set[int]:
     return found
 
 
-def children(pids: Iterable[int]) -> Iterator[Stat]:
-    """Those of the pids that are this process's children, zombies included, each as soon as it is seen."""
+def children() -> Iterator[Stat]:
+    """Return this process's children, zombies included, each as soon as it is seen.
+
+    The kernel's own lists name them at once. A kernel without these lists is asked for every process instead, the
+    newest first: a child that forks and ends again and again lives shorter than a pass over /proc takes.
+    """
     own = os.getpid()
-    for pid in pids:
+    listed = _listed_children(own)
+    for pid in _likely_children() if listed is None else listed:
         seen = stat(pid)
         if seen is not None and seen.parent == own:
             yield seen
+
+
+def _listed_children(own: int) -> list[int] | None:
+    """The children in the kernel's lists, one list for each thread; None where the kernel keeps none."""
+    if not os.path.exists(f"/proc/self/task/{own}/children"):
+        return None
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return None
+    lists = [files.read_text(f"/proc/self/task/{thread}/children", LIMIT_CHILDREN_BYTES) for thread in threads]
+    return [int(word) for one in lists for word in one.split() if word.isdigit()]
+
+
+def _likely_children() -> Iterator[int]:
+    yield from recent_pids()
+    yield from newest_pids()
 
 
 def start_time(pid: int) -> int | None:

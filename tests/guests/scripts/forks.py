@@ -1,4 +1,4 @@
-"""Worker processes by fork and by spawn; then it ends, and leaves three processes behind that never will."""
+"""Worker processes by fork and by spawn; then it ends, and leaves three processes behind that do not in ten minutes."""
 
 import multiprocessing
 import os
@@ -17,8 +17,9 @@ def leave() -> None:
         if os.fork() == 0:
             if alone:
                 os.setsid()
+            signal.alarm(600)
             signal.pause()
-    subprocess.Popen(["sleep", "100000"], start_new_session=True)
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
 
 
 if __name__ == "__main__":

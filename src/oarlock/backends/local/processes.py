@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from oarlock.backends.local import forks
 from oarlock.spec import errors
 
 KEY_MARK = "OARLOCK_TASK_KEY"
@@ -34,7 +35,10 @@ DIRECTORY_MARK = "OARLOCK_TASK_DIR"
 MAX_PROCESSES = 200_000
 MAX_ENVIRON_BYTES = 4 << 20
 RECENT_PIDS = 32
+PASSES = 2  # what is in the middle of a fork before the first is there before the second
 GLIMPSES = 30
+FOLLOWED = 1000  # batches of new pids after a pass: each takes some 50 us where little is started
+STRUCK = 300
 MAX_LIMITS_BYTES = 16 << 10
 _LIMIT_LINE = b"Max realtime timeout"
 _LEAST_LIMIT_US = 1 << 61  # 73,000 years: no process meets it
@@ -50,10 +54,12 @@ class Stat(msgspec.Struct, frozen=True):
     session: int
     start: int
     limit: int = 0  # its limit mark, where `table` has looked for one
+    threads: int = 0
 
     @property
     def alive(self) -> bool:
-        return self.state not in "ZXx"
+        """A process that lost its first thread before the others is shown as a zombie, and lives."""
+        return self.state not in "ZXx" or self.threads > 1
 
 
 Table = dict[int, Stat]
@@ -93,7 +99,7 @@ def parse(text: str) -> Stat | None:
     pid, fields = text.partition(" ")[0], text[text.rfind(")") + 2 :].split()
     if len(fields) < 20 or not pid.isdigit():
         return None
-    return Stat(int(pid), fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return Stat(int(pid), fields[0], int(fields[1]), int(fields[3]), int(fields[19]), threads=int(fields[17]))
 
 
 def look(pid: int) -> Stat | None:
@@ -117,17 +123,17 @@ def table() -> Table:
     for pid, _ in zip(pids, range(MAX_PROCESSES), strict=False):
         seen = look(pid)
         if seen is not None and seen.alive:
-            found[pid] = msgspec.structs.replace(seen, limit=limit_mark(pid))
+            found[pid] = msgspec.structs.replace(seen, limit=limit_mark(pid) or 0)
     return found
 
 
-def limit_mark(pid: int) -> int:
-    """Return the limit mark that the process carries; 0 where it carries none."""
+def limit_mark(pid: int) -> int | None:
+    """Return the limit mark that the process carries; 0 where it carries none, None where there is no such process."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:  # noqa: PTH123  (as above)
             raw = file.read(MAX_LIMITS_BYTES)
     except OSError:
-        return 0
+        return None
     soft = raw.partition(_LIMIT_LINE)[2].split(None, 1)[:1]
     return int(soft[0]) if soft and soft[0].isdigit() and int(soft[0]) >= _LEAST_LIMIT_US else 0
 
@@ -245,36 +251,82 @@ def end(pid: int, start: int) -> None:
             os.close(fd)
 
 
-def glimpses(marks: Collection[Mark]) -> Iterator[tuple[Mark, Stat]]:
-    """Processes with one of these tasks' limit marks, each at the moment when it is seen.
+class Remains(msgspec.Struct, frozen=True):
+    """What one look found. `proven`: it is certain that nothing else lives, see `forks`."""
 
-    A process that forks and ends again and again lives too short for `members`, which reads all of /proc. It is among
-    those that were started last.
+    found: dict[Mark, list[Stat]]
+    proven: bool
+
+
+def remains(marks: Collection[Mark], roots: dict[Mark, set[int]] | None = None) -> Remains:
+    """Look for all living processes of these tasks, including those that live shorter than a pass over /proc takes.
+
+    A process that forks and ends again and again is mostly met among the newest pids. After these the look goes on to
+    the processes that were started since its beginning, until none was. That proves that no process of the tasks lives.
+    Where the machine starts processes faster than they are looked at, the look ends after `FOLLOWED` batches, without a
+    proof.
     """
+    series = forks.Series()
+    found: dict[Mark, list[Stat]] = {one: [] for one in marks}
+    missing = list(marks)
+    for _ in range(PASSES):
+        if missing:
+            found.update(members(missing, roots=roots))
+            missing = [one for one in marks if not found[one]]
+    for _ in range(GLIMPSES):
+        for whose, seen in _glimpses(missing, reversed(forks.recent(RECENT_PIDS)) if missing else ()):
+            found[whose].append(seen)
+        missing = [one for one in marks if not found[one]]
+    for _ in range(FOLLOWED):
+        pids = series.new() if missing else None
+        if pids is None:
+            return Remains(found, proven=not series.lost)
+        for whose, seen in _glimpses(missing, pids):
+            found[whose].append(seen)
+        missing = [one for one in marks if not found[one]]
+    return Remains(found, proven=False)
+
+
+def _glimpses(marks: Collection[Mark], pids: Iterable[int]) -> Iterator[tuple[Mark, Stat]]:
+    """Those of the pids that belong to one of these tasks, each at the moment when it is seen."""
     by_limit = {one.limit: one for one in marks}
-    for _ in range(GLIMPSES if marks else 0):
-        for pid in _recent_pids():
-            whose = by_limit.get(limit_mark(pid))
-            if whose is not None and pid not in (os.getpid(), 1):
-                yield whose, look(pid) or Stat(pid, "R", 0, 0, 0, whose.limit)
-
-
-def _recent_pids() -> range:
-    """The pids given out last, the newest first, whether they still live or not."""
-    words = Path("/proc/loadavg").read_text().split()
-    last = int(words[4]) if len(words) > 4 and words[4].isdigit() else 0
-    return range(last, max(0, last - RECENT_PIDS), -1)
+    for pid in pids:
+        limit = limit_mark(pid)
+        whose = by_limit.get(limit) or mark(pid) if limit is not None else None
+        if whose is None or whose not in marks or pid in (os.getpid(), 1):
+            continue
+        seen = look(pid)
+        if seen is None:  # it lived a moment ago, and what it has started may live
+            yield whose, Stat(pid, "R", 0, 0, 0, whose.limit)
+        elif seen.alive:
+            yield whose, seen
 
 
 def strike(marks: Collection[Mark]) -> None:
-    """Send SIGKILL to processes that live too short to be found first and ended afterwards."""
-    for whose, seen in glimpses(marks):
-        fd = open_pidfd(seen.pid)
-        if fd is not None:
-            with contextlib.suppress(OSError):
-                if limit_mark(seen.pid) == whose.limit:  # looked at again: the pid may have changed hands
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-            os.close(fd)
+    """Send SIGKILL to processes that live too short to be found first and ended afterwards.
+
+    It is sent only to processes with a limit mark, which their children have too. A process that is known by its
+    environment alone may have children that are known by it alone: `members` has to see them before it ends.
+    """
+    limits = {one.limit for one in marks}
+    series = forks.Series()
+    pids: Iterable[int] | None = forks.recent(RECENT_PIDS) if marks else None
+    for _ in range(STRUCK):
+        if pids is None:
+            return
+        for pid in pids:
+            if limit_mark(pid) in limits and pid not in (os.getpid(), 1):
+                _strike(pid, limits)
+        pids = series.new()
+
+
+def _strike(pid: int, limits: set[int]) -> None:
+    fd = open_pidfd(pid)
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            if limit_mark(pid) in limits:  # looked at again: the pid may have changed hands
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        os.close(fd)
 
 
 def await_ends(ended: Iterable[Stat], timeout_s: float) -> None:

@@ -26,6 +26,7 @@ LAUNCH, EXIT, KILLED, GONE, LOCK = "launch.json", "exit.json", "killed.json", "g
 START_GRACE_S = 5.0
 """The longest time that a directory may lie there without its agent's pid. The shell needs some milliseconds."""
 
+LOOKS_WITHOUT_PROOF = 3
 KILL_ROUNDS = 8
 KILL_WAIT_S = 0.25
 MAX_RECORD_BYTES = 4 << 20
@@ -194,10 +195,11 @@ class Tasks:
         return Look([seen[key] for key in keys], watch, [task for task in unsure if task not in gone], gone)
 
     def remains(self, of: Sequence[Task]) -> dict[attempts.TaskKey, list[processes.Stat]]:
-        """Return the living processes of these tasks, agents included. One look at /proc is not enough to call a task
-        gone.
+        """Return the living processes of these tasks, agents included.
 
-        A process may fork and end while /proc is being read, so that neither it nor its child is seen.
+        Nothing is said to be gone because one pass over /proc did not show it: a process may fork and end meanwhile, so
+        that neither it nor its child is seen. A look that proves its answer ends the search; without a proof there are
+        `LOOKS_WITHOUT_PROOF` of them.
         """
         found: dict[attempts.TaskKey, list[processes.Stat]] = {task.key: [] for task in of}
         looking = []
@@ -207,15 +209,16 @@ class Tasks:
             if self._all_was_inside(task) and not cgroups.populated(task.launch.group):
                 continue
             looking.append(task)
-        for _ in range(2):
+        for _ in range(LOOKS_WITHOUT_PROOF):
             looking = [task for task in looking if not found[task.key]]
-            if looking:
-                marks = {task.mark: task for task in looking}
-                roots = {mark: cgroups.pids(task.launch.group) for mark, task in marks.items()}
-                for mark, stats in processes.members(marks, roots=roots).items():
-                    found[marks[mark].key] = stats
-                for mark, stat in processes.glimpses({mark for mark in marks if not found[marks[mark].key]}):
-                    found[marks[mark].key] = [stat]
+            if not looking:
+                break
+            marks = {task.mark: task for task in looking}
+            roots = {mark: cgroups.pids(task.launch.group) for mark, task in marks.items()}
+            seen = processes.remains(marks, roots)
+            found.update((marks[mark].key, stats) for mark, stats in seen.found.items())
+            if seen.proven:
+                break
         return found
 
     def kill(self, keys: Iterable[attempts.TaskKey]) -> None:
