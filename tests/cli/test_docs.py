@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from oarlock import configuration
-from oarlock.cli import flags, main, reference
+from oarlock.cli import main, reference
+from oarlock.cli.launching import flags
 from oarlock.client import settings
 from oarlock.client.synchronous import client
 from oarlock.spec import jobfile, roles

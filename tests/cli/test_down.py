@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli import typed
 
-from oarlock.cli import localserver
+from oarlock.cli.launching import localserver
 
 
 @pytest.fixture

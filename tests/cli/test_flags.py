@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oarlock.cli import flags
+from oarlock.cli.launching import flags
 
 
 def roles_of(base: dict[str, Any], **given: Any) -> Any:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.cli import submitting, terminal
+from oarlock.cli.launching import submitting
+from oarlock.cli.output import terminal
 
 
 def test_input_that_waits_is_noticed_and_left_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.cli import launchers, submitting
+from oarlock.cli.launching import launchers, submitting
 from oarlock.spec import validation
 
 SPAWNS = "import torch.multiprocessing as mp\n\nif __name__ == '__main__':\n    mp.spawn(main, nprocs=4)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.cli import loglines
+from oarlock.cli.following import loglines
 from oarlock.data import storage
 from oarlock.spec import validation
 

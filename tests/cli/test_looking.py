@@ -15,7 +15,10 @@ import pytest
 from tests.cli import typed
 from tests.client import live
 
-from oarlock.cli import endings, main, metrics, progress, ps, show, tables, terminal
+from oarlock.cli import main
+from oarlock.cli.following import endings
+from oarlock.cli.output import progress, tables, terminal
+from oarlock.cli.verbs import metrics, ps, show
 from oarlock.client import answers, verbs
 from oarlock.spec import attempts, errors, events, intents, jobfile, jobs, phases, refusals, roles
 
@@ -528,7 +531,7 @@ def test_results_in_the_servers_own_place_are_found(type_: Typed, server: live.L
 
 
 def test_tensorboard_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oarlock.cli import tensorboard
+    from oarlock.cli.verbs import tensorboard
 
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -13,7 +13,8 @@ from tests.cli import typed
 from tests.client import live
 from tests.documentation import blocks
 
-from oarlock.cli import main, pooltree, terminal
+from oarlock.cli import main
+from oarlock.cli.output import pooltree, terminal
 from oarlock.client import answers
 from oarlock.spec import events, holdings, jobs, nodes, pools
 

@@ -276,7 +276,7 @@ def test_a_reader_that_leaves_is_no_error(server: live.LiveServer) -> None:
 
 
 def test_control_characters_of_names_never_reach_a_terminal() -> None:
-    from oarlock.cli import terminal
+    from oarlock.cli.output import terminal
 
     assert terminal.clean("a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\x07\re\u202ef") == "abcdef"
     assert terminal.clean("tab\tand ünïcode 漢字") == "tab\tand ünïcode 漢字"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from oarlock.cli import main, simulate
+from oarlock.cli import main
+from oarlock.cli.verbs import simulate
 from oarlock.simulator import fairness, outcome, pictures, rows, running, scenario, summary
 from oarlock.spec import errors
 

@@ -316,7 +316,9 @@ def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/simulate.py"], ids=lambda path: path.name
+    "page",
+    [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/verbs/simulate.py"],
+    ids=lambda path: path.name,
 )
 def test_what_a_page_sets_of_a_policy_is_a_parameter_of_it(page: Path) -> None:
     for policy, parameter in re.findall(r"--set ([a-z]+)\.([a-z0-9_]+)=", page.read_text()):

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 
-from oarlock.cli import terminal
+from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from click.shell_completion import get_completion_class
 
-from oarlock.cli import terminal
+from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 SHELLS = ("bash", "zsh", "fish")

@@ -15,7 +15,8 @@ from typing import Any
 
 import click
 
-from oarlock.cli import complaints, terminal
+from oarlock.cli import complaints
+from oarlock.cli.output import terminal
 from oarlock.spec import errors, suggestions
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -27,7 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "ps": ("ps:ps", "List jobs"),
         "show": ("show:show", "Tell one job's whole story"),
-        "why": ("why:why", "Say in three lines why a job is where it is"),
+        "why": ("show:why", "Say in three lines why a job is where it is"),
         "logs": ("logs:logs", "Print a job's output"),
         "metrics": ("metrics:metrics", "Show what a job measured"),
         "files": ("files:files", "List the files that a job left"),
@@ -42,21 +43,21 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "exec": ("execute:execute", "Run a command inside a task"),
     },
     "Cluster": {
-        "nodes": ("nodes:nodes", "List the machines and who holds what"),
+        "nodes": ("cluster:nodes", "List the machines and who holds what"),
         "pools": ("pools:pools", "Draw the tree of resource pools"),
         "pool": ("pools:pool", "Make, change or remove a resource pool"),
-        "sizes": ("sizes:sizes", "List the T-shirt sizes that `run --size` takes"),
-        "usage": ("usage:usage", "Sum up device-hours and CPU-hours"),
+        "sizes": ("cluster:sizes", "List the T-shirt sizes that `run --size` takes"),
+        "usage": ("cluster:usage", "Sum up device-hours and CPU-hours"),
         "simulate": ("simulate:simulate", "See how a workload would fare on a cluster, under several policies"),
     },
     "Server": {
         "up": ("server:up", "Start the local server"),
         "down": ("server:down", "End the local server; what runs goes on"),
         "doctor": ("doctor:doctor", "Look for what is wrong here, and say how to mend it"),
-        "login": ("login:login", "Remember a server and its token"),
+        "login": ("accounts:login", "Remember a server and its token"),
         "secrets": ("secretnames:secrets", "Secrets that jobs may name"),
-        "users": ("users:users", "Users and tokens, for administrators"),
-        "version": ("version:version", "Versions of the client and the server"),
+        "users": ("accounts:users", "Users and tokens, for administrators"),
+        "version": ("server:version", "Versions of the client and the server"),
     },
 }
 VERBS = {verb: place for verbs in SECTIONS.values() for verb, place in verbs.items()}
@@ -70,7 +71,7 @@ class Root(click.Group):
         if cmd_name not in VERBS:
             return None
         module, _, name = VERBS[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(f"oarlock.cli.{module}"), name)
+        found = getattr(importlib.import_module(f"oarlock.cli.verbs.{module}"), name)
         assert isinstance(found, click.Command)  # else the table above is wrong
         return found
 

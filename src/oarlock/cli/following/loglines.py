@@ -1,0 +1,128 @@
+"""Log lines as they are shown: with the task's name in front where there are several, in a colour of its own.
+
+On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole. A
+line that its program draws again and again (it holds carriage returns, as progress bars do) has no end for long: into a
+file or a pipe it comes in pieces, as they arrive, each on a line of its own. Where tasks have several processes, the
+process is named too: `worker-1.0`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from oarlock.cli.output import terminal
+from oarlock.data import storage
+from oarlock.spec import jobfile
+
+_PALETTE = ("cyan", "green", "magenta", "blue", "yellow")
+MAX_SHOWN_CHARACTERS = 65_536
+"""A longer line is broken on a terminal."""
+MAX_WHOLE_CHARACTERS = 16 << 20
+"""And elsewhere, where a program may have to read it: so much is held in memory of each stream."""
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    prefix: bool  # name the task
+    process: bool = False  # and its process
+    colour: bool
+    clean: bool  # a terminal will show it
+
+
+def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> Style:
+    """How a job's lines are shown. `alone`: only the tasks of one index are asked for."""
+    process = any(role.nproc > 1 for role in spec.roles.values())
+    several = not alone and sum(role.max or role.count for role in spec.roles.values()) > 1
+    return Style(prefix=several or process, process=process, colour=colour, clean=clean)
+
+
+Stream = tuple[str, int, int, str]
+
+
+class Piece(NamedTuple):
+    """Text to be printed, and whether the task wrote it to its stderr."""
+
+    text: str
+    is_error: bool
+
+
+class Writer:
+    """A turner of lines into text, one for each reader. `errors` is the style of stderr's lines, where it differs."""
+
+    def __init__(self, style: Style, errors: Style | None = None) -> None:
+        self._out = style
+        self._errors = style if errors is None else errors
+        self._pending: dict[Stream, str] = {}
+        self._redrawn: set[Stream] = set()  # streams whose open line was printed in part
+        self._colours: dict[str, str] = {}
+        self._width = 0
+
+    def piece(self, line: storage.Line) -> Piece:
+        """Return what is to be printed now, and where."""
+        return Piece(self.text(line), _is_error(line.stream))
+
+    def text(self, line: storage.Line) -> str:
+        """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
+        style = self._style(line.stream)
+        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if style.process else line.task
+        stream = (task, line.attempt, line.incarnation, line.stream)
+        if isinstance(line, storage.Lines):
+            return self._many(stream, line)
+        whole = self._pending.pop(stream, "") + line.text
+        if stream in self._redrawn or (line.partial and "\r" in whole and not style.clean):
+            (self._redrawn.add if line.partial else self._redrawn.discard)(stream)
+            piece = whole.strip("\r")
+            return self._shown(stream, piece) if piece else ""
+        if line.partial and len(whole) < (MAX_SHOWN_CHARACTERS if style.clean else MAX_WHOLE_CHARACTERS):
+            self._pending[stream] = whole
+            return ""
+        return self._shown(stream, whole)
+
+    @property
+    def pending(self) -> str:
+        """The newest line without an end."""
+        if not self._pending:
+            return ""
+        (task, *_), text = next(reversed(self._pending.items()))
+        return (f"{task} | " if self._out.prefix else "") + terminal.shown_line(text)
+
+    def rest(self) -> list[Piece]:
+        """Return everything that never got an end."""
+        left, self._pending = self._pending, {}
+        return [Piece(self._shown(stream, text), _is_error(stream[-1])) for stream, text in left.items()]
+
+    def _style(self, stream: str) -> Style:
+        return self._errors if _is_error(stream) else self._out
+
+    def _many(self, stream: Stream, lines: storage.Lines) -> str:
+        """Return whole lines as they stand, where nothing has to be done to each."""
+        style = self._style(lines.stream)
+        if not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn):
+            return lines.text + "\n"
+        first, *rest = lines.text.split("\n")
+        head = storage.Line(
+            task=lines.task,
+            attempt=lines.attempt,
+            incarnation=lines.incarnation,
+            stream=lines.stream,
+            offset=lines.offset,
+            at=lines.at,
+            text=first,
+        )
+        return self.text(head) + "".join([self._shown(stream, text) for text in rest])
+
+    def _shown(self, stream: Stream, text: str) -> str:
+        task, style = stream[0], self._style(stream[-1])
+        if style.clean:
+            text = terminal.shown_line(text)
+        if not style.prefix:
+            return text + "\n"
+        name = task.ljust(self._width)
+        self._width = max(self._width, len(task))
+        colour = self._colours.setdefault(task, _PALETTE[len(self._colours) % len(_PALETTE)])
+        return f"{terminal.coloured(name + ' |', colour, on=style.colour)} {text}\n"
+
+
+def _is_error(stream: str) -> bool:
+    return stream.startswith("stderr")

@@ -1,0 +1,175 @@
+"""From a spec to a job that is followed: pack, say what was left out, start a server where none runs, submit, follow.
+
+`run` and `submit` differ in where the spec comes from; from there on they are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oarlock.cli.following import endings
+from oarlock.cli.launching import launchers, localserver
+from oarlock.cli.output import terminal
+from oarlock.client import failures, packing, scripts, verbs
+from oarlock.spec import errors, jobfile, jobs, quantities
+
+if TYPE_CHECKING:
+    from oarlock.client.synchronous import client as clients
+    from oarlock.data.snapshots import snapshots
+
+NEIGHBOURS = 200
+_SAID_BYTES = 1 << 20
+_SCRIPT_CHARACTERS = 1 << 20
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """`directory` None: the job needs no code. `continues` is the job, or JOB@STEP, from whose checkpoint it begins."""
+
+    directory: Path | None
+    continues: str | None = None
+    in_place: bool = False
+    detach: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+    quiet: bool = False
+
+
+def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> int:
+    """Submit and, unless detached, follow. The exit code."""
+    localserver.check_home(client.settings.home)
+    code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
+    tell_code(code, choice)
+    if not choice.quiet:
+        tell_launcher(spec, choice.directory)
+    if choice.dry_run:
+        _show_request(client, spec, code, choice)
+        return 0
+    localserver.ensure(client.settings)
+    job = _send(client, spec, code, choice)
+    if job.continues is not None and not choice.as_json:
+        one = job.continues
+        said = f"{job.name} goes on from step {one.step} of {one.name} ({one.job})."
+        terminal.say(terminal.clean(said))
+    tell_neighbours(client, job)
+    if not choice.quiet:
+        tell_input()
+    if choice.detach:
+        _tell_submitted(job, choice)
+        return 0
+    from oarlock.cli.following import follower
+
+    if choice.as_json:
+        return _follow_as_json(client, job)
+    return follower.Follower(client, job).run()
+
+
+def continued(client: clients.Client, text: str) -> tuple[jobs.Job, str]:
+    """The job that `JOB` or `JOB@STEP` names, and how a submission names it. Raises InvalidInput, NotFound."""
+    try:
+        name, step = verbs.continued_of(text)
+        localserver.ensure(client.settings)
+        earlier = client.job(name)
+    except (errors.InvalidInput, errors.NotFound) as error:
+        error.path = "--continue"
+        raise
+    return earlier, verbs.continues(earlier.id, step)
+
+
+def tell_code(code: packing.Code, choice: Choice) -> None:
+    """Where the job runs, and what of the directory does not go with it."""
+    if code.unrecorded:
+        terminal.say(terminal.clean(f"The code is not recorded: {code.unrecorded}."))
+    if code.snapshot is not None and code.in_place is None and not choice.quiet:
+        tell_left_out(code.snapshot)
+
+
+def tell_neighbours(client: clients.Client, job: jobs.Job) -> None:
+    """Say which other jobs run in the directory: they may, but they write the same files."""
+    if job.directory is None:
+        return
+    listed = client.jobs(limit=NEIGHBOURS)
+    names = [one.name for one in listed if one.directory == job.directory and one.id != job.id and not one.terminal]
+    if names:
+        noun = "runs" if len(names) == 1 else "run"
+        terminal.say(terminal.clean(f"{', '.join(names)} {noun} in {job.directory} too: they share its files."))
+
+
+def tell_left_out(snapshot: snapshots.Snapshot) -> None:
+    """What is not in the snapshot, where it could be missed: what is never packed is said to nobody."""
+    for group in snapshot.left_out:
+        if group.why != "never packed":
+            terminal.say(f"Not sent: {terminal.clean(str(group))}")
+    if snapshot.unpacked_bytes >= _SAID_BYTES and not snapshot.cached:
+        terminal.say(f"Packed {snapshot.count:,} files, {quantities.memory_text(snapshot.unpacked_bytes)}.")
+
+
+def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
+    """Where the program starts processes of its own: how `run` would."""
+    script, text = scripts.script_of(spec.command), ""
+    if script is not None and directory is not None:
+        with contextlib.suppress(OSError), (directory / script).open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_SCRIPT_CHARACTERS)
+    hint = launchers.hint(spec, script, text)
+    if hint:
+        terminal.say(f"Hint: {terminal.clean(hint)}")
+
+
+def tell_input() -> None:
+    """Say that a job does not get what is piped into this command: reading its own stdin, it would silently find none.
+
+    Only after the job was submitted: by then a program at the other end of the pipe has mostly written.
+    """
+    if terminal.holds_input(sys.stdin):
+        terminal.say(
+            "Hint: stdin is not sent to a job, which finds its own closed. Put the input into a file of the directory."
+        )
+
+
+def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> jobs.Job:
+    """Upload and submit; where a local server turns out to be gone, start one and do it again."""
+    key = verbs.fresh_key()
+    for last in (False, True):
+        try:
+            return client.submit_code(spec, code, key=key, continues=choice.continues)
+        except (errors.InvalidInput, errors.NotFound, errors.Conflict) as error:
+            error.path = "--continue" if error.path == "continues" else error.path
+            raise
+        except failures.Unsent:
+            if last or client.settings.server is not None:
+                raise
+            terminal.say("The local server does not answer; starting it again.")
+            localserver.start(client.settings.home, {})
+    raise AssertionError("unreachable")
+
+
+def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> None:
+    try:
+        loopback = client.loopback
+    except errors.ServerNotFound:
+        loopback = True  # the local one that would be started
+    shell = verbs.shell_of(os.environ) if loopback else {}
+    submission = verbs.submission(spec, code, shell, choice.continues)
+    terminal.json_out(submission)
+
+
+def _tell_submitted(job: jobs.Job, choice: Choice) -> None:
+    if choice.as_json:
+        terminal.json_out(job)
+        return
+    terminal.out(job.id)
+    terminal.say(f"Submitted {job.name}.")
+    for line in endings.next_steps(job):
+        terminal.say(line)
+
+
+def _follow_as_json(client: clients.Client, job: jobs.Job) -> int:
+    """For programs: nothing but the job as it was in the end."""
+    ended = client.wait(job.id)
+    terminal.json_out(ended)
+    return verbs.exit_code(ended.phase, ended.exit_code)

@@ -1,0 +1,129 @@
+"""`oarlock halt`, `resume`, `cancel`, `rm`: want something of jobs. One that fails does not keep the others from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from oarlock.cli import command, complaints
+from oarlock.cli.output import terminal
+from oarlock.spec import errors, intents, phases
+
+if TYPE_CHECKING:
+    from oarlock.client.synchronous import client as clients
+    from oarlock.spec import jobs as nouns
+
+_REASON = {"metavar": "TEXT", "default": "", "help": "Noted in the job's record."}
+_WAIT_HELP = "Return when it is so: nothing of it runs any more."
+
+
+@command.verb("halt", short_help="Stop jobs and keep them, to be resumed")
+@command.jobs_argument
+@command.option("--reason", **_REASON)
+@command.option("--wait", is_flag=True, help=_WAIT_HELP)
+@command.json_option
+@command.connected
+def halt(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
+    """Stop JOBs and keep them: checkpoints stay, `oarlock resume` goes on from there."""
+    return _each(
+        jobs,
+        lambda job: _wanted(client, client.halt(job, reason), wait),
+        lambda job: _stopped(job, "is to halt"),
+        as_json,
+    )
+
+
+@command.verb("resume", short_help="Go on with halted jobs")
+@command.jobs_argument
+@command.option("--reason", **_REASON)
+@command.json_option
+@command.connected
+def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bool) -> int:
+    """Go on with halted JOBs, from their last good checkpoint.
+
+    A job that has ended is continued by a new one: oarlock run --continue JOB.
+    """
+    unstopped: set[str] = set()
+
+    def act(name: str) -> nouns.Job:
+        job = client.job(name)
+        if job.intent is intents.Intent.RUN and not job.terminal:
+            unstopped.add(job.id)
+        return _resumed(client, job, reason, as_json)
+
+    def said(job: nouns.Job) -> str:
+        return f"is {job.phase}: it was not halted" if job.id in unstopped else f"goes on: {job.phase}"
+
+    return _each(jobs, act, said, as_json)
+
+
+@command.verb("cancel", short_help="Stop jobs for good")
+@command.jobs_argument
+@command.option("--reason", **_REASON)
+@command.option("--wait", is_flag=True, help=_WAIT_HELP)
+@command.json_option
+@command.connected
+def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
+    """Stop JOBs for good."""
+    return _each(
+        jobs,
+        lambda job: _wanted(client, client.cancel(job, reason), wait),
+        lambda job: _stopped(job, "is to be canceled"),
+        as_json,
+    )
+
+
+@command.verb("rm", short_help="Forget jobs that have ended")
+@command.jobs_argument
+@command.option("--force", "-f", is_flag=True, help="Cancel it first where it has not ended.")
+@command.json_option
+@command.connected
+def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) -> int:
+    """Forget JOBs that have ended: record, logs, metrics, and the checkpoints in the server's own place."""
+    return _each(jobs, lambda job: _remove(client, job, force), lambda job: "is forgotten", as_json)
+
+
+def _resumed(client: clients.Client, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
+    """Resume the job. Say before that it begins anew, where it has no checkpoint."""
+    if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
+        terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it begins anew, at its first step.")
+    return client.resume(job.id, reason)
+
+
+def _wanted(client: clients.Client, job: nouns.Job, wait: bool) -> nouns.Job:
+    return client.wait(job.id) if wait else job
+
+
+def _remove(client: clients.Client, name: str, force: bool) -> nouns.Job:
+    job = client.job(name)
+    if force and not job.terminal:
+        client.cancel(job.id, "rm --force")
+        job = client.wait(job.id)
+    client.remove(job.id)
+    return job
+
+
+def _each(
+    names: Sequence[str], act: Callable[[str], nouns.Job], said: Callable[[nouns.Job], str], as_json: bool
+) -> int:
+    code = 0
+    done = []
+    for name in names:
+        try:
+            job = act(name)
+        except errors.Unavailable:
+            raise
+        except errors.OarlockError as error:
+            code = max(code, complaints.tell(error, as_json=as_json))
+        else:
+            done.append(job)
+            if not as_json:
+                terminal.say(f"{terminal.clean(job.name)} {said(job)}.")
+    if as_json:
+        terminal.json_out({"items": done})
+    return code
+
+
+def _stopped(job: nouns.Job, wanted: str) -> str:
+    """Return the phase of a job that has stopped, else the wish."""
+    return f"is {job.phase}" if job.terminal or job.phase is phases.Phase.HALTED else wanted
