@@ -33,7 +33,8 @@ def work(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def test_a_first_run_starts_a_server_says_so_and_runs(work: Path, home: Path) -> None:
     (work / "train.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)\n")
     done = typed.run("run", "--max-restarts", "0", "--", "python", "train.py")
-    assert sorted(done.stdout.splitlines()) == ["err", "out"]
+    assert done.stdout == "out\n"
+    assert "\nerr\n" in done.stderr
     assert done.returncode == 3, done.stderr
     assert "Started a local server at http://127.0.0.1:" in done.stderr
     assert "FAILED" in done.stderr
