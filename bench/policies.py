@@ -20,7 +20,10 @@ from typing import NamedTuple
 from bench import table
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
-from oarlock.simulator import cluster, recorded, simulation, traces
+from oarlock.simulator import cluster
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.models import traces
+from oarlock.simulator.workloads import recorded
 from oarlock.spec import plans
 
 POLLUX = {1: 2089.0, 2: 3323.0, 3: 2189.0, 4: 2721.0}

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from oarlock.simulator import outcome, pictures, running, scenario, summary
+from oarlock.simulator import running, scenario
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.reports import charts, summary
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs" / "experiments"
@@ -42,7 +44,7 @@ def main() -> None:
     given = asked.parse_args()
     if unknown := set(given.experiments) - set(EXPERIMENTS):
         asked.error(f"no experiment is called {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
-    pictures.check()
+    charts.check()
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.experiments or EXPERIMENTS:
         seeds, draw, columns = EXPERIMENTS[name]
@@ -103,7 +105,7 @@ def queued_s(found: Iterable[outcome.Outcome]) -> list[float]:
 
 def filled_at(found: outcome.Outcome) -> float:
     """When every GPU is held for the first time."""
-    held = pictures.steps((span.start, span.end, span.devices) for span in found.spans)
+    held = charts.steps((span.start, span.end, span.devices) for span in found.spans)
     return next(at for at, count in held if count == found.devices)
 
 
@@ -118,7 +120,7 @@ def idle(found: outcome.Outcome) -> list[tuple[float, float]]:
     """(seconds, share of all GPUs that did nothing), from when the cluster was full until nobody waited any more."""
     begins, starts = filled_at(found), [story.first_start for story in found.stories]
     ends = max(found.over if start is None else start for start in starts)
-    useful = pictures.steps((*span.useful, span.devices) for span in found.spans)
+    useful = charts.steps((*span.useful, span.devices) for span in found.spans)
     parts = []
     for (start, count), (end, _) in zip(useful, [*useful[1:], (math.inf, 0)], strict=True):
         seconds = min(end, ends) - max(start, begins)

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.scheduler import lives, world
-from tests.simulator import scenes
+from tests.simulator import smallcases
 
 from oarlock.scheduler import planning, standalone
 from oarlock.scheduler.speed import rates
-from oarlock.simulator import physics
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import curves, errors, jobfile, nodes, plans, roles
 
 BOUNDS = jobfile.Batch(size=100, max=1600, local_max=100)
@@ -139,9 +139,9 @@ def test_the_controllers_in_the_simulator() -> None:
         gpus = dice.choice([1, 1, 2])
         role = jobfile.Role(count=gpus, min=gpus, max=dice.choice([gpus, 4, 8]), gpus=1, cpus=1)
         shape = (gpus,)
-        does = physics.lasting(_truth(), dice.uniform(200.0, 4000.0), shape, BOUNDS)
+        does = jobmodels.lasting(_truth(), dice.uniform(200.0, 4000.0), shape, BOUNDS)
         arrivals.append(
-            scenes.job(
+            smallcases.job(
                 f"j{number:02}",
                 dice.uniform(0.0, 3000.0),
                 0.0,
@@ -151,7 +151,7 @@ def test_the_controllers_in_the_simulator() -> None:
             )
         )
     rules = plans.Rules(policy="goodput", min_runtime_s=30.0)
-    simulation = scenes.prepared(
+    simulation = smallcases.prepared(
         sorted(arrivals, key=lambda one: one.at), "2x4", plan=mirror.plan, memo=planning.Memo(), rules=rules
     )
     found = asyncio.run(simulation.run()).outcome

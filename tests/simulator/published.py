@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oarlock.simulator import workload
+from oarlock.simulator.workloads import workload
 from oarlock.spec import holdings, plans
 
 TIRESIAS_THRESHOLD_GPU_S = 16 * 3600.0

@@ -15,7 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from oarlock.simulator import chances, outcome, scenario, summary
+from oarlock.simulator import scenario
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.reports import summary
+from oarlock.simulator.workloads import distributions
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "11-scheduling"
 
@@ -96,7 +99,7 @@ def test_learners_one_by_one_wait_for_their_siblings_and_a_gang_never_does() -> 
 def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
     """Of 100 learners in random order 60 get a GPU; the sibling of each is among the other 59 of 99."""
     of = reduced("gang-or-pods", "2 learners of 1 GPU, pod by pod", until="2m")
-    at_once = msgspec.structs.replace(of.jobs[0], arrivals=chances.Arrivals(), jitter="60s")
+    at_once = msgspec.structs.replace(of.jobs[0], arrivals=distributions.Arrivals(), jitter="60s")
     (found,) = simulated(msgspec.structs.replace(of, jobs=(at_once,)), *range(1, 9)).values()
     assert summary.mean([draw.deadlocked(one) for one in found]) == pytest.approx(1 - 59 / 99, abs=0.05)
 

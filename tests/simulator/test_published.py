@@ -15,7 +15,9 @@ import pytest
 from tests import needs
 from tests.simulator import published
 
-from oarlock.simulator import cluster, recorded, simulation, workload
+from oarlock.simulator import cluster
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.workloads import recorded, workload
 
 pytestmark = needs.recorded
 

@@ -14,7 +14,9 @@ import pytest
 
 from oarlock.cli import main
 from oarlock.cli.verbs import simulate
-from oarlock.simulator import fairness, outcome, pictures, rows, running, scenario, summary
+from oarlock.simulator import running, scenario
+from oarlock.simulator.outcomes import fairness, outcome
+from oarlock.simulator.reports import charts, comparison, summary
 from oarlock.spec import errors
 
 SCENARIO = """
@@ -262,10 +264,10 @@ def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_chart_of_nothing_and_of_one_short_job() -> None:
     empty = outcome.Outcome(workload="w", run="r", settings={}, devices=0, over=0.0, stories=(), spans=())
-    for drawn in (pictures.gantt(empty), pictures.utilisation([empty]), pictures.completion([empty])):
+    for drawn in (charts.gantt(empty), charts.utilisation([empty]), charts.completion([empty])):
         assert drawn.startswith(b"\x89PNG")
-    assert rows.table([]) == ([""], [])
-    assert pictures.steps([(1.0, 3.0, 2), (2.0, 3.0, 1), (5.0, 5.0, 9)]) == [(0.0, 0), (1.0, 2), (2.0, 3), (3.0, 0)]
+    assert comparison.table([]) == ([""], [])
+    assert charts.steps([(1.0, 3.0, 2), (2.0, 3.0, 1), (5.0, 5.0, 9)]) == [(0.0, 0), (1.0, 2), (2.0, 3), (3.0, 0)]
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from oarlock import configuration
-from oarlock.simulator import chances, cluster, groups, physics, recorded, scenario, work
+from oarlock.simulator import cluster, scenario
+from oarlock.simulator.engine import work
+from oarlock.simulator.models import jobmodels
+from oarlock.simulator.workloads import distributions, jobgroups, recorded
 from oarlock.spec import errors, jobfile, plans
 
 ROOT = Path(__file__).parents[2]
@@ -168,15 +171,15 @@ def test_properties_are_drawn_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "mean", "deviation"),
     [
-        (chances.Distribution(exponential=chances.Exponential(mean="1m")), 60.0, 60.0),
-        (chances.Distribution(uniform=chances.Uniform(least=10, most="50s")), 30.0, 40 / 12**0.5),
-        (chances.Distribution(lognormal=chances.Lognormal(median=100, sigma=0.5)), 113.3, 60.4),
-        (chances.Distribution(choice=chances.Choice(values=("10s", 20), weights=(3, 1))), 12.5, 4.33),
+        (distributions.Distribution(exponential=distributions.Exponential(mean="1m")), 60.0, 60.0),
+        (distributions.Distribution(uniform=distributions.Uniform(least=10, most="50s")), 30.0, 40 / 12**0.5),
+        (distributions.Distribution(lognormal=distributions.Lognormal(median=100, sigma=0.5)), 113.3, 60.4),
+        (distributions.Distribution(choice=distributions.Choice(values=("10s", 20), weights=(3, 1))), 12.5, 4.33),
         ("2m", 120.0, 0.0),
     ],
 )
-def test_distributions_have_their_means(raw: chances.Distribution, mean: float, deviation: float) -> None:
-    drawn = chances.draws(raw, random.Random(1), "lasts")
+def test_distributions_have_their_means(raw: distributions.Distribution, mean: float, deviation: float) -> None:
+    drawn = distributions.draws(raw, random.Random(1), "lasts")
     values = [next(drawn) for _ in range(20_000)]
     error = 4 * deviation / 20_000**0.5 + 0.002 * mean
     assert statistics.fmean(values) == pytest.approx(mean, abs=error)
@@ -184,15 +187,17 @@ def test_distributions_have_their_means(raw: chances.Distribution, mean: float, 
 
 
 def test_poisson_arrivals_come_so_often() -> None:
-    times = chances.times(chances.Arrivals(start="1h", poisson=chances.Poisson(per_h=60)), random.Random(3), "arrivals")
+    times = distributions.times(
+        distributions.Arrivals(start="1h", poisson=distributions.Poisson(per_h=60)), random.Random(3), "arrivals"
+    )
     found = [next(times) for _ in range(10_000)]
     assert found == sorted(found)
     assert (found[-1] - 3600) / 10_000 == pytest.approx(60.0, rel=0.04)
 
 
 def test_limits_hold() -> None:
-    of = chances.Distribution(exponential=chances.Exponential(mean=100), at_least="50s", at_most=200)
-    drawn = chances.draws(of, random.Random(1), "lasts")
+    of = distributions.Distribution(exponential=distributions.Exponential(mean=100), at_least="50s", at_most=200)
+    drawn = distributions.draws(of, random.Random(1), "lasts")
     values = [next(drawn) for _ in range(1000)]
     assert (min(values), max(values)) == (50.0, 200.0)
 
@@ -215,8 +220,8 @@ def test_a_job_with_a_model_lasts_what_was_said_at_the_size_that_was_asked_for(t
 
 
 def test_compact_is_as_few_nodes_as_hold_it() -> None:
-    assert [groups.compact(devices, 4) for devices in (1, 4, 6, 9)] == [(1,), (4,), (2, 4), (1, 4, 4)]
-    assert groups.compact(3, 0) == (3,)
+    assert [jobgroups.compact(devices, 4) for devices in (1, 4, 6, 9)] == [(1,), (4,), (2, 4), (1, 4, 4)]
+    assert jobgroups.compact(3, 0) == (3,)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +291,7 @@ def test_a_cluster_in_a_few_words() -> None:
 
 def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) -> None:
     (arrival,) = case("jobs: [{name: a, lasts: 60, gpus: 3}]", tmp_path, "").workload.arrivals
-    assert isinstance(arrival.does, physics.Scaled)
+    assert isinstance(arrival.does, jobmodels.Scaled)
     assert arrival.does.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
 
 

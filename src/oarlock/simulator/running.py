@@ -8,7 +8,9 @@ from pathlib import Path
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import contract, registry
-from oarlock.simulator import outcome, scenario, simulation
+from oarlock.simulator import scenario
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import holdings, plans
 
 Watch = Callable[[str, int], simulation.Progress]

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from oarlock.simulator import chances, cluster, columns, faults, groups, recorded, simulation, workload
+from oarlock.simulator import cluster, csvfiles
+from oarlock.simulator.engine import faults, simulation
+from oarlock.simulator.workloads import distributions, jobgroups, recorded, workload
 from oarlock.spec import errors, nodes, plans, pools, validation
 
 
-class Run(chances.Part, frozen=True):
+class Run(distributions.Part, frozen=True):
     """What of the scenario is another in this run. `spec` is laid over every job's; `policies` are parameters of
     policies; `scale` is how many times as often the jobs come; `ends_told` whether they say how much they still have to
     do; `lockstep` makes plans on whole rounds alone; `interference` is the share of speed that gangs on several nodes
@@ -25,9 +27,9 @@ class Run(chances.Part, frozen=True):
     """
 
     policy: str | None = None
-    round: chances.Quantity | None = None
-    restart: chances.Quantity | None = None
-    min_runtime: chances.Quantity | None = None
+    round: distributions.Quantity | None = None
+    restart: distributions.Quantity | None = None
+    min_runtime: distributions.Quantity | None = None
     backfill: bool | None = None
     policies: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -40,7 +42,7 @@ class Run(chances.Part, frozen=True):
     interference: float | None = None
 
 
-class Scenario(chances.Part, frozen=True):
+class Scenario(distributions.Part, frozen=True):
     """`run` holds for all `runs`. `checkpoint` is how often jobs save what they have done; null: only when told to
     stop.
     """
@@ -49,11 +51,11 @@ class Scenario(chances.Part, frozen=True):
     seed: int = 0
     nodes: str | tuple[cluster.NodeClass, ...] = "16x4"
     pools: tuple[dict[str, Any], ...] = ()
-    jobs: tuple[groups.Group, ...] = ()
+    jobs: tuple[jobgroups.Group, ...] = ()
     recorded: recorded.Recorded | None = None
-    faults: dict[str, chances.Quantity] = msgspec.field(default_factory=dict)  # `faults.Faults`
-    checkpoint: chances.Quantity | None = "10m"
-    until: chances.Quantity | None = None
+    faults: dict[str, distributions.Quantity] = msgspec.field(default_factory=dict)  # `faults.Faults`
+    checkpoint: distributions.Quantity | None = "10m"
+    until: distributions.Quantity | None = None
     run: Run = Run()
     runs: dict[str, Run] = msgspec.field(default_factory=dict)
 
@@ -82,7 +84,7 @@ def load(path: Path) -> Scenario:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise columns.unread(path, error, columns.NAME_IT) from error
+        raise csvfiles.unread(path, error, csvfiles.NAME_IT) from error
     raw = validation.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
     found = validation.convert(raw, Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
@@ -117,9 +119,9 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
         name=title,
         rules=given,
         restart_s=given.restart_s,
-        checkpoint_s=None if of.checkpoint is None else chances.number(of.checkpoint, "checkpoint"),
+        checkpoint_s=None if of.checkpoint is None else distributions.number(of.checkpoint, "checkpoint"),
         faults=_part(
-            {name: chances.number(value, f"faults.{name}") for name, value in of.faults.items()},
+            {name: distributions.number(value, f"faults.{name}") for name, value in of.faults.items()},
             faults.Faults,
             "faults",
         ),
@@ -127,7 +129,7 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
         lockstep=run.lockstep is True,
         interference=_share(run.interference),
         seed=of.seed,
-        until_s=math.inf if of.until is None else chances.number(of.until, "until"),
+        until_s=math.inf if of.until is None else distributions.number(of.until, "until"),
     )
     return Case(workload=_workload(of, run, given.policy, machines, base), machines=machines, settings=settings)
 
@@ -146,13 +148,13 @@ def _over(below: Run, above: Run) -> Run:
     fields: dict[str, Any] = {}
     for field in Run.__struct_fields__:
         low, high = getattr(below, field), getattr(above, field)
-        fields[field] = groups.laid(low, high) if isinstance(low, dict) else low if high is None else high
+        fields[field] = jobgroups.laid(low, high) if isinstance(low, dict) else low if high is None else high
     return Run(**fields)
 
 
 def _rules(run: Run) -> plans.Rules:
     said: dict[str, Any] = {
-        name: chances.number(value, name.removesuffix("_s"))
+        name: distributions.number(value, name.removesuffix("_s"))
         for name, value in (("round_s", run.round), ("restart_s", run.restart), ("min_runtime_s", run.min_runtime))
         if value is not None
     }
@@ -187,7 +189,7 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
     made = [
         msgspec.structs.replace(arrival, at=arrival.at / scale)
         for place, group in enumerate(of.jobs)
-        for arrival in groups.arrivals(
+        for arrival in jobgroups.arrivals(
             group,
             over=run.spec,
             apart=group.apart if run.apart is None else run.apart,
@@ -212,4 +214,4 @@ def _respecified(arrival: workload.Arrival, over: dict[str, Any]) -> workload.Ar
     if not over:
         return arrival
     raw: Any = msgspec.to_builtins(arrival.spec)
-    return msgspec.structs.replace(arrival, spec=validation.decode(groups.laid(raw, over)))
+    return msgspec.structs.replace(arrival, spec=validation.decode(jobgroups.laid(raw, over)))

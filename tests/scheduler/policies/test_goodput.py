@@ -14,7 +14,9 @@ from tests.simulator import test_published as measured
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import contract, goodput
 from oarlock.scheduler.speed import rates
-from oarlock.simulator import cluster, recorded, simulation
+from oarlock.simulator import cluster
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.workloads import recorded
 from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans
 
 NOW = candidates.NOW

@@ -15,7 +15,9 @@ from tests.simulator import test_published as measured
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import contract, optimus
-from oarlock.simulator import cluster, recorded, simulation
+from oarlock.simulator import cluster
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.workloads import recorded
 from oarlock.spec import curves, errors, holdings, plans
 
 

@@ -18,7 +18,8 @@ from oarlock.cli.output import progress, terminal
 from oarlock.spec import errors, quantities
 
 if TYPE_CHECKING:
-    from oarlock.simulator import outcome, scenario
+    from oarlock.simulator import scenario
+    from oarlock.simulator.outcomes import outcome
 
 FAULTS = "Faults"
 RULES = "Scheduling"
@@ -70,11 +71,12 @@ _BAR_CELLS = 30
 @command.json_option
 def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_json: bool, **said: Any) -> int:
     """Simulate WORKLOAD: a scenario (YAML), or a recorded workload of AdaptDL or Philly (CSV)."""
-    from oarlock.simulator import pictures, rows, running, scenario
+    from oarlock.simulator import running, scenario
+    from oarlock.simulator.reports import charts, comparison
 
     found = _told(scenario.load(workload), said)
     if out is not None:
-        pictures.check()
+        charts.check()
         _make(out)
     once = tuple(dict.fromkeys(policies))
     watch = Watch(sys.stderr)
@@ -92,7 +94,7 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
     finally:
         watch.end()
     if as_json:
-        terminal.json_out([rows.report(result) for result in results])
+        terminal.json_out([comparison.report(result) for result in results])
     else:
         _show(results)
     return 0
@@ -129,7 +131,8 @@ def _told(of: scenario.Scenario, said: Mapping[str, Any]) -> scenario.Scenario:
 
 
 def _over(said: Mapping[str, Any]) -> scenario.Run:
-    from oarlock.simulator import recorded, scenario
+    from oarlock.simulator import scenario
+    from oarlock.simulator.workloads import recorded
 
     return scenario.Run(
         round=said["round_"],
@@ -172,9 +175,9 @@ def _tell_refused(results: Sequence[outcome.Result]) -> None:
 
 def _show(results: Sequence[outcome.Result]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.simulator import rows
+    from oarlock.simulator.reports import comparison
 
-    titles, lines = rows.table(results)
+    titles, lines = comparison.table(results)
     widths = [
         max(terminal.cells(title), *(terminal.cells(line[place]) for line in lines))
         for place, title in enumerate(titles)
@@ -205,18 +208,20 @@ def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
     """The page, the pictures and the data."""
     import msgspec
 
-    from oarlock.simulator import page, pictures, rows
+    from oarlock.simulator.reports import charts, comparison, page
 
     outcomes = [result.outcome for result in results]
     drawn = {
-        "Completion": ("completion.png", pictures.completion(outcomes)),
-        "Utilisation": ("utilisation.png", pictures.utilisation(outcomes)),
+        "Completion": ("completion.png", charts.completion(outcomes)),
+        "Utilisation": ("utilisation.png", charts.utilisation(outcomes)),
     }
     for found in outcomes:
-        drawn[f"Who held what: {found.run}"] = (f"gantt-{_file_name(found.run)}.png", pictures.gantt(found))
+        drawn[f"Who held what: {found.run}"] = (f"gantt-{_file_name(found.run)}.png", charts.gantt(found))
     files: dict[str, bytes] = dict(drawn.values())
     files["index.html"] = page.written(title, results, {above: png for above, (_, png) in drawn.items()}).encode()
-    files["report.json"] = msgspec.json.format(msgspec.json.encode([rows.report(one) for one in results]), indent=2)
+    files["report.json"] = msgspec.json.format(
+        msgspec.json.encode([comparison.report(one) for one in results]), indent=2
+    )
     for found in outcomes:
         files[f"outcome-{_file_name(found.run)}.json"] = msgspec.json.encode(found)
     try:

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from oarlock.simulator import physics
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import curves
 
 
@@ -21,8 +21,8 @@ class Work:
     much of that was in vain; `stretches` says from when to when each attempt advanced.
     """
 
-    def __init__(self, does: physics.Physics, *, saves_every_s: float | None = None) -> None:
-        self.physics = does
+    def __init__(self, does: jobmodels.JobModel, *, saves_every_s: float | None = None) -> None:
+        self.model = does
         self.progress = 0.0
         self.steps = 0.0
         self.device_s = 0.0
@@ -32,7 +32,7 @@ class Work:
         self._saved = (0.0, 0.0)  # progress, steps
         self._unsaved_device_s = 0.0
         self._save_at = math.inf
-        self._shape: physics.Shape | None = None
+        self._shape: jobmodels.Shape | None = None
         self._batch: curves.Batch | None = None
         self._at = 0.0
         self._from = 0.0
@@ -55,14 +55,14 @@ class Work:
     def batch(self) -> curves.Batch | None:
         """With which it runs: what was decided, else its own."""
         if self._batch is None and self._shape is not None:
-            return self.physics.batch(sum(self._shape))
+            return self.model.batch(sum(self._shape))
         return self._batch
 
     def start(
         self,
         now: float,
         attempt: int,
-        shape: physics.Shape,
+        shape: jobmodels.Shape,
         batch: curves.Batch | None,
         *,
         ready_s: float,
@@ -107,10 +107,10 @@ class Work:
         self._save()
         self._stand(now)
 
-    def pace(self, now: float) -> physics.Pace | None:
+    def pace(self, now: float) -> jobmodels.Pace | None:
         """Its present pace; None while it starts up, stands still, or has nothing left to do."""
         self.advance(now)
-        if self._shape is None or now < self._at or self.progress >= self.physics.total:
+        if self._shape is None or now < self._at or self.progress >= self.model.total:
             return None
         return self._pace(self._shape, self.progress)
 
@@ -137,9 +137,9 @@ class Work:
         self.device_s += spent_s * self._devices
         self._unsaved_device_s += spent_s * self._devices
         if now >= self._ends_at:  # exactly, whatever the sums of many parts are
-            self.progress, self._at = self.physics.total, now
+            self.progress, self._at = self.model.total, now
             return
-        while self._at < now and self.progress < self.physics.total:
+        while self._at < now and self.progress < self.model.total:
             pace = self._pace(self._shape, self.progress)
             reached_at = self._at + _duration_s(pace, self.progress)
             if reached_at > now:
@@ -148,12 +148,12 @@ class Work:
                 self._go_on(pace, pace.until, reached_at)
         self._at = now
 
-    def _go_on(self, pace: physics.Pace, progress: float, at: float) -> None:
+    def _go_on(self, pace: jobmodels.Pace, progress: float, at: float) -> None:
         self.steps += (progress - self.progress) / pace.gain
         self.progress, self._at = progress, at
 
-    def _pace(self, shape: physics.Shape, progress: float) -> physics.Pace:
-        pace = self.physics.pace(shape, self._batch, progress)
+    def _pace(self, shape: jobmodels.Shape, progress: float) -> jobmodels.Pace:
+        pace = self.model.pace(shape, self._batch, progress)
         if self._times != 1:
             pace = msgspec.structs.replace(
                 pace,
@@ -176,11 +176,11 @@ class Work:
         at, progress = self._at, self.progress
         if self._shape is None:
             return
-        while progress < self.physics.total and at < math.inf:
+        while progress < self.model.total and at < math.inf:
             pace = self._pace(self._shape, progress)
             at, progress = at + _duration_s(pace, progress), pace.until
         self._ends_at = at
 
 
-def _duration_s(pace: physics.Pace, progress: float) -> float:
+def _duration_s(pace: jobmodels.Pace, progress: float) -> float:
     return (pace.until - progress) / pace.rate if pace.rate > 0 else math.inf

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from oarlock.simulator import chances, physics, workload
+from oarlock.simulator.models import jobmodels
+from oarlock.simulator.workloads import distributions, workload
 from oarlock.spec import curves, errors, jobfile, validation
 
 COMMAND = "train"
 
 
-class Model(chances.Part, frozen=True):
+class Model(distributions.Part, frozen=True):
     """`curves.Allreduce`, with its field names. `noise` is at the batch size that the job file asks for."""
 
     compute_s: float
@@ -29,7 +30,7 @@ class Model(chances.Part, frozen=True):
     noise: float | None = None
 
 
-class Speed(chances.Part, frozen=True):
+class Speed(distributions.Part, frozen=True):
     """How a job's speed grows with its devices: one of these, linearly without them. `far` is how many times longer a
     step takes where the gang lies on several nodes (not with `allreduce`, which says it itself).
     """
@@ -40,7 +41,7 @@ class Speed(chances.Part, frozen=True):
     far: float = 1.0
 
 
-class Group(chances.Part, frozen=True):
+class Group(distributions.Part, frozen=True):
     """`count` jobs alike. `lasts` is at the size that is asked for, on as few nodes as hold it. `gpus` is how many
     tasks with a GPU each a job has, `least` and `most` how few and how many will do; without them the roles of `spec`
     say it.
@@ -48,9 +49,9 @@ class Group(chances.Part, frozen=True):
 
     name: str = "job"
     count: int = 1
-    arrivals: chances.Arrivals = chances.Arrivals()
-    lasts: chances.Distribution | chances.Quantity = 3600.0
-    gpus: chances.Distribution | int | None = None
+    arrivals: distributions.Arrivals = distributions.Arrivals()
+    lasts: distributions.Distribution | distributions.Quantity = 3600.0
+    gpus: distributions.Distribution | int | None = None
     least: int | None = None
     most: int | None = None
     speed: Speed = Speed()
@@ -58,7 +59,7 @@ class Group(chances.Part, frozen=True):
     owner: str = "somebody"
     apart: bool = False  # each task is a job of its own, which works once all of them run
     types: dict[str, float] = msgspec.field(default_factory=dict)  # how many times as fast it is on which type of GPU
-    jitter: chances.Quantity = 0.0  # within which the tasks of one that is apart are submitted, in any order
+    jitter: distributions.Quantity = 0.0  # within which the tasks of one that is apart are submitted, in any order
 
 
 def arrivals(
@@ -72,13 +73,13 @@ def arrivals(
             f"{group.count} jobs", path=f"{path}.count", hint=f"From 1 to {workload.MOST_JOBS:,}."
         )
     _check_sizes(group, path)
-    times = chances.times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
-    lasting = chances.draws(group.lasts, random.Random(f"{seed}/lasts"), f"{path}.lasts")
+    times = distributions.times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
+    lasting = distributions.draws(group.lasts, random.Random(f"{seed}/lasts"), f"{path}.lasts")
     sizes: Iterator[float | None] = itertools.repeat(None)
     if group.gpus is not None:
-        sizes = chances.draws(group.gpus, random.Random(f"{seed}/gpus"), f"{path}.gpus")
-    jitter = chances.draws(
-        chances.Distribution(uniform=chances.Uniform(least=0.0, most=group.jitter)),
+        sizes = distributions.draws(group.gpus, random.Random(f"{seed}/gpus"), f"{path}.gpus")
+    jitter = distributions.draws(
+        distributions.Distribution(uniform=distributions.Uniform(least=0.0, most=group.jitter)),
         random.Random(f"{seed}/jitter"),
         f"{path}.jitter",
     )
@@ -89,7 +90,7 @@ def arrivals(
         if apart:
             yield from _apart(group, spec, name, at, lasts_s, jitter)
         else:
-            does = _physics(group.speed, spec, lasts_s, per_node, path)
+            does = _job_model(group.speed, spec, lasts_s, per_node, path)
             yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner, types=_types(group, path))
 
 
@@ -137,7 +138,7 @@ def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, pa
         raise
 
 
-def _physics(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: int, path: str) -> physics.Physics:
+def _job_model(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: int, path: str) -> jobmodels.JobModel:
     said = [name for name in ("amdahl", "speedups", "allreduce") if getattr(speed, name) is not None]
     if len(said) > 1:
         raise errors.InvalidInput(f"both {' and '.join(said)}", path=f"{path}.speed", hint="Say one of them.")
@@ -150,22 +151,22 @@ def _physics(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: int,
                 "a job that scales by `allreduce` has a batch size", path=f"{path}.spec.batch", hint="Give its size."
             )
         model = curves.Allreduce(**{name: getattr(speed.allreduce, name) for name in Model.__struct_fields__})
-        return physics.lasting(model, lasts_s, compact(devices, per_node), spec.batch)
-    speedup: Callable[[int], float] = physics.linear
+        return jobmodels.lasting(model, lasts_s, compact(devices, per_node), spec.batch)
+    speedup: Callable[[int], float] = jobmodels.linear
     if speed.amdahl is not None:
-        speedup = physics.amdahl(_share(speed.amdahl, f"{path}.speed.amdahl"))
+        speedup = jobmodels.amdahl(_share(speed.amdahl, f"{path}.speed.amdahl"))
     if speed.speedups is not None:
         if not speed.speedups or min(speed.speedups) <= 0:
             raise errors.InvalidInput("no speeds", path=f"{path}.speed.speedups", hint="Of 1, 2, 3... devices.")
-        speedup = physics.measured(speed.speedups)
+        speedup = jobmodels.measured(speed.speedups)
     if not speed.far > 0:
         raise errors.InvalidInput(f"{speed.far:g}", path=f"{path}.speed.far", hint="1 costs nothing, 1.5 half more.")
-    return physics.Scaled(
+    return jobmodels.Scaled(
         lasts_s, devices, speedup, far=speed.far, examples=None if spec.batch is None else spec.batch.size
     )
 
 
-def compact(devices: int, per_node: int) -> physics.Shape:
+def compact(devices: int, per_node: int) -> jobmodels.Shape:
     """So many devices on as few nodes as hold them."""
     if per_node < 1:
         return (devices,)
@@ -185,7 +186,7 @@ def _apart(
                 id=task,
                 at=at + next(jitter),
                 spec=jobfile.JobSpec(**{**_fields(spec), "name": task, "roles": alone}),
-                does=physics.Scaled(lasts_s, max(1, round(role.gpus)), physics.linear),
+                does=jobmodels.Scaled(lasts_s, max(1, round(role.gpus)), jobmodels.linear),
                 owner=group.owner,
                 group=name,
             )

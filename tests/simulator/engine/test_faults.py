@@ -11,9 +11,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.simulator import published, scenes
+from tests.simulator import published, smallcases
 
-from oarlock.simulator import faults, outcome, simulation, summary, workload
+from oarlock.simulator.engine import faults, simulation
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.reports import summary
+from oarlock.simulator.workloads import workload
 from oarlock.spec import errors
 
 FAULTS = faults.Faults(node_mtbf_s=7200, node_mttr_s=900, node_gone_s=120, job_mtbf_s=9000, launch_failures=0.03)
@@ -21,15 +24,15 @@ FAULTS = faults.Faults(node_mtbf_s=7200, node_mttr_s=900, node_gone_s=120, job_m
 
 def crowd(count: int = 60) -> list[workload.Arrival]:
     sizes = [1, 1, 2, 4, 8]
-    return [scenes.job(f"j{n:03}", 97.0 * n, 500.0 + 331 * (n % 7), gpus=sizes[n % 5]) for n in range(count)]
+    return [smallcases.job(f"j{n:03}", 97.0 * n, 500.0 + 331 * (n % 7), gpus=sizes[n % 5]) for n in range(count)]
 
 
 def test_a_job_on_a_lost_node_starts_again_from_its_checkpoint() -> None:
     """Lost at 1,000 s, declared gone at 1,300 s, found elsewhere 1 s (the first back-off) later; checkpoints are made
     every 400 s, the last before the loss at 800 s.
     """
-    sim = scenes.prepared(
-        [scenes.job("a", 0.0, 2000.0)], "2x1", checkpoint_s=400.0, faults=faults.Faults(node_gone_s=300.0)
+    sim = smallcases.prepared(
+        [smallcases.job("a", 0.0, 2000.0)], "2x1", checkpoint_s=400.0, faults=faults.Faults(node_gone_s=300.0)
     )
     strikes = sim._strikes
     strikes._push(sim.now + 1000.0, "n2", "lose")
@@ -45,8 +48,8 @@ def test_a_job_on_a_lost_node_starts_again_from_its_checkpoint() -> None:
 
 
 def test_a_process_that_fails_starts_again_until_its_restarts_are_spent() -> None:
-    found = scenes.run(
-        [scenes.job("a", 0.0, 5000.0, gpus=2, max_restarts=3)], "1x2", faults=faults.Faults(job_mtbf_s=300.0)
+    found = smallcases.run(
+        [smallcases.job("a", 0.0, 5000.0, gpus=2, max_restarts=3)], "1x2", faults=faults.Faults(job_mtbf_s=300.0)
     )
     (story,) = found.stories
     assert (story.phase, story.starts) == ("FAILED", 4)
@@ -54,7 +57,7 @@ def test_a_process_that_fails_starts_again_until_its_restarts_are_spent() -> Non
 
 
 def test_a_gang_of_which_one_task_cannot_be_made_is_made_anew() -> None:
-    found = scenes.run(crowd(20), "4x4", faults=faults.Faults(launch_failures=0.1))
+    found = smallcases.run(crowd(20), "4x4", faults=faults.Faults(launch_failures=0.1))
     assert found.faults["launches_failed"] > 3
     assert {story.phase for story in found.stories} == {"COMPLETED"}
 
@@ -64,7 +67,7 @@ def test_nothing_is_lost(plan: object) -> None:
     """Every job ends; what was held is, to the device-second, what the store was told and what the stories say; nobody
     held what another held.
     """
-    sim = scenes.prepared(crowd(), "4x4", plan=plan, faults=FAULTS, seed=11, restart_s=30.0)
+    sim = smallcases.prepared(crowd(), "4x4", plan=plan, faults=FAULTS, seed=11, restart_s=30.0)
     found = asyncio.run(sim.run()).outcome
     assert min(found.faults.values()) > 2, found.faults
     assert {story.phase for story in found.stories} == {"COMPLETED"}
@@ -105,7 +108,7 @@ def check_work(found: outcome.Outcome) -> None:
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
     def encoded(seed: int) -> bytes:
-        return msgspec.json.encode(scenes.run(crowd(), "4x4", faults=FAULTS, seed=seed, restart_s=30.0))
+        return msgspec.json.encode(smallcases.run(crowd(), "4x4", faults=FAULTS, seed=seed, restart_s=30.0))
 
     assert encoded(5) == encoded(5)
     assert encoded(5) != encoded(6)
@@ -113,9 +116,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
 
 def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long simulations drop lines of the log, and jobs that have ended, as they go."""
-    whole = scenes.run(crowd(), "4x4", faults=FAULTS, seed=5)
+    whole = smallcases.run(crowd(), "4x4", faults=FAULTS, seed=5)
     monkeypatch.setattr(simulation, "KEPT_RECORDS", 50)
-    sim = scenes.prepared(crowd(), "4x4", faults=FAULTS, seed=5)
+    sim = smallcases.prepared(crowd(), "4x4", faults=FAULTS, seed=5)
     assert asyncio.run(sim.run()).outcome == whole
     with pytest.raises(errors.Gone):
         asyncio.run(sim.store.read(lambda view: view.records(0)))
@@ -124,11 +127,12 @@ def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.Monkey
 
 def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:
     """With another order of every set and dictionary of texts."""
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent
     code = (
-        "import sys, msgspec; from tests.simulator import scenes, test_faults as t;"
+        "import sys, msgspec; from tests.simulator import smallcases;"
+        "from tests.simulator.engine import test_faults as t;"
         "sys.stdout.buffer.write(msgspec.json.encode("
-        "scenes.run(t.crowd(), '4x4', faults=t.FAULTS, seed=5, restart_s=30.0)))"
+        "smallcases.run(t.crowd(), '4x4', faults=t.FAULTS, seed=5, restart_s=30.0)))"
     )
     told = {
         subprocess.run(
@@ -147,8 +151,8 @@ def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_faults_of_one_job_do_not_depend_on_others() -> None:
     """One more job changes nothing about when the processes of the others fail."""
-    few = scenes.run(crowd(5), "8x4", faults=faults.Faults(job_mtbf_s=900.0), seed=2)
-    many = scenes.run(crowd(6), "8x4", faults=faults.Faults(job_mtbf_s=900.0), seed=2)
+    few = smallcases.run(crowd(5), "8x4", faults=faults.Faults(job_mtbf_s=900.0), seed=2)
+    many = smallcases.run(crowd(6), "8x4", faults=faults.Faults(job_mtbf_s=900.0), seed=2)
     for one, story in zip(few.stories, many.stories, strict=False):
         assert one == msgspec.structs.replace(story, alone_s=one.alone_s)
 
@@ -160,7 +164,7 @@ def test_faults_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
 
 
 def test_who_can_never_run_is_left_out_and_told() -> None:
-    found = scenes.run([scenes.job("small", 0.0, 60.0), scenes.job("huge", 1.0, 60.0, gpus=99)], "1x4")
+    found = smallcases.run([smallcases.job("small", 0.0, 60.0), smallcases.job("huge", 1.0, 60.0, gpus=99)], "1x4")
     assert [(story.job, story.phase) for story in found.stories] == [("small", "COMPLETED")]
     assert list(found.refused) == ["huge"]
     assert "they hold only 4 of its tasks" in found.refused["huge"]
@@ -169,7 +173,9 @@ def test_who_can_never_run_is_left_out_and_told() -> None:
 
 def test_who_never_started_has_waited_to_the_end() -> None:
     """One that lasts for long holds all of it; the other one is given up with it."""
-    found = scenes.run([scenes.job("long", 0.0, 1e9), scenes.job("starved", 0.0, 60.0)], "1x1", until_s=3600.0)
+    found = smallcases.run(
+        [smallcases.job("long", 0.0, 1e9), smallcases.job("starved", 0.0, 60.0)], "1x1", until_s=3600.0
+    )
     told = summary.of(found)
     assert (told.started, told.unfinished, told.refused) == (1, 2, 0)
     assert told.queued_mean_s == 1800
@@ -179,13 +185,13 @@ def test_who_never_started_has_waited_to_the_end() -> None:
 def test_tasks_that_are_scheduled_one_by_one_wait_for_each_other() -> None:
     """Two gangs of two, each task on its own: with one task of each on the two devices, nobody ever works."""
     tasks = [("a-0", 0.0, "a"), ("b-0", 1.0, "b"), ("a-1", 2.0, "a"), ("b-1", 3.0, "b")]
-    arrivals = [msgspec.structs.replace(scenes.job(name, at, 100.0), group=group) for name, at, group in tasks]
-    found = scenes.run(arrivals, "2x1")
+    arrivals = [msgspec.structs.replace(smallcases.job(name, at, 100.0), group=group) for name, at, group in tasks]
+    found = smallcases.run(arrivals, "2x1")
     assert [(story.job, story.ended, story.advanced_device_s) for story in found.stories] == [
         ("a", None, 0.0),
         ("b", None, 0.0),
     ]
-    enough = scenes.run(arrivals, "3x1")
+    enough = smallcases.run(arrivals, "3x1")
     assert [(story.job, story.ended) for story in enough.stories] == [("a", 102.0), ("b", 202.0)]
 
 
@@ -200,7 +206,7 @@ def test_gangs_that_are_calm_need_no_look(seed: int) -> None:
             return default
 
     def found(*, nervous: bool) -> bytes:
-        sim = scenes.prepared(crowd(), "4x4", plan=published.Tiresias(), faults=FAULTS, seed=seed, restart_s=30.0)
+        sim = smallcases.prepared(crowd(), "4x4", plan=published.Tiresias(), faults=FAULTS, seed=seed, restart_s=30.0)
         if nervous:
             tick = sim._guardian.tick
 

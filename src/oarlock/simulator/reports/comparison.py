@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from oarlock.simulator import outcome, summary
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.reports import summary
 from oarlock.spec import quantities
 
 Line = tuple[str, Callable[[summary.Summary], str]]

@@ -30,7 +30,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     noise: float | None = None  # gradient noise scale, in examples
 
 
-class Physics(Protocol):
+class JobModel(Protocol):
     """`total` is the progress at which the job has done its work."""
 
     total: float

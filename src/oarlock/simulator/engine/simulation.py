@@ -32,7 +32,9 @@ from oarlock.controllers import (
 )
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import impossible
-from oarlock.simulator import agents, fairness, faults, ledger, outcome, stories, work, workload
+from oarlock.simulator.engine import agents, faults, stories, work
+from oarlock.simulator.outcomes import fairness, ledger, outcome
+from oarlock.simulator.workloads import workload
 from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory, stores
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from oarlock.backends import backends, fake
 from oarlock.lifecycle import stepping
-from oarlock.simulator import physics, work
+from oarlock.simulator.engine import work
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import attempts, curves, events, holdings, jobs, nodes
 from oarlock.store import stores
 
@@ -47,7 +48,7 @@ class Crew:
         return [(claim.node, device) for claim in self.tasks.values() for device in claim.devices]
 
     @property
-    def shape(self) -> physics.Shape:
+    def shape(self) -> jobmodels.Shape:
         """How many devices it has on each node, fewest first; tasks where it has none."""
         without = 0 if self.devices else 1
         of_node: dict[str, int] = {}
@@ -311,7 +312,7 @@ class Agents:
         if pace is None:
             return None
         batch, step = of.batch, int(of.steps)
-        left = math.ceil((of.physics.total - of.progress) / pace.gain)
+        left = math.ceil((of.model.total - of.progress) / pace.gain)
         return attempts.Progress(
             step=step,
             at=now,

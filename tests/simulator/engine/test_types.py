@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from oarlock.scheduler import planning
-from oarlock.simulator import outcome, scenario, simulation
+from oarlock.simulator import scenario
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import errors
 
 TWO_TYPES = """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.simulator import fairness, outcome
+from oarlock.simulator.outcomes import fairness, outcome
 from oarlock.spec import phases
 
 LONG_S = 15 * 60.0

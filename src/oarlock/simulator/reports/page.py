@@ -6,7 +6,8 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 
-from oarlock.simulator import outcome, rows
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.reports import comparison
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1c2430; }
@@ -21,7 +22,7 @@ code { font-size: .9em; }
 
 def written(title: str, results: Sequence[outcome.Result], pictures: Mapping[str, bytes]) -> str:
     """`pictures` by what stands above them."""
-    titles, lines = rows.table(results)
+    titles, lines = comparison.table(results)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',

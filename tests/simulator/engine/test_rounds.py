@@ -19,7 +19,8 @@ import pytest
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
-from oarlock.simulator import scenario, simulation
+from oarlock.simulator import scenario
+from oarlock.simulator.engine import simulation
 from oarlock.spec import holdings, phases, plans, validation
 from oarlock.store import stores
 

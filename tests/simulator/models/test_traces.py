@@ -9,7 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oarlock.simulator import adaptdl, physics, recorded, running, scenario, traces, work
+from oarlock.simulator import running, scenario
+from oarlock.simulator.engine import work
+from oarlock.simulator.models import jobmodels, traces
+from oarlock.simulator.workloads import adaptdl, recorded
 from oarlock.spec import curves, errors
 
 LOCALS = (16, 32, 64)
@@ -68,7 +71,7 @@ def model(directory: Path) -> traces.Model:
     ("shape", "local"),
     [((1,), 16), ((4,), 64), ((1, 2), 32), ((4, 4, 4, 4), 16), ((2,) * 8, 32), ((4,) * 16, 64)],
 )
-def test_what_was_measured_is_given_back(model: traces.Model, shape: physics.Shape, local: int) -> None:
+def test_what_was_measured_is_given_back(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
     assert model.times(shape, local) == pytest.approx(step_s(len(shape), sum(shape), local))
 
 
@@ -76,7 +79,7 @@ def test_what_was_measured_is_given_back(model: traces.Model, shape: physics.Sha
     ("shape", "local"),
     [((4,), 24), ((4,), 100), ((4,) * 6, 32), ((2,) * 5, 48), ((1, 3) * 5, 40), ((3,) * 12, 20)],
 )
-def test_between_what_was_measured_lines_are_straight(model: traces.Model, shape: physics.Shape, local: int) -> None:
+def test_between_what_was_measured_lines_are_straight(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
     assert model.times(tuple(sorted(shape)), local) == pytest.approx(step_s(len(shape), sum(shape), local))
 
 
@@ -85,7 +88,7 @@ def test_a_smaller_batch_than_was_measured_is_no_faster(model: traces.Model) -> 
 
 
 @pytest.mark.parametrize("shape", [(5,), (8, 8), (1, 4, 4), (4,) * 17])
-def test_what_is_far_from_it_is_refused(model: traces.Model, shape: physics.Shape) -> None:
+def test_what_is_far_from_it_is_refused(model: traces.Model, shape: jobmodels.Shape) -> None:
     with pytest.raises(errors.InvalidInput, match="was not measured"):
         model.times(shape, 32)
 

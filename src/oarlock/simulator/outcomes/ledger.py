@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oarlock.simulator import outcome
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import phases
 from oarlock.store import stores
 

@@ -8,12 +8,16 @@ from typing import Any
 
 from tests.simulator import published
 
-from oarlock.simulator import cluster, outcome, physics, simulation, workload
+from oarlock.simulator import cluster
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.models import jobmodels
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.workloads import workload
 from oarlock.spec import jobfile, plans, roles
 
 
 def job(
-    name: str, at: float, lasts_s: float, *, gpus: int = 1, does: physics.Physics | None = None, **spec: Any
+    name: str, at: float, lasts_s: float, *, gpus: int = 1, does: jobmodels.JobModel | None = None, **spec: Any
 ) -> workload.Arrival:
     """A gang of `gpus` tasks with a device each."""
     worker = jobfile.Role(count=gpus, gpus=1, cpus=1)
@@ -22,7 +26,7 @@ def job(
         id=name,
         at=at,
         spec=jobfile.JobSpec(**fields),
-        does=does or physics.Scaled(lasts_s, gpus, physics.linear),
+        does=does or jobmodels.Scaled(lasts_s, gpus, jobmodels.linear),
     )
 
 

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from oarlock.simulator import physics, work
+from oarlock.simulator.engine import work
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import curves
 
 MODEL = curves.Allreduce(
@@ -23,9 +24,9 @@ class Epochs:
     def batch(self, devices: int) -> curves.Batch | None:
         return None
 
-    def pace(self, shape: physics.Shape, batch: curves.Batch | None, progress: float) -> physics.Pace:
+    def pace(self, shape: jobmodels.Shape, batch: curves.Batch | None, progress: float) -> jobmodels.Pace:
         epoch = int(progress // 100)
-        return physics.Pace(rate=sum(shape) * 2.0**epoch, until=100.0 * (epoch + 1), gain=2.0, step_s=1.0, sync_s=0.0)
+        return jobmodels.Pace(rate=sum(shape) * 2.0**epoch, until=100.0 * (epoch + 1), gain=2.0, step_s=1.0, sync_s=0.0)
 
 
 def test_the_end_is_foreseen_over_all_paces() -> None:
@@ -77,7 +78,7 @@ def test_nothing_is_made_while_it_starts_up() -> None:
 def test_it_is_where_small_steps_lead(seed: int) -> None:
     """Starts, stops, failures, other shapes and batches at random times; beside it the same in steps of 20 ms."""
     chance = random.Random(seed)
-    does = physics.Modelled(MODEL, 400_000.0, asked=64, local_most=48)
+    does = jobmodels.Modelled(MODEL, 400_000.0, asked=64, local_most=48)
     did, dt = work.Work(does, saves_every_s=50.0), 0.02
     at, progress, saved, device_s, shape, batch, ready_at, save_at = 0.0, 0.0, 0.0, 0.0, None, None, 0.0, math.inf
     for attempt in range(1, 8):
@@ -117,23 +118,23 @@ def test_it_is_where_small_steps_lead(seed: int) -> None:
         ((2, 4), curves.Batch(10), 60 * (564 / 560) / (0.03 + 0.08 + 4 * 0.004)),
     ],
 )
-def test_the_model_of_a_step_by_hand(shape: physics.Shape, batch: curves.Batch, expected: float) -> None:
-    does = physics.Modelled(MODEL, 1.0, asked=64)
+def test_the_model_of_a_step_by_hand(shape: jobmodels.Shape, batch: curves.Batch, expected: float) -> None:
+    does = jobmodels.Modelled(MODEL, 1.0, asked=64)
     assert does.pace(shape, batch, 0.0).rate == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("speedup", "far", "shape", "expected"),
     [
-        (physics.linear, 1.0, (1,), 400.0),
-        (physics.linear, 1.0, (4, 4), 50.0),
-        (physics.linear, 1.5, (2, 2), 150.0),
-        (physics.amdahl(0.2), 1.0, (8,), 100 * (0.2 + 0.8 / 8) / (0.2 + 0.8 / 4)),
-        (physics.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (2,), 100 * 3.2 / 1.9),
-        (physics.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (4, 4), 100.0),
+        (jobmodels.linear, 1.0, (1,), 400.0),
+        (jobmodels.linear, 1.0, (4, 4), 50.0),
+        (jobmodels.linear, 1.5, (2, 2), 150.0),
+        (jobmodels.amdahl(0.2), 1.0, (8,), 100 * (0.2 + 0.8 / 8) / (0.2 + 0.8 / 4)),
+        (jobmodels.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (2,), 100 * 3.2 / 1.9),
+        (jobmodels.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (4, 4), 100.0),
     ],
 )
 def test_how_long_what_lasts_100_s_on_4_lasts_elsewhere(speedup, far: float, shape, expected: float) -> None:
-    did = work.Work(physics.Scaled(100.0, 4, speedup, far=far))
+    did = work.Work(jobmodels.Scaled(100.0, 4, speedup, far=far))
     did.start(0.0, 1, shape, None, ready_s=0.0)
     assert did.ends_at == pytest.approx(expected)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from oarlock.backends import backends, fake
-from oarlock.simulator import agents
+from oarlock.simulator.engine import agents
 from oarlock.spec import errors, nodes
 
 

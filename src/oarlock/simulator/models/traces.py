@@ -23,7 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.simulator import columns, physics
+from oarlock.simulator import csvfiles
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import curves, errors
 
 MOST_DEVICES_PER_NODE = 4
@@ -74,7 +75,7 @@ class Model:
         self._ends = ends[: limits.epochs]
         self.total = self._ends[-1]
         self._noises: dict[tuple[int, int], tuple[float, float]] = {}
-        self._times: dict[tuple[physics.Shape, int], Times] = {}
+        self._times: dict[tuple[jobmodels.Shape, int], Times] = {}
 
     def _measured_epochs(self) -> int:
         measured = min(len(epochs) for epochs in self._epochs.values())
@@ -104,7 +105,7 @@ class Model:
         below, above = self._epochs[self._sizes[lower]][epoch], self._epochs[self._sizes[upper]][epoch]
         return _between(below[1], above[1], part), _between(below[2], above[2], part)
 
-    def times(self, shape: physics.Shape, local: int) -> Times:
+    def times(self, shape: jobmodels.Shape, local: int) -> Times:
         found = self._times.get((shape, local))
         if found is None:
             found = self._times[shape, local] = self._steps.times(shape, local)
@@ -117,7 +118,7 @@ class StepTimes:
     """
 
     def __init__(self, placements: Sequence[dict[str, str]], scalability: Sequence[dict[str, str]]) -> None:
-        shapes: dict[physics.Shape, list[tuple[int, Times]]] = {}
+        shapes: dict[jobmodels.Shape, list[tuple[int, Times]]] = {}
         by_nodes: dict[int, dict[int, list[tuple[int, Times]]]] = {}
         for row in placements:
             shape = tuple(sorted(int(digit) for digit in row["placement"]))
@@ -136,7 +137,7 @@ class StepTimes:
         self.local_least = min(line.least for line in self._shapes.values())
         self.local_most = max(line.most for line in self._shapes.values())
 
-    def times(self, shape: physics.Shape, local: int) -> Times:
+    def times(self, shape: jobmodels.Shape, local: int) -> Times:
         """Raises InvalidInput for what is far from anything that was measured."""
         line = self._shapes.get(shape)
         if line is not None:
@@ -185,7 +186,7 @@ class Line:
 
 
 class Trained:
-    """`physics.Physics` of one job that trains a measured model. Progress counts steps of the initial batch size.
+    """`jobmodels.JobModel` of one job that trains a measured model. Progress counts steps of the initial batch size.
 
     `asked` is the batch size that its owner asked for; None: the initial one, or as little more as so many devices
     need.
@@ -195,7 +196,7 @@ class Trained:
         self.model = model
         self.total = model.total
         self.asked = asked
-        self._known: dict[tuple[physics.Shape, curves.Batch, int], physics.Pace] = {}
+        self._known: dict[tuple[jobmodels.Shape, curves.Batch, int], jobmodels.Pace] = {}
 
     def batch(self, devices: int) -> curves.Batch:
         """As the released simulator divides a batch: one device alone adds up at least two parts of what is larger than
@@ -208,7 +209,7 @@ class Trained:
         local = -(-part // accumulate)
         return curves.Batch(min(local, max(1, model.most // (devices * accumulate))), accumulate)
 
-    def pace(self, shape: physics.Shape, batch: curves.Batch | None, progress: float) -> physics.Pace:
+    def pace(self, shape: jobmodels.Shape, batch: curves.Batch | None, progress: float) -> jobmodels.Pace:
         batch = batch or self.batch(sum(shape))
         epoch = self.model.epoch(progress)
         found = self._known.get((shape, batch, epoch))
@@ -216,13 +217,13 @@ class Trained:
             found = self._known[shape, batch, epoch] = self._pace(shape, batch, epoch)
         return found
 
-    def _pace(self, shape: physics.Shape, batch: curves.Batch, epoch: int) -> physics.Pace:
+    def _pace(self, shape: jobmodels.Shape, batch: curves.Batch, epoch: int) -> jobmodels.Pace:
         model = self.model
         examples = sum(shape) * batch.local * batch.accumulate
         step_s, sync_s = model.times(shape, batch.local)
         square, variance = model.gradient(examples, epoch)
         gain = (variance + square) / (variance * model.initial / examples + square)
-        return physics.Pace(
+        return jobmodels.Pace(
             rate=gain / (step_s + (batch.accumulate - 1) * (step_s - sync_s)),
             until=model.epoch_end(epoch),
             gain=gain,
@@ -266,7 +267,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise columns.unread(path, error, _AS_RELEASED) from error
+        raise csvfiles.unread(path, error, _AS_RELEASED) from error
 
 
 def _unmeasured(what: str) -> errors.InvalidInput:

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.simulator import published, scenes
+from tests.simulator import published, smallcases
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.speed import rates
-from oarlock.simulator import outcome, physics, simulation
+from oarlock.simulator.engine import simulation
+from oarlock.simulator.models import jobmodels
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import curves, holdings, jobfile, plans, roles
 from oarlock.store import stores
 
@@ -30,8 +32,8 @@ BATCH = jobfile.Batch(size=64, max=1024, local_min=8, local_max=64)
 
 
 def learner(examples: float, gpus: int = 2, **spec: Any):
-    does = physics.Modelled(TRUTH, examples, asked=BATCH.size, local_most=BATCH.local_max)
-    return scenes.job("learner", 0.0, 0.0, gpus=gpus, does=does, batch=BATCH, **spec)
+    does = jobmodels.Modelled(TRUTH, examples, asked=BATCH.size, local_most=BATCH.local_max)
+    return smallcases.job("learner", 0.0, 0.0, gpus=gpus, does=does, batch=BATCH, **spec)
 
 
 def with_batches(decided: dict[float, curves.Batch]) -> Any:
@@ -48,12 +50,12 @@ def with_batches(decided: dict[float, curves.Batch]) -> Any:
 
 
 def run(arrival: Any, plan: Any, nodes: str = "1x4", **settings: Any) -> tuple[simulation.Simulation, outcome.Outcome]:
-    sim = scenes.prepared([arrival], nodes, plan=plan, **settings)
+    sim = smallcases.prepared([arrival], nodes, plan=plan, **settings)
     return sim, asyncio.run(sim.run()).outcome
 
 
-def rate(batch: curves.Batch, shape: physics.Shape) -> float:
-    return physics.Modelled(TRUTH, 1.0, asked=BATCH.size).pace(shape, batch, 0.0).rate
+def rate(batch: curves.Batch, shape: jobmodels.Shape) -> float:
+    return jobmodels.Modelled(TRUTH, 1.0, asked=BATCH.size).pace(shape, batch, 0.0).rate
 
 
 def test_a_batch_that_came_with_the_place_is_used_from_the_beginning() -> None:
@@ -76,7 +78,7 @@ def test_without_one_it_takes_its_own() -> None:
 def test_what_is_reported_becomes_the_curve_that_the_job_has_in_truth() -> None:
     """Over four batch sizes on one shape; what is left is what there is left to do, in the curve's unit."""
     sizes = {at: curves.Batch(local) for at, local in ((0.0, 8), (100.0, 16), (200.0, 32), (300.0, 64))}
-    sim = scenes.prepared([learner(10_000_000.0, gpus=4)], "2x2", plan=with_batches(sizes), until_s=460.0)
+    sim = smallcases.prepared([learner(10_000_000.0, gpus=4)], "2x2", plan=with_batches(sizes), until_s=460.0)
     asyncio.run(sim.run())
 
     def look(view: stores.View) -> curves.Curve | None:
@@ -97,7 +99,7 @@ def test_what_is_reported_becomes_the_curve_that_the_job_has_in_truth() -> None:
 
 
 def test_a_job_may_keep_to_itself_how_much_it_has_left_to_do() -> None:
-    sim = scenes.prepared([learner(10_000_000.0)], "1x4", until_s=300.0, ends_told=False)
+    sim = smallcases.prepared([learner(10_000_000.0)], "1x4", until_s=300.0, ends_told=False)
     asyncio.run(sim.run())
     job = asyncio.run(sim.store.read(lambda view: view.job("learner")))
     assert job is not None
@@ -117,7 +119,7 @@ def test_who_is_told_to_stop_keeps_what_it_did() -> None:
             return plans.Plan(preemptions=(plans.Preemption(job=due[0].job, reason="to see"),))
         return published.first_come(snapshot, now, memo)
 
-    _, found = run(scenes.job("a", 0.0, 1000.0, batch=BATCH), plan, "1x1", restart_s=30.0)
+    _, found = run(smallcases.job("a", 0.0, 1000.0, batch=BATCH), plan, "1x1", restart_s=30.0)
     (story,) = found.stories
     assert stopped == [simulation.ORIGIN_S + 300.0]
     assert (story.starts, story.waited_s, story.lost_device_s) == (2, 0.0, 0.0)
@@ -126,14 +128,16 @@ def test_who_is_told_to_stop_keeps_what_it_did() -> None:
 
 
 def test_a_lost_end_is_not_waited_for_longer_than_was_said() -> None:
-    _, found = run(scenes.job("a", 0.0, 1e6), published.first_come, "1x1", until_s=1000.0)
+    _, found = run(smallcases.job("a", 0.0, 1e6), published.first_come, "1x1", until_s=1000.0)
     assert found.over <= 1000.0
     assert found.stories[0].ended is None
     assert found.spans[0].end == found.over
 
 
 def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
-    found = scenes.run([scenes.job("a", 0.0, 1000.0, gpus=2), scenes.job("b", 1.0, 1000.0)], "1x2", until_s=250.0)
+    found = smallcases.run(
+        [smallcases.job("a", 0.0, 1000.0, gpus=2), smallcases.job("b", 1.0, 1000.0)], "1x2", until_s=250.0
+    )
     assert found.over == 250.0
     assert [(span.job, span.start, span.end, span.useful) for span in found.spans] == [("a", 0.0, 250.0, (0.0, 250.0))]
     assert [(one.job, one.advanced_device_s, one.waited_s) for one in found.stories] == [
@@ -144,8 +148,12 @@ def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
 
 def test_in_lockstep_everybody_waits_for_the_next_round() -> None:
     """Rounds are at whole minutes: who comes at 10 s starts at 60 s, and what it leaves at 160 s is taken at 180 s."""
-    arrivals = [scenes.job("a", 10.0, 100.0), scenes.job("b", 20.0, 50.0), scenes.job("c", 400.0, 50.0)]
-    found = scenes.run(arrivals, "1x1", lockstep=True)
+    arrivals = [
+        smallcases.job("a", 10.0, 100.0),
+        smallcases.job("b", 20.0, 50.0),
+        smallcases.job("c", 400.0, 50.0),
+    ]
+    found = smallcases.run(arrivals, "1x1", lockstep=True)
     assert [(story.first_start, story.ended) for story in found.stories] == [
         (60.0, 160.0),
         (180.0, 230.0),
@@ -179,11 +187,11 @@ def test_gangs_that_share_a_node_slow_each_other_down_where_both_lie_on_several(
         return plans.Plan(launches=launches)
 
     arrivals = [
-        scenes.job("a", 0.0, 1000.0, gpus=4),
-        scenes.job("b", 100.0, 200.0, gpus=2),
-        scenes.job("c", 100.0, 500.0),
+        smallcases.job("a", 0.0, 1000.0, gpus=4),
+        smallcases.job("b", 100.0, 200.0, gpus=2),
+        smallcases.job("c", 100.0, 500.0),
     ]
-    found = scenes.run(arrivals, "3x4", plan=plan, interference=0.2)
+    found = smallcases.run(arrivals, "3x4", plan=plan, interference=0.2)
     ends = {story.job: story.ended for story in found.stories}
     assert ends["b"] == pytest.approx(100 + 200 / 0.8)
     assert ends["a"] == pytest.approx(1000 + 250 * 0.2)
@@ -198,11 +206,11 @@ def test_shares_of_devices_and_tasks_without_any_are_counted_as_what_they_hold()
         roles.RoleName.PS: jobfile.Role(count=1, cpus=1),
     }
     arrivals = [
-        scenes.job("half", 0.0, 100.0, roles=half),
-        scenes.job("none", 1000.0, 100.0, gpus=3, roles=none),
-        scenes.job("served", 2000.0, 100.0, gpus=2, roles=served),
+        smallcases.job("half", 0.0, 100.0, roles=half),
+        smallcases.job("none", 1000.0, 100.0, gpus=3, roles=none),
+        smallcases.job("served", 2000.0, 100.0, gpus=2, roles=served),
     ]
-    found = scenes.run(arrivals, "2x1", plan=planning.plan, memo=planning.Memo())
+    found = smallcases.run(arrivals, "2x1", plan=planning.plan, memo=planning.Memo())
     told = {story.job: (story.held_device_s, story.advanced_device_s) for story in found.stories}
     assert told == {
         "half": (pytest.approx(50.0), pytest.approx(50.0)),

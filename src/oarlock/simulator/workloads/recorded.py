@@ -8,21 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from oarlock.simulator import adaptdl, chances, columns, philly, traces, workload
+from oarlock.simulator import csvfiles
+from oarlock.simulator.models import traces
+from oarlock.simulator.workloads import adaptdl, distributions, philly, workload
 from oarlock.spec import errors, nodes
 
 Freedom = adaptdl.Freedom
 
 
-class Recorded(chances.Part, frozen=True):
+class Recorded(distributions.Part, frozen=True):
     """`traces` is the directory with a model's measurements in each folder (AdaptDL); without it, `traces` beside the
     file, or beside its directory. `start` to `end` and the first `jobs` are cut out.
     """
 
     file: str
     traces: str | None = None
-    start: chances.Quantity = 0.0
-    end: chances.Quantity | None = None
+    start: distributions.Quantity = 0.0
+    end: distributions.Quantity | None = None
     jobs: int | None = None
 
 
@@ -31,7 +33,7 @@ def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.W
     if of.jobs is not None and of.jobs < 1:
         raise errors.InvalidInput(f"{of.jobs}", path="recorded.jobs", hint="1 or more.")
     path = base / of.file
-    names = columns.header(path)
+    names = csvfiles.header(path)
     if "application" in names:
         found = adaptdl.read(path, traces.load(_traces(of, path, base)), freedom)
     elif "duration" in names:
@@ -43,8 +45,8 @@ def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.W
         )
     return workload.cut(
         found,
-        start_s=chances.number(of.start, "recorded.start"),
-        end_s=None if of.end is None else chances.number(of.end, "recorded.end"),
+        start_s=distributions.number(of.start, "recorded.start"),
+        end_s=None if of.end is None else distributions.number(of.end, "recorded.end"),
         jobs=of.jobs,
         scale=scale,
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Sequence
 
-from oarlock.simulator import groups, physics, traces, workload
+from oarlock.simulator.models import jobmodels, traces
+from oarlock.simulator.workloads import jobgroups, workload
 from oarlock.spec import curves, jobfile
 
 CANDIDATES = 24
@@ -60,7 +61,7 @@ class Alone:
         return self._duration_s(arrival, devices) * max(1.0, devices / part)
 
     def _duration_s(self, arrival: workload.Arrival, devices: int) -> float:
-        does, shape = arrival.does, groups.compact(devices, self._per_node)
+        does, shape = arrival.does, jobgroups.compact(devices, self._per_node)
         if not isinstance(does, traces.Trained):
             return self._restart_s + duration_s(does, shape, arrival.spec.batch)
         key = (does.model.name, does.asked, devices)
@@ -78,7 +79,7 @@ def bounds(spec: jobfile.JobSpec) -> tuple[int, int]:
     return max(1, round(least)), max(1, round(most))
 
 
-def duration_s(does: physics.Physics, shape: physics.Shape, batch: jobfile.Batch | None) -> float:
+def duration_s(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch | None) -> float:
     """From beginning to end at that shape, with the batch size that is best half-way through, where it is left open."""
     chosen = None if batch is None or batch.max is None else _best(does, shape, batch)
     at, progress = 0.0, 0.0
@@ -88,7 +89,7 @@ def duration_s(does: physics.Physics, shape: physics.Shape, batch: jobfile.Batch
     return at
 
 
-def _best(does: physics.Physics, shape: physics.Shape, batch: jobfile.Batch) -> curves.Batch:
+def _best(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch) -> curves.Batch:
     devices, most = sum(shape), batch.max or batch.size
     sizes = {round(batch.size * (most / batch.size) ** (place / (CANDIDATES - 1))) for place in range(CANDIDATES)}
     possible = [divided for size in sorted(sizes) if (divided := _divided(size, devices, batch)) is not None]
@@ -96,12 +97,12 @@ def _best(does: physics.Physics, shape: physics.Shape, batch: jobfile.Batch) -> 
 
 
 def _divided(size: int, devices: int, batch: jobfile.Batch) -> curves.Batch | None:
-    found = physics.divided(max(size, devices * batch.local_min), devices, batch.on("").local_max)
+    found = jobmodels.divided(max(size, devices * batch.local_min), devices, batch.on("").local_max)
     whole = found.local * found.accumulate * devices
     return found if batch.size <= whole <= (batch.max or batch.size) else None
 
 
-def _rate(does: physics.Physics, shape: physics.Shape, batch: curves.Batch) -> float:
+def _rate(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: curves.Batch) -> float:
     return does.pace(shape, batch, does.total / 2).rate
 
 

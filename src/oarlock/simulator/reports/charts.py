@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oarlock.simulator import outcome
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import errors, extras, phases
 
 DPI = 110

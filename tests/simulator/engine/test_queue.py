@@ -7,9 +7,10 @@ import random
 import statistics
 
 import pytest
-from tests.simulator import scenes
+from tests.simulator import smallcases
 
-from oarlock.simulator import outcome, workload
+from oarlock.simulator.outcomes import outcome
+from oarlock.simulator.workloads import workload
 
 SERVICE_S = 100.0
 JOBS = 3000
@@ -19,7 +20,7 @@ def arrivals(load: float, seed: int, jobs: int = JOBS) -> list[workload.Arrival]
     chance, at, made = random.Random(seed), 0.0, []
     for number in range(jobs):
         at += chance.expovariate(load / SERVICE_S)
-        made.append(scenes.job(f"j{number:05}", at, SERVICE_S))
+        made.append(smallcases.job(f"j{number:05}", at, SERVICE_S))
     return made
 
 
@@ -32,7 +33,7 @@ def test_the_mean_wait_is_that_of_an_m_d_1_queue(load: float) -> None:
     """rho / (2 mu (1 - rho)). The standard error comes from the queue's own cycles: each begins with a job that finds
     nobody, and is independent of the others, so the ratio of their means has a known variance.
     """
-    waited = waits(scenes.run(arrivals(load, seed=7)))
+    waited = waits(smallcases.run(arrivals(load, seed=7)))
     cycles: list[tuple[float, int]] = []
     for wait in waited:
         if wait == 0.0:
@@ -50,7 +51,7 @@ def test_the_mean_wait_is_that_of_an_m_d_1_queue(load: float) -> None:
 def test_every_single_wait_follows_from_the_one_before() -> None:
     """Lindley's recursion: who comes waits as long as the one before, and its service, less the time between them."""
     came = arrivals(0.9, seed=3, jobs=1500)
-    found = scenes.run(came)
+    found = smallcases.run(came)
     wait = 0.0
     for before, story in zip([None, *found.stories], found.stories, strict=False):
         if before is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from oarlock.simulator import physics
+from oarlock.simulator.models import jobmodels
 from oarlock.spec import errors, jobfile, pools, pooltrees, quantities
 
 MOST_JOBS = 1_000_000
@@ -21,7 +21,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     at: float
     spec: jobfile.JobSpec
-    does: physics.Physics
+    does: jobmodels.JobModel
     owner: str = "somebody"
     group: str = ""
     types: dict[str, float] = {}

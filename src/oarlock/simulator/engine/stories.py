@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.simulator import outcome, work
+from oarlock.simulator.engine import work
+from oarlock.simulator.outcomes import outcome
 from oarlock.spec import jobs
 
 

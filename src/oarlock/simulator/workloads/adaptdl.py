@@ -8,7 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from oarlock.simulator import columns, traces, workload
+from oarlock.simulator import csvfiles
+from oarlock.simulator.models import traces
+from oarlock.simulator.workloads import workload
 from oarlock.spec import errors, jobfile, roles
 
 COMMAND = "python train.py"
@@ -24,7 +26,7 @@ class Freedom(StrEnum):
 
 def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workload.Workload:
     """Raises InvalidInput, naming the line."""
-    arrivals = columns.lines(
+    arrivals = csvfiles.lines(
         path,
         lambda line: _arrival(line, models, freedom),
         "An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
@@ -32,7 +34,7 @@ def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workl
     return workload.made(path.stem, arrivals)
 
 
-def _arrival(line: columns.Line, models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
+def _arrival(line: csvfiles.Line, models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
     name, application = line.text("name"), line.text("application")
     if application not in models:
         raise errors.InvalidInput(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oarlock.simulator import columns, physics, workload
+from oarlock.simulator import csvfiles
+from oarlock.simulator.models import jobmodels
+from oarlock.simulator.workloads import workload
 from oarlock.spec import jobfile, roles
 
 COMMAND = "python train.py"
@@ -20,7 +22,7 @@ Row = tuple[float, float, int, str]
 
 def read(path: Path) -> workload.Workload:
     """Every job that had a device and lasted. Raises InvalidInput, naming the line."""
-    rows = columns.lines(
+    rows = csvfiles.lines(
         path, _row, "The columns are timestamp,duration,num_gpus,... or submit_time,duration,num_gpu,..."
     )
     rows = sorted(row for row in rows if row[1] > 0 and row[2] > 0)
@@ -30,7 +32,7 @@ def read(path: Path) -> workload.Workload:
     return workload.made(path.stem, arrivals)
 
 
-def _row(line: columns.Line) -> Row:
+def _row(line: csvfiles.Line) -> Row:
     at, devices, owner = (
         ("timestamp", "num_gpus", "cluster") if line.has("timestamp") else ("submit_time", "num_gpu", "user")
     )
@@ -50,5 +52,5 @@ def _arrival(name: str, start_s: float, row: Row) -> workload.Arrival:
         roles={roles.RoleName.WORKER: jobfile.Role(count=devices, gpus=1, cpus=1)},
         max_restarts=MAX_RESTARTS,
     )
-    does = physics.Scaled(duration_s, devices, physics.linear)
+    does = jobmodels.Scaled(duration_s, devices, jobmodels.linear)
     return workload.Arrival(id=name, at=at - start_s, spec=spec, does=does, owner=owner)
