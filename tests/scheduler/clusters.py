@@ -9,6 +9,9 @@ from oarlock.spec import holdings, jobfile, nodes, plans
 
 TYPES = ("v100", "h100", "exotic")
 GIB = 1 << 30
+OTHERS = [holdings.Resources(1000, 0, 1), holdings.Resources(3000, 2 * GIB, 2)]  # taken by pods of others
+CORDON = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+HINT = nodes.Taint(key="busy", effect="PreferNoSchedule")
 
 
 @st.composite
@@ -29,6 +32,8 @@ def machines(draw: st.DrawFn, name: str) -> nodes.Node:
         price_per_h=draw(st.sampled_from([0.0, 1.0, 2.5])),
         ports=draw(st.sampled_from([None, None, (20000, 20019)])),
         ready=draw(st.integers(0, 9)) > 0,
+        taken=draw(st.sampled_from([holdings.Resources()] * 3 + [holdings.Resources(500, GIB, 0)] + OTHERS)),
+        taints=draw(st.sampled_from([()] * 8 + [(CORDON,), (HINT,)])),
     )
 
 

@@ -17,13 +17,16 @@ class Machine:
 
     def __init__(self, node: nodes.Node, held: Iterable[holdings.Holding] = ()) -> None:
         self.node = node
-        self.cpus = node.capacity.cpus_milli
-        self.memory = node.capacity.memory_bytes
+        self.cpus = node.capacity.cpus_milli - node.taken.cpus_milli
+        self.memory = node.capacity.memory_bytes - node.taken.memory_bytes
         self.left = {device.index: 1000 for device in node.devices}
         self.ports: set[int] = set()
         for claim in held:
             if claim.node == node.name:
                 self.take(claim)
+        untouched = sorted(index for index, left in self.left.items() if left == 1000)
+        for index in untouched[len(untouched) - min(len(untouched), node.taken.gpus) :]:
+            self.left[index] = 0  # a device of others; which ones they have is not known
 
     def take(self, claim: holdings.Holding) -> None:
         self.cpus -= claim.amount.cpus_milli
@@ -76,7 +79,7 @@ class Cluster:
     def __init__(self, of: Sequence[nodes.Node], held: Sequence[holdings.Holding] = ()) -> None:
         self.nodes = {node.name: node for node in of}
         self.held = list(held)
-        self.machines = [Machine(node, held) for node in of if node.ready]
+        self.machines = [Machine(node, held) for node in of if node.open]
 
     def types(self, gang: plans.Gang) -> list[tuple[str, ...]]:
         """The sets of types of which all its devices may be: one after the other, all at once where it is mixed."""

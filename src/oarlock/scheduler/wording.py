@@ -43,6 +43,14 @@ def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
     return found
 
 
+def taken(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
+    """Return the amounts that programs of others take of these nodes; of GPUs those that would do."""
+    found = amounts.numbers(sum((node.taken for node in of), holdings.Resources()))
+    if any(cards):
+        found["gpus"] = sum(devices(node, node.taken.devices, cards) for node in of)
+    return found
+
+
 def needed(gang: plans.Gang) -> dict[str, float]:
     """What a gang cannot do without: all that its smallest size holds."""
     return _needed(gang.asks)

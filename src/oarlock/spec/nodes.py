@@ -6,6 +6,20 @@ import msgspec
 
 from oarlock.spec import holdings
 
+CLOSING = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of taints that keep new tasks away."""
+
+
+class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A mark on a node that our tasks do not tolerate, in the words of Kubernetes. A cordon is one too."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
 
 class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One GPU. `virtual` ones are pretended, for a laptop that plays a cluster."""
@@ -24,6 +38,9 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `domains` gives its place in the topology: `{"rack": "r1", "zone": "a"}`; its own name is the domain `node`, and
     `nvlink` too where nothing else is said. `price_per_h` is of the whole machine, in whatever currency all prices are;
     `core_price_per_h` of it falls to each core, the rest to the devices (see `scheduler/pricing.py`).
+
+    `taken` is the part of the capacity that programs of others take now (pods that are not ours); which of the devices
+    these have is not known. `taints` are those that our tasks do not tolerate.
     """
 
     name: str
@@ -38,4 +55,16 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ready: bool = True
     reason: str = ""
     address: str = "127.0.0.1"
+    taken: holdings.Resources = holdings.Resources()
+    taints: tuple[Taint, ...] = ()
     version: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether new tasks may be placed on it. Tasks that run on a closed node run on."""
+        return self.ready and not any(taint.effect in CLOSING for taint in self.taints)
+
+    @property
+    def usable(self) -> holdings.Resources:
+        """The capacity less the part that programs of others take."""
+        return self.capacity - self.taken

@@ -13,6 +13,7 @@ from oarlock.scheduler.pools import poolbounds
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, refusals
 
 GIB = 1 << 30
+CORDON = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def node(name: str, gpus: int = 4, kind: str = "h100", cpus: int = 8, **others: object) -> nodes.Node:
@@ -114,6 +115,18 @@ WORDS = [
     (
         reasons.no_capacity(gang(gpus=2), context(node("a", gpus=1), node("b", ready=False))),
         "no_capacity | It needs 2 GPUs and 1 CPU for 1 task; 1 of 1 GPU is free (1 of 2 nodes not ready).",
+    ),
+    (
+        reasons.no_capacity(
+            gang(gpus=2), context(node("a", taken=holdings.Resources(gpus=3)), node("b", taints=(CORDON,)))
+        ),
+        "no_capacity | It needs 2 GPUs and 1 CPU for 1 task; 1 of 4 GPUs is free (1 of 2 nodes cordoned or tainted; "
+        "pods of others take 3 GPUs).",
+    ),
+    (
+        reasons.no_capacity(gang(), context(node("a", taints=(CORDON,)), node("b", ready=False))),
+        "no_nodes | None of 2 nodes takes new tasks: 1 of 2 nodes not ready, 1 of 2 nodes cordoned or tainted. | Bring "
+        "a node back; `oarlock nodes` says what each waits for.",
     ),
     (
         reasons.no_capacity(gang(), context(node("a", ready=False))),

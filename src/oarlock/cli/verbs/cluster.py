@@ -12,6 +12,7 @@ from oarlock.cli.output import terminal
 if TYPE_CHECKING:
     from oarlock.client import answers
     from oarlock.client.synchronous import client as clients
+    from oarlock.spec.nodes import Node
 
 
 @command.verb("nodes", short_help="List the machines and who holds what")
@@ -31,6 +32,7 @@ def nodes(client: clients.Client, as_json: bool) -> None:
         tables.Column("CPUS", right=True),
         tables.Column("MEMORY", right=True),
         tables.Column("GPUS", right=True),
+        tables.Column("BY OTHERS", weight=1),
         tables.Column("TYPE", weight=1),
         tables.Column("HELD BY", weight=9),
     ]
@@ -47,13 +49,34 @@ def _row(view: answers.NodeView) -> list[str]:
     memory = f"{quantities.memory_text(held.memory_bytes)} / {quantities.memory_text(node.capacity.memory_bytes)}"
     return [
         node.name,
-        "ready" if node.ready else node.reason or "not ready",
+        _state(node),
         f"{held.cpus_milli / 1000:g}/{node.capacity.cpus_milli / 1000:g}",
         memory,
         f"{held.devices:g}/{node.capacity.gpus}" if node.capacity.gpus else "",
+        _taken(node),
         ", ".join(types),
         ", ".join(holders),
     ]
+
+
+def _state(node: Node) -> str:
+    if not node.ready:
+        return node.reason or "not ready"
+    return "ready" if node.open else f"closed: {', '.join(map(str, node.taints))}"
+
+
+def _taken(node: Node) -> str:
+    """Return the amounts that programs of others take."""
+    from oarlock.spec import quantities
+
+    taken, parts = node.taken, []
+    if taken.cpus_milli:
+        parts.append(f"{taken.cpus_milli / 1000:g} CPUs")
+    if taken.memory_bytes:
+        parts.append(quantities.memory_text(taken.memory_bytes))
+    if taken.devices:
+        parts.append(f"{taken.devices:g} GPU{'' if taken.devices == 1 else 's'}")
+    return ", ".join(parts)
 
 
 @command.verb("sizes", short_help="List the T-shirt sizes that `run --size` takes")

@@ -78,7 +78,7 @@ class Context:
                 together, most = together + count * each, max(most, each)
             for name, devices in more.items():
                 node = self.space.nodes[name]
-                extra = wording.devices(node.node, devices, cards) if node.node.ready else 0.0
+                extra = wording.devices(node.node, devices, cards) if node.node.open else 0.0
                 together, most = together + extra, max(most, extra and node.free.devices + extra)
             numbers = amounts.numbers(free) | ({"gpus": round(together, 6)} if any(cards) else {})
             found = self._free[cards] = free, numbers, most

@@ -23,7 +23,7 @@ KEPT = 10_000
 
 
 class Declared:
-    """Nodes and pools as they were declared, as if all nodes were ready and nothing ran. What was found out of them is
+    """Nodes and pools as they were declared, as if all nodes were open and nothing ran. What was found out of them is
     kept for as long as they are the same.
     """
 
@@ -48,7 +48,7 @@ class Declared:
 
     @cached_property
     def _ready(self) -> list[nodes.Node]:
-        return [msgspec.structs.replace(node, ready=True) for node in self.nodes]
+        return [msgspec.structs.replace(node, ready=True, taken=freespace.NOTHING, taints=()) for node in self.nodes]
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
         """Why it can never run; None where it can. Without any node nothing is impossible yet, but what the pools

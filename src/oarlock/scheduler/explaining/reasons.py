@@ -16,7 +16,7 @@ import msgspec
 from oarlock.scheduler import wording
 from oarlock.scheduler.explaining import contexts, impossible
 from oarlock.scheduler.pools import poolbounds
-from oarlock.spec import plans, refusals
+from oarlock.spec import nodes, plans, refusals
 
 Code = refusals.Code
 Numbers = dict[str, float]
@@ -276,14 +276,21 @@ def _over(
 
 
 def _no_nodes(gang: plans.Gang, needed: Numbers, context: contexts.Context, ahead: int) -> refusals.Refusal:
-    count = len(context.snapshot.nodes)
     return _known(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
         code=Code.NO_NODES,
-        message=f"None of {count} nodes is ready." if count else "There is no node yet.",
+        message=_no_nodes_text(context.snapshot.nodes),
         needed=needed,
         change="Bring a node back; `oarlock nodes` says what each waits for.",
         ahead=ahead,
     )
+
+
+def _no_nodes_text(of: Sequence[nodes.Node]) -> str:
+    if not of:
+        return "There is no node yet."
+    if not any(node.ready for node in of):
+        return f"None of {len(of)} nodes is ready."
+    return f"None of {len(of)} nodes takes new tasks: {', '.join(_closed(of))}."
 
 
 def _free_text(
@@ -298,8 +305,22 @@ def _free_text(
     )
     if not short:
         text += _apart(gang, context)
-    down = len(context.snapshot.nodes) - len(context.ready)
-    return f"{text} ({down} of {len(context.snapshot.nodes)} nodes not ready)" if down else text
+    notes = _closed(context.snapshot.nodes) + _taken_by_others(context, told, cards)
+    return f"{text} ({'; '.join(notes)})" if notes else text
+
+
+def _closed(of: Sequence[nodes.Node]) -> list[str]:
+    """Nodes that take no new tasks."""
+    down, closed = sum(not node.ready for node in of), sum(node.ready and not node.open for node in of)
+    found = [f"{down} of {len(of)} nodes not ready"] if down else []
+    return found + ([f"{closed} of {len(of)} nodes cordoned or tainted"] if closed else [])
+
+
+def _taken_by_others(context: contexts.Context, told: Sequence[str], cards: wording.Cards) -> list[str]:
+    """The amounts of these resources that programs of others take."""
+    taken = wording.taken([one.node for one in context.ready], cards)
+    parts = [wording.shown(name, taken[name], cards) for name in told if taken.get(name)]
+    return [f"pods of others take {wording.listed(parts)}"] if parts else []
 
 
 def _apart(gang: plans.Gang, context: contexts.Context) -> str:

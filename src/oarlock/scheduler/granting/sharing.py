@@ -85,7 +85,7 @@ def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) 
     cut = msgspec.structs.replace(ask.amount, gpus=0, gpu_milli=HALF_MILLI)
     halved = msgspec.structs.replace(gang, asks=(msgspec.structs.replace(ask, amount=cut),))
     node, device = space.nodes.get(near.node), near.devices[0]
-    if node is None or not node.node.ready:
+    if node is None or not node.node.open:
         return None
     for (need,) in placing.ways(halved, space):
         suits = any(node.kind.groups[place].mask >> device & 1 for place in node.kind.suiting(need))

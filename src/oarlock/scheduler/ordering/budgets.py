@@ -17,7 +17,7 @@ def whole(ready: Iterable[nodes.Node], ended: tuple[plans.Ended, ...] = ()) -> c
     devices, amount, by_type = [], holdings.Resources(), dict[str, list[nodes.Node]]()
     for node in ready:
         devices.append(len(node.devices))
-        amount += node.capacity
+        amount += node.usable
         for name in {device.type for device in node.devices}:
             by_type.setdefault(name, []).append(node)
     several = len(by_type) > 1

@@ -31,10 +31,11 @@ class FreeNode:
         self.node = node
         self.name = node.name
         self.kind = kind
-        self.cpus = node.capacity.cpus_milli  # all four: free
-        self.memory = node.capacity.memory_bytes
-        self.gpus = node.capacity.gpus
-        self.milli = node.capacity.gpu_milli
+        usable = node.usable
+        self.cpus = usable.cpus_milli  # all four: free
+        self.memory = usable.memory_bytes
+        self.gpus = usable.gpus
+        self.milli = usable.gpu_milli
         self._ports: dict[int, int] = {}  # by how many
         self._taken = 0  # bit i: the device with index i is taken as a whole
         self._odd: dict[int, int] = {}  # of other devices in use: how many thousandths are taken
@@ -42,16 +43,17 @@ class FreeNode:
 
     def become(self, node: nodes.Node, kind: shapes.Kind) -> None:
         """The same machine, known anew; what is held of it is still held."""
-        self.cpus += node.capacity.cpus_milli - self.node.capacity.cpus_milli
-        self.memory += node.capacity.memory_bytes - self.node.capacity.memory_bytes
-        self.gpus += node.capacity.gpus - self.node.capacity.gpus
-        self.milli += node.capacity.gpu_milli - self.node.capacity.gpu_milli
+        more = node.usable - self.node.usable
+        self.cpus += more.cpus_milli
+        self.memory += more.memory_bytes
+        self.gpus += more.gpus
+        self.milli += more.gpu_milli
         self.node = node
         self.kind = kind
 
     @property
     def free(self) -> holdings.Resources:
-        """The capacity less what is held: a share of a device is missing from `gpu_milli`."""
+        """The usable part less the held amounts: a share of a device is missing from `gpu_milli`."""
         return holdings.Resources(self.cpus, self.memory, self.gpus, self.milli)
 
     @property
@@ -60,7 +62,7 @@ class FreeNode:
 
     @property
     def used(self) -> bool:
-        return self.free != self.node.capacity or bool(self._taken or self._odd or self._ports)
+        return self.free != self.node.usable or bool(self._taken or self._odd or self._ports)
 
     @property
     def whole(self) -> int:
@@ -68,7 +70,7 @@ class FreeNode:
         mask = self.kind.mask & ~self._taken
         for device in self._odd:
             mask &= ~(1 << device)
-        return mask
+        return _without_last(mask, self.node.taken.gpus) if self.node.taken.gpus else mask
 
     @property
     def devices(self) -> dict[int, nodes.Device]:
@@ -217,6 +219,13 @@ def mask(devices: tuple[int, ...]) -> int:
     bits = 0
     for device in devices:
         bits |= 1 << device
+    return bits
+
+
+def _without_last(bits: int, count: int) -> int:
+    """Return the mask without its `count` highest devices: others have as many, and which ones is not known."""
+    for _ in range(count):
+        bits &= ~(1 << bits.bit_length() - 1) if bits else 0
     return bits
 
 

@@ -63,9 +63,9 @@ class FreeSpace:
     # What there is
 
     def ready(self) -> list[freenodes.FreeNode]:
-        """By name. The list is the room's own: not to be changed."""
+        """Return the nodes that take new tasks, by name. The list is the free space's own: not to be changed."""
         if self._ready is None:
-            self._ready = [node for node in self.nodes.values() if node.node.ready]
+            self._ready = [node for node in self.nodes.values() if node.node.open]
         return self._ready
 
     def free(self) -> holdings.Resources:
@@ -86,7 +86,7 @@ class FreeSpace:
         taken: list[tuple[freenodes.FreeNode, holdings.Holding]] = []
         for claim in claims:
             node = self.nodes.get(claim.node)
-            if node is None or not node.node.ready or not node.has(claim):
+            if node is None or not node.node.open or not node.has(claim):
                 break
             node.take(claim)
             taken.append((node, claim))
@@ -98,7 +98,7 @@ class FreeSpace:
 
     def domains(self, level: str) -> list[list[freenodes.FreeNode]]:
         """The ready nodes by their domain of that level, the domain with the least room first."""
-        groups = ([node for node in members if node.node.ready] for members in self._by_domain(level).values())
+        groups = ([node for node in members if node.node.open] for members in self._by_domain(level).values())
         return sorted((group for group in groups if group), key=_total_free)
 
     def members(self, level: str, domain: str) -> list[freenodes.FreeNode]:
@@ -221,7 +221,7 @@ class FreeSpace:
                 free[3] -= times * amount.gpu_milli
 
     def _move(self, touched: Iterable[freenodes.FreeNode]) -> None:
-        """Put nodes among those that have the same left; nowhere where they are not ready."""
+        """Put nodes among those that have the same left; nowhere where they take no new tasks."""
         moved: dict[tuple[shapes.State | None, shapes.State | None], list[str]] = {}
         for node in touched:
             old, new = node.state, self._state(node)
@@ -236,7 +236,7 @@ class FreeSpace:
         self._log += [indexes.Change(old, new, tuple(names)) for (old, new), names in moved.items()]
 
     def _state(self, node: freenodes.FreeNode) -> shapes.State | None:
-        if not node.node.ready:
+        if not node.node.open:
             return None
         left = node.left()
         state = self._states.get(left)

@@ -132,7 +132,7 @@ def demand(waiting: Iterable[plans.Gang], running: Iterable[plans.Running]) -> d
 
 def capacity(of: Iterable[nodes.Node]) -> Amounts:
     """What there is to divide: of the nodes that are ready."""
-    return pools.amounts(sum((node.capacity for node in of if node.ready), _NOTHING))
+    return pools.amounts(sum((node.usable for node in of if node.ready), _NOTHING))
 
 
 class _Tree:
