@@ -75,7 +75,7 @@ class Shell:
     def job(self, name: str) -> dict[str, Any]:
         """Return the job as the API tells it."""
         with self.client() as client:
-            found: dict[str, Any] = msgspec.to_builtins(client.job(name))
+            found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(client.job(name)))
         return found
 
     def wait_for(self, name: str, test: Callable[[dict[str, Any]], bool], timeout_s: float = 240) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,12 @@ def test_the_record_says_what_was_restored_and_what_is_there(shell: shells.Shell
     found = checkpoints(shell)
     assert found[0]["step"] == 60
     assert all((Path(one["path"]) / "manifest.json").exists() for one in found), "what is listed is there"
-    lines = [line for line in told.splitlines() if "checkpoint_" in line]
-    assert lines
-    assert not any(str(shell.home) in line for line in lines), "events name a checkpoint by its last part"
-    assert any("checkpoint_restored" in line and "attempt-1-round-1-step-30" in line for line in lines)
+    restored = re.search(r"checkpoint_restored\s.*?(?=\n  \d)", told, re.DOTALL)  # lines are broken at 80 columns
+    assert restored, told
+    assert "attempt-1-round-1-step-30" in restored[0]
+    events = told.partition("\nEvents\n")[2]
+    assert "checkpoint_visible" in events
+    assert str(shell.home) not in events, "events name a checkpoint by its last part"
 
 
 def checkpoints(shell: shells.Shell, name: str = "truth") -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ def test_plain_tensorflow_and_jax_are_told_who_they_are(shell: shells.Shell) -> 
 
 
 def test_secrets_reach_the_process_and_nothing_else(shell: shells.Shell) -> None:
-    shell.do("ps")
+    shell.do("up", "--detach")
     folder = shell.home / "secrets"
     folder.mkdir(exist_ok=True)
     (folder / "hub-token").write_text("s3cret-value-of-the-hub")
