@@ -57,6 +57,12 @@ class Program:
         self._threads[1].join(PATIENCE_S)
         raise AssertionError(f"ended without saying {word!r}: {self.errors}")
 
+    def until_stopped(self) -> None:
+        """Wait until SIGSTOP has stopped it: it says that it is about to be stopped a moment before."""
+        seen = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert seen is not None
+        assert seen.si_code == os.CLD_STOPPED, f"it ended instead: {self.finish()} {self.errors}"
+
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")

@@ -155,6 +155,7 @@ async def test_nor_does_one_stopped_between_two_rows_keep_the_lock(postgres_url:
     def stop() -> int:
         with programs.running("stall_between_rows", postgres_url, cwd=tmp_path) as stalled:
             stalled.until("inside")
+            stalled.until_stopped()
             add_patiently(store, "j-2")
             stalled.process.send_signal(signal.SIGCONT)
             return stalled.until("stored").count("again")
