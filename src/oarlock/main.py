@@ -364,7 +364,7 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self.backend = backend.LocalBackend(
             root,
-            agent=zipapp.build(root / "agent" / f"agent-{libraries.digest(zipapp.ROOM)}.pyz"),
+            agent=zipapp.build(root / "agent" / f"agent-{libraries.digest(zipapp.PACKAGE)}.pyz"),
             virtual_nodes=settings.virtual_nodes,
             virtual_gpus=settings.virtual_gpus,
             groups=None if settings.cgroups else cgroups.Cgroups(),
@@ -379,7 +379,7 @@ class Engine:
 
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""
-        from oarlock.agent import blanking
+        from oarlock.agent.protocol import blanking
         from oarlock.controllers import (
             guardian,
             inventory,

@@ -10,7 +10,8 @@ import os
 import stat
 from pathlib import Path
 
-from oarlock.agent import assignment, following, record, supervisor
+from oarlock.agent import assignment, exitrecord, supervisor
+from oarlock.agent.processes import tracking
 
 
 class Disk:
@@ -35,11 +36,11 @@ class Disk:
 
 
 def test_the_exit_record_is_synced_then_renamed_then_its_name_is_synced(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "take", lambda mark: following.Hold())
+    monkeypatch.setattr(tracking, "begin", lambda mark: tracking.Tracking())
     task = assignment.Assignment(str(tmp_path), {"key": "j-1/1/worker/0/1", "command": "true"})
     agent = supervisor.Supervisor(task)
     disk = Disk(monkeypatch)
-    agent._write_record(record.Outcome("exited", 3), [])
+    agent._write_record(exitrecord.Outcome("exited", 3), [])
     final = str(tmp_path / "exit.json")
     (draft,) = [old for what, old, new in disk.did if what == "rename" and new == final]
     assert [(what, where) for what, where, _ in disk.did] == [
@@ -48,16 +49,16 @@ def test_the_exit_record_is_synced_then_renamed_then_its_name_is_synced(tmp_path
         ("fsync", str(tmp_path)),
     ]
     assert json.loads(disk.did[0][2])["code"] == 3, "it was whole when it was synced"
-    assert agent._board.exit == json.loads((tmp_path / "exit.json").read_text())
+    assert agent._state.exit == json.loads((tmp_path / "exit.json").read_text())
 
 
 def test_the_server_is_told_of_an_exit_only_once_it_is_on_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "take", lambda mark: following.Hold())
+    monkeypatch.setattr(tracking, "begin", lambda mark: tracking.Tracking())
     task = assignment.Assignment(str(tmp_path), {"key": "j-1/1/worker/0/1", "command": "true"})
     agent = supervisor.Supervisor(task)
     told = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (told.append(agent._board.exit), sync(fd)))
-    agent._write_record(record.Outcome("exited", 0), [])
+    monkeypatch.setattr(os, "fsync", lambda fd: (told.append(agent._state.exit), sync(fd)))
+    agent._write_record(exitrecord.Outcome("exited", 0), [])
     assert told == [None, None]
-    assert agent._board.exit["code"] == 0
+    assert agent._state.exit["code"] == 0

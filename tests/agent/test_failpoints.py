@@ -17,7 +17,7 @@ from tests.agent.archives import packed
 
 from oarlock.agent import failpoints
 
-ROOM = Path(failpoints.__file__).parent
+PACKAGE = Path(failpoints.__file__).parent
 # The user's process leaves a child in a session of its own, as the worst ones do.
 COMMAND = "echo > $OUTSIDE/started; setsid sleep 1000 & echo hello; %s; echo out > $OARLOCK_RESULTS/out"
 UNTIL_STOPPED = COMMAND % "sleep 1000"
@@ -67,7 +67,7 @@ def test_killed_here_nothing_is_lost_to_the_backend(rig, name):
 
 def test_the_list_is_what_the_code_says():
     used = set()
-    for path in ROOM.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         used |= set(re.findall(r'failpoint\("([a-z_.]+)"\)', path.read_text()))
     assert used == set(failpoints.NAMES)
 

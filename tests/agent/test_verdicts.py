@@ -11,7 +11,8 @@ import pytest
 from tests import needs
 from tests.agent import rig as rigs
 
-from oarlock.agent import cgroups, following, killing, process, procfs, record
+from oarlock.agent import exitrecord
+from oarlock.agent.processes import cgroups, killing, process, procfs, tracking
 
 
 def ended(code=None, signum=None, at=1.0, by_us=False):
@@ -65,7 +66,7 @@ VERDICTS = {
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_verdict(name):
     *given, expected = VERDICTS[name]
-    found = record.judge(*given)
+    found = exitrecord.outcome_of(*given)
     assert (found.reason, found.code, found.signal, found.killed_by_us) == expected
 
 
@@ -76,7 +77,7 @@ def test_a_kill_for_want_of_memory_is_named(rig):
     assert (told["reason"], told["code"], told["oom"]) == ("oom", 1, True)
 
 
-class Unkillable(killing.Reach):
+class Unkillable(killing.TaskProcesses):
     """A process in the kernel's hands: every signal is accepted, and nothing happens."""
 
     def _found(self):
@@ -103,7 +104,7 @@ def test_a_mark_is_the_whole_key(tmp_path):
     }
     try:
         rigs.until(lambda: all(b"OTHER" in rigs.environ_of(child.pid) for child in children.values()), "three sleepers")
-        assert killing.Reach(key, cgroups.Cgroup(None)).alive() == [children["same"].pid]
+        assert killing.TaskProcesses(key, cgroups.Cgroup(None)).alive() == [children["same"].pid]
     finally:
         for child in children.values():
             child.kill()
@@ -147,8 +148,8 @@ def test_what_lives_and_was_never_seen_is_left_and_not_called_gone(monkeypatch):
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
     monkeypatch.setattr(killing, "GONE_WITHIN_S", 0.05)
     monkeypatch.setattr(procfs, "children", list)
-    monkeypatch.setattr(killing.Reach, "_found", lambda self: [])
-    reach = killing.Reach(f"j-{uuid.uuid4().hex}/1", cgroups.Cgroup(None), following.Hold(adopts=True))
+    monkeypatch.setattr(killing.TaskProcesses, "_found", lambda self: [])
+    reach = killing.TaskProcesses(f"j-{uuid.uuid4().hex}/1", cgroups.Cgroup(None), tracking.Tracking(adopts=True))
     try:
         assert process.child_lives()
         assert reach.kill() == [killing.UNSEEN]
@@ -166,7 +167,7 @@ def test_the_kernel_knows_whether_a_child_lives():
     )
     script = (
         "import os, signal, subprocess, sys, time\n"
-        "from oarlock.agent import process, procfs\n"
+        "from oarlock.agent.processes import process, procfs\n"
         "said = [process.child_lives()]\n"
         "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
         "said.append(process.child_lives())\n"

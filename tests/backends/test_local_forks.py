@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.backends import contract
 
-from oarlock.agent import procfs
+from oarlock.agent.processes import procfs
 from oarlock.backends.local import forks, processes, tasks, tree
 
 KEY = contract.key()

@@ -1,4 +1,4 @@
-"""`python3 -I agent.pyz DIR`: supervise the task whose directory is DIR. Exit status 75: another agent already does."""
+"""The command `python3 -I agent.pyz DIR`: supervise the task in DIR. Exit status 75: another agent supervises it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _without_site(arguments: list[str]) -> None:
-    """Begin again with -S where it was not given.
-
-    What an image's site-packages run at start is none of our business, and may cost more than the whole agent.
-    """
+    """Start again with -S, if it was not given: the image's site-packages may take longer to start than the agent."""
     if sys.flags.no_site or not sys.executable:
         return
     os.execv(sys.executable, [sys.executable, "-I", "-S", arguments[0], *arguments[1:]])
 
 
 def _lock(directory: str) -> bool:
-    """Take the lock that says that this task has a living agent. Closed on exec, it dies with this process."""
+    """Take the lock that shows that this task has a living agent. The lock ends with this process, or with an exec."""
     fd = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,4 +52,4 @@ if __name__ == "__main__":
     status = main(sys.argv)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the threads may be in the middle of a long poll
+    os._exit(status)  # do not wait for the threads: they may be in a long poll

@@ -1,4 +1,4 @@
-"""What the backend asks of this agent: `assignment.json`, read once. The fields are those of docs/agent-protocol.md."""
+"""The task that the backend gives to this agent: `assignment.json`, read once (docs/agent-protocol.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Key:
 
 
 class Assignment:
-    """The fields of assignment.json with their defaults, and the paths in the task's directory that follow from it."""
+    """The fields of assignment.json with their defaults, and the paths of the task's directory."""
 
     def __init__(self, directory: str, fields: dict[str, Any]) -> None:
         get = fields.get

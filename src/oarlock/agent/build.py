@@ -1,4 +1,4 @@
-"""`python -m oarlock.agent.build OUT.pyz`."""
+"""The command `python -m oarlock.agent.build OUT.pyz`: pack the agent into a file."""
 
 from __future__ import annotations
 

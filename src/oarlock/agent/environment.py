@@ -1,4 +1,4 @@
-"""What a user's process finds in its environment: pure, from the assignment, the secrets and the rendezvous."""
+"""The environment of a user's process, from the assignment, the secrets and the rendezvous. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from typing import Mapping
 
     from oarlock.agent.assignment import Assignment
-    from oarlock.agent.rendezvous import Rendezvous
+    from oarlock.agent.protocol.rendezvous import Rendezvous
 
 LINES = "lines"
-"""To Python any text here means unbuffered: a system call for each argument of `print`. The hook reads the word and
-makes it one for each line.
+"""The value of PYTHONUNBUFFERED. For Python any value means unbuffered: a system call for each argument of `print`.
+The hook reads this value and makes it one call for each line.
 """
 
 MARK = "OARLOCK_TASK_KEY"
-# A process needs these from the machine it runs on where the submitting shell did not say them.
+# A process needs these from its machine if the submitting shell did not set them.
 OF_THE_MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
@@ -29,10 +29,10 @@ def build(
     process: int,
     virtual_env: str | None = None,
 ) -> dict[str, str]:
-    """The environment of process number `process`. Later layers win; what Oarlock says of itself comes last.
+    """Return the environment of process number `process`. Later layers win; Oarlock's own variables come last.
 
-    `inherited` is the agent's own environment: in a pod the image's, which counts as a whole; locally the server's, of
-    which only OF_THE_MACHINE is taken, because the submitting shell's (`path_env`) stands in its place.
+    `inherited` is the agent's own environment. In a pod it is the image's, and all of it counts. Locally it is the
+    server's: only the names of OF_THE_MACHINE are taken, and the submitting shell's (`path_env`) replaces the rest.
     """
     env = {name: value for name, value in inherited.items() if not name.startswith("OARLOCK_")}
     if task.path_env:
@@ -46,7 +46,7 @@ def build(
     env.update(task.env)
     env.update(secrets)
     env.update(rendezvous.environment(process, task.directory))
-    env.update(_of_oarlock(task, rendezvous, process, env))
+    env.update(_own_variables(task, rendezvous, process, env))
     path = [task.hook_path, env.get("PYTHONPATH"), task.train_path]
     if any(path):
         env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
@@ -56,12 +56,12 @@ def build(
 
 
 def secret_variable(name: str) -> str:
-    """`hub-token` -> `HUB_TOKEN`; a name that a shell would take as it is stays."""
+    """Return the variable of a secret: `HUB_TOKEN` for `hub-token`. A valid variable name stays as it is."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return plain if plain == name and not name[:1].isdigit() else plain.upper()
 
 
-def _of_oarlock(task: Assignment, rendezvous: Rendezvous, process: int, env: Mapping[str, str]) -> dict[str, str]:
+def _own_variables(task: Assignment, rendezvous: Rendezvous, process: int, env: Mapping[str, str]) -> dict[str, str]:
     found = {
         "OARLOCK_JOB": task.key.job,
         "OARLOCK_ATTEMPT": task.key.attempt,

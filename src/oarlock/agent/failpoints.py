@@ -1,7 +1,7 @@
-"""Every place where the agent can be made to die, by name.
+"""The names of all the places where a test can make the agent die.
 
-The tests kill the agent at each of these and look at what is left. A name that is not listed cannot be used, and a
-listed one that no test reaches fails the tests, so the list stays true. Nothing here costs anything unless armed.
+The tests kill the agent at each of them and examine the result. A name that is not listed cannot be used. A listed name
+that no test reaches fails the tests, so the list stays true. A failpoint costs nothing unless it is armed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _armed = ""
 
 
 def arm(setting: str) -> None:
-    """Take `NAME:kill` from the environment variable's value. An unknown name is an error, not a silent no-op."""
+    """Arm the failpoint of `NAME:kill`, the environment variable's value. ValueError if the name is unknown."""
     global _armed
     name, _, action = setting.partition(":")
     if name and (name not in NAMES or action != "kill"):
@@ -46,6 +46,6 @@ def arm(setting: str) -> None:
 
 
 def failpoint(name: str) -> None:
-    """Die here by SIGKILL, with nothing flushed and nothing cleaned up, if this point is armed."""
+    """Die by SIGKILL if this failpoint is armed: nothing is flushed or cleaned up."""
     if _armed == name:
         os.kill(os.getpid(), 9)

@@ -1,4 +1,4 @@
-"""Writing small files so that a reader sees the whole of the old one or the whole of the new one."""
+"""Small files, written so that a reader sees either the whole old file or the whole new file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def write_atomically(path: str, text: str, mode: int = 0o600, before_rename: object = None) -> None:
-    """Write beside `path`, fsync, rename, fsync the directory: after a crash the file is whole or absent."""
+    """Write beside `path`, fsync, rename, and fsync the directory. After a crash the file is whole or absent."""
     partial = path + ".partial"
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -32,7 +32,10 @@ def write_json(path: str, value: object, before_rename: object = None) -> None:
 
 
 def read_text(path: str, limit_bytes: int = 1 << 20) -> str:
-    """The file's beginning as text; an unreadable file is an empty one, for the many that come and go under /proc."""
+    """Return the file's beginning as text.
+
+    A file that cannot be read counts as empty: files under /proc come and go.
+    """
     return read_bytes(path, limit_bytes).decode("utf-8", "replace")
 
 
@@ -57,7 +60,7 @@ def read_bytes(path: str, limit_bytes: int = 1 << 20) -> bytes:
 
 
 def inside(directory: str, relative: str) -> str:
-    """`relative` under `directory`, or ValueError where it could lead anywhere else."""
+    """Return `relative` below `directory`. ValueError if it could lead anywhere else."""
     parts = [part for part in relative.split("/") if part not in ("", ".")]
     if relative.startswith("/") or not parts or ".." in parts or "\0" in relative:
         raise ValueError(f"{relative!r} is not a path inside the task's directory")

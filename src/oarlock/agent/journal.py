@@ -1,4 +1,4 @@
-"""`agent.log`: what the agent did and could not do, for whoever looks into the task's directory afterwards."""
+"""The file `agent.log` in the task's directory: the actions and the failures of the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIMIT_BYTES = 4 << 20
 
 
 class Journal:
-    """Appends one line a call. Past its limit it falls silent: a loop gone wrong must not fill the disk."""
+    """A log with one line per call. It stops at its limit, because an endless loop must not fill the disk."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,7 @@
-"""Packs the agent into one file that any Python 3.8 or newer can run: the same bytes from the same sources.
+"""The packing of the agent into one file for Python 3.8 or newer. The same sources give the same bytes.
 
-Each module goes in as source and as bytecode of the Python that builds; another version skips the bytecode it does not
-know and compiles the source. Nothing is compressed: reading is what matters at every start of every task.
+The file holds each module as source and as bytecode of the Python that builds it. Another version of Python ignores the
+bytecode and compiles the source. Nothing is compressed, because every task reads the file when it starts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import zipfile
 from pathlib import Path
 
-ROOM = Path(__file__).parent
-NOT_INSIDE = {"zipapp.py", "build.py"}
+PACKAGE = Path(__file__).parent
+NOT_INSIDE = {"zipapp.py", "build.py", "hook/sitecustomize.py"}
 # Newer formats share equal objects by their reference counts, which differ from one run to the next.
 MARSHAL_WITHOUT_REFERENCES = 2
 LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -28,7 +28,7 @@ os._exit(status)
 
 
 def build(path: str | os.PathLike[str]) -> Path:
-    """Write the zipapp to `path`, unless it is there already with the same content, and return the path."""
+    """Write the zipapp to `path` and return the path. A file that already has the content is not written again."""
     target = Path(path)
     content = _content()
     if target.exists() and target.read_bytes() == content:
@@ -41,8 +41,8 @@ def build(path: str | os.PathLike[str]) -> Path:
 
 
 def hook_directory() -> Path:
-    """The directory with the stack hook, for `hook_path`."""
-    return ROOM / "hook"
+    """Return the directory of the stack hook, for `hook_path`."""
+    return PACKAGE / "hook"
 
 
 def _content() -> bytes:
@@ -58,9 +58,10 @@ def _content() -> bytes:
 
 def _sources() -> dict[str, bytes]:
     found = {"__main__.py": MAIN.encode(), "oarlock/__init__.py": b""}
-    for path in ROOM.glob("*.py"):
-        if path.name not in NOT_INSIDE:
-            found["oarlock/agent/" + path.name] = path.read_bytes()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in NOT_INSIDE:
+            found["oarlock/agent/" + name] = path.read_bytes()
     return found
 
 

@@ -1,13 +1,13 @@
-"""Lets a user's Python process answer with its stacks: first on PYTHONPATH, so that Python imports it at its start.
+"""A hook in a user's Python process that writes its stacks on request. It is first on PYTHONPATH: Python imports it.
 
-Acts only where OARLOCK_REPORT is set. SIGUSR2 then makes the interpreter write every thread's stack into a file, in C
-and without the program's help, so it works in a hung collective and in an endless loop. The ready file says that this
-process can answer. A program that wants SIGUSR2 for itself gets it, and the ready file goes.
+It acts only if OARLOCK_REPORT is set. SIGUSR2 then makes the interpreter write every thread's stack into a file. That
+happens in C, so it works in a hung collective and in an endless loop. The ready file shows that this process can
+answer. If the program takes SIGUSR2 for itself, the ready file is deleted.
 
-Where the agent asked for it, standard output is flushed at the end of each line.
+If the agent asked for it, standard output is flushed at the end of each line.
 
-Then the sitecustomize that this one hides, if there is one, runs as if this one were not here. Nothing is printed, and
-nothing that goes wrong here reaches the program. Python 3.6 and newer.
+Then the sitecustomize that this one hides, if there is one, runs as usual. The hook prints nothing, and none of its
+errors reaches the program. Python 3.6 and newer.
 """
 
 
@@ -17,7 +17,7 @@ def _answer_with_stacks() -> None:
     report = os.environ.get("OARLOCK_REPORT")
     if not report or not os.path.isdir(report):
         return
-    import _signal  # type: ignore[import-not-found]  # what signal is made of, without its enums: 3 ms less
+    import _signal  # type: ignore[import-not-found]  # the core of `signal`, without its enums: 3 ms less
     import atexit
     import faulthandler
 
@@ -65,14 +65,14 @@ def _answer_with_stacks() -> None:
         return set_handler(signalnum, handler)
 
     register()
-    _signal.signal = signal  # what the signal module calls
+    _signal.signal = signal  # the signal module calls this
     atexit.register(withdraw)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=register)
 
 
 def _flush_by_line() -> None:
-    """Output arrives line by line, in one write each, and nothing of it is lost with a process that dies."""
+    """Write each line of output at once, so that a process that dies loses none of them."""
     import os
     import sys
 
@@ -95,7 +95,7 @@ def _run_hidden() -> None:
 
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)  # its errors are its own: site reports them as it would without us
+    spec.loader.exec_module(module)  # `site` reports its errors, as without this hook
 
 
 for step in (_answer_with_stacks, _flush_by_line):
