@@ -1,4 +1,5 @@
-"""`python -m oarlock.data`: the agent's errands, under our own interpreter: a user's image needs none of it.
+"""The helper command of the agent, `python -m oarlock.data`. It runs under Oarlock's interpreter, not in the user's
+image.
 
     [--home DIR] fetch SOURCE DEST
     [--home DIR] store DIR URL
@@ -6,8 +7,8 @@
     keep DIR URL --baseline FILE [--ignore PATTERN]...
     environment --requirements FILE --cache DIR [--python PYTHON]
 
-The result is the last line on stdout; `reporting.py` says what is on stderr. The exit code is the error's: 2 where the
-request can never work as written, else 1.
+The result is the last line on stdout; `reporting.py` describes stderr. The exit code is the error's: 2 if the request
+can never work as written, else 1.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(asked: argparse.Namespace) -> str:
-    """Each command imports its own libraries: none of them is small."""
+    """Carry out the command and return its result. Each command imports its own libraries, because they are large."""
     if asked.command == "fetch":
         from oarlock.data.transfers import fetch
 
@@ -64,29 +65,35 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m oarlock.data", description="Fetch data, store results, make environments."
     )
-    top.add_argument("--home", metavar="DIR", help="the server's home: no data comes from there, no result goes there")
+    top.add_argument(
+        "--home",
+        metavar="DIR",
+        help="the server's home, which can be neither a source of data nor a destination of results",
+    )
     commands = top.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser("fetch", help="bring a file, directory or prefix to a path")
+    fetching = commands.add_parser("fetch", help="copy a file, directory or prefix to a path")
     fetching.add_argument("source", metavar="SOURCE")
     fetching.add_argument("dest", metavar="DEST")
-    storing = commands.add_parser("store", help="send a directory's files to a URL")
+    storing = commands.add_parser("store", help="copy a directory's files to a URL")
     storing.add_argument("directory", metavar="DIR")
     storing.add_argument("url", metavar="URL")
-    keeping = commands.add_parser("keep", help="send what is new or changed in a working directory to a URL")
+    keeping = commands.add_parser("keep", help="copy the new and changed files of a working directory to a URL")
     keeping.add_argument("directory", metavar="DIR")
     keeping.add_argument("url", metavar="URL")
-    keeping.add_argument("--baseline", metavar="FILE", required=True, help="what was there before")
+    keeping.add_argument("--baseline", metavar="FILE", required=True, help="the list of the earlier files")
     keeping.add_argument("--ignore", metavar="PATTERN", action="append", default=[], help="as in .gitignore")
     keeping.add_argument("--limit-bytes", metavar="N", type=int, required=True)
     keeping.add_argument("--limit-files", metavar="N", type=int, required=True)
-    pruning = commands.add_parser("prune", help="remove all but the best checkpoints from where they were copied to")
+    pruning = commands.add_parser("prune", help="remove all but the best checkpoints from a URL")
     pruning.add_argument("url", metavar="URL")
     pruning.add_argument("--keep", metavar="N", type=int, required=True)
-    pruning.add_argument("--memory", metavar="FILE", type=Path, help="remembers which copies were read")
-    making = commands.add_parser("environment", help="make a virtual environment, once per content")
+    pruning.add_argument("--memory", metavar="FILE", type=Path, help="file that records which copies were read")
+    making = commands.add_parser(
+        "environment", help="make a virtual environment, once for each content of the requirements"
+    )
     making.add_argument("--requirements", metavar="FILE", required=True)
     making.add_argument("--cache", metavar="DIR", required=True)
-    making.add_argument("--python", metavar="PYTHON", help="the job's own; else the first on PATH")
+    making.add_argument("--python", metavar="PYTHON", help="the job's Python [default: the first on PATH]")
     return top
 
 

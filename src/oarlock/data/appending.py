@@ -1,9 +1,9 @@
 """A file that only grows, and whose growth is durable before it is acknowledged.
 
-A sync that fails says nothing about what reached the disk, and the next one may lie: the file is cut back to the length
-that was acknowledged, and the bytes are written anew when they are sent again. The file's length is the truth after a
-restart. Until then the length that was acknowledged is: a file that became shorter was changed by somebody else, and
-nothing is written behind the gap.
+After a failed sync it is unknown which bytes reached the disk, and a later sync may succeed wrongly. The file is
+therefore cut back to the acknowledged length, and the bytes are written again when they are sent again. After a restart
+the file's length counts; until then the acknowledged length does. A file that became shorter was changed by another
+program, and nothing is written after the gap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oarlock.data import durable
 
 
 class AppendOnly:
-    """One such file, which need not exist yet. One caller at a time; `length` may be read by anybody."""
+    """An append-only file, which need not exist yet. Only one caller at a time; any thread may read `length`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class AppendOnly:
         self._unsure = False
 
     def append(self, data: bytes) -> int:
-        """Store `data` at the end and return the new length. Raises OSError, and then nothing of it is stored."""
+        """Store `data` at the end and return the new length. After an OSError no byte of it is stored."""
         if not data:
             return self.length
         new = self.length == 0 and not self.path.exists()
@@ -33,7 +33,7 @@ class AppendOnly:
         fd = os.open(self.path, os.O_WRONLY | (os.O_CREAT if new else 0) | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size < self.length:
-                raise OSError(errno.EIO, "the file has become shorter than what was stored in it")
+                raise OSError(errno.EIO, "the file has become shorter than its stored length")
             self._cut(fd)
             self._unsure = True
             write_at(fd, data, self.length)
@@ -48,7 +48,7 @@ class AppendOnly:
         return self.length
 
     def remaining(self) -> int:
-        """Return how much of `length` the file still has: less where somebody has cut or deleted it."""
+        """Return the bytes of `length` that the file still has: fewer if another program cut or deleted it."""
         if not self.length:
             return 0
         try:
@@ -59,13 +59,13 @@ class AppendOnly:
             return self.length  # a disk that does not answer now
 
     def cut(self, length: int) -> None:
-        """Give up what lies behind `length`: what a restart found torn."""
+        """Cut the file to `length`: a restart found the bytes after it incomplete."""
         if length < self.length:
             self.length = length
             self._unsure = True
 
     def _cut(self, fd: int) -> None:
-        """After a failure: what lies behind the acknowledged length goes before anything new comes."""
+        """After a failure, cut the file to the acknowledged length before the next write."""
         if self._unsure:
             os.ftruncate(fd, self.length)
             durable.sync(fd)
@@ -79,7 +79,7 @@ class AppendOnly:
                 return  # `_unsure` stays: the next append tries again before it writes
 
     def _recovered(self) -> int:
-        """What a killed process wrote may not have reached the disk: sync first, then believe the length."""
+        """Sync the file, then return its length: bytes written by a killed process may not have reached the disk."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What "stored" means here: bytes synced, the name that leads to them synced too, a full disk said as what it is."""
+"""Durable writes: the bytes and the names of their files are synced, and a full disk is reported as such."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PROBED_BYTES = 64 * 1024
 
 sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-"""Push a file's bytes and length to the disk. Takes a file descriptor."""
+"""Write a file's bytes and length to the disk. The argument is a file descriptor."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -27,7 +27,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o700) -> None:
-    """As `mkdir -p`; each folder that was made is durable in the one above."""
+    """Make the folder and those above it, each of them durable."""
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)
@@ -36,7 +36,7 @@ def make_folder(folder: Path, mode: int = 0o700) -> None:
 
 
 def temporary(beside: Path) -> Path:
-    """A name in the same folder that nobody else has; what is left under such a name after a kill may be deleted."""
+    """Return a new, unique path in the same folder. A file left under such a name after a kill may be deleted."""
     return beside.with_name(f".{beside.name[:64]}.{secrets.token_hex(6)}.tmp")
 
 
@@ -56,7 +56,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def probe(folder: Path) -> None:
-    """Write a file of `PROBED_BYTES` in `folder`, synced, and remove it. Raises Unavailable where that fails."""
+    """Write a file of `PROBED_BYTES` in `folder`, sync it, and remove it. Unavailable if that fails."""
     try:
         make_folder(folder)
         draft = temporary(folder / "probe")
@@ -68,10 +68,10 @@ def probe(folder: Path) -> None:
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise unavailable(error, "a file to try", folder) from error
+        raise unavailable(error, "a test file", folder) from error
 
 
-def unavailable(error: OSError, what: str, where: Path) -> errors.Unavailable:
-    """The error for a write that failed: nothing of it counts as stored."""
-    hint = f"free some space under {where}" if error.errno in FULL else f"look at the disk that holds {where}"
-    return errors.Unavailable(f"{what} could not be stored: {error.strerror or error}", hint=hint)
+def unavailable(error: OSError, subject: str, place: Path) -> errors.Unavailable:
+    """Return the error for a failed write of `subject`, of which no byte counts as stored."""
+    hint = f"free some space under {place}" if error.errno in FULL else f"check the disk that holds {place}"
+    return errors.Unavailable(f"{subject} could not be stored: {error.strerror or error}", hint=hint)

@@ -1,8 +1,8 @@
-r"""Keys of files: how the name of a file, which is bytes, is written as text, and how it becomes a name again.
+r"""Keys of files: the name of a file, which is bytes, written as text, and the way back.
 
-A key is a path of parts joined by `/`. In a part `%` and what is not printable UTF-8 is percent-encoded, so that every
-name has one key and every key one name: `a\xff.bin` is `a%FF.bin`. No part can lead anywhere else: `.`, `..`, nothing
-and NUL are refused.
+A key is a path of parts joined by `/`. In a part, `%` and every byte that is not printable UTF-8 are percent-encoded,
+so that every name has one key and every key one name: `a\xff.bin` is `a%FF.bin`. A key cannot lead out of its tree: the
+parts `.` and `..`, empty parts and NUL are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_PARTS = 200
 
 
 def of(name: bytes) -> str:
-    """Return the key of a path, whose parts `/` separates."""
+    """Return the key of a path. `/` separates its parts."""
     text = name.decode("utf-8", "surrogateescape")
     if text.isprintable() and "%" not in text:
         return text
@@ -30,13 +30,15 @@ def _written(letter: str) -> str:
 
 
 def parts(key: str) -> list[bytes]:
-    """Return the names that a key leads through. Raises InvalidInput for one that is not a key of ours."""
+    """Return the names in a key. InvalidInput if it is not a valid key."""
     found = [unquote_to_bytes(part) for part in key.split("/")] if key else []
     if len(key) > MAX_KEY_CHARACTERS or len(found) > MAX_PARTS:
-        raise errors.InvalidInput("the path is too long", path="path", hint="`oarlock files JOB` lists them.")
+        raise errors.InvalidInput("the path is too long", path="path", hint="`oarlock files JOB` lists the paths")
     for name in found:
         if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
             raise errors.InvalidInput(
-                f"{key[:200]!r} is not a path of a job's files", path="path", hint="`oarlock files JOB` lists them."
+                f"{key[:200]!r} is not a valid path of a job's file",
+                path="path",
+                hint="`oarlock files JOB` lists the paths",
             )
     return found

@@ -1,8 +1,8 @@
-"""Jobs that are kept no longer: one JSON object a line in a file that only grows.
+"""The archive of deleted jobs: a file that only grows, with one JSON object per line.
 
-The store forgets a job once its line is durable here. A server that is killed between the two steps writes the line
-again, and a server that is killed within a line leaves a part of it. Readers therefore take the last line of each id,
-and skip a line that is not JSON.
+The store deletes a job after its line is durable here. A server that is killed between the two steps writes the line
+again. A server that is killed within a line leaves a part of it. Readers therefore take the last line of each id, and
+skip a line that is not JSON.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from oarlock.data import durable
 
 
 class ArchiveFile:
-    """`oarlock.controllers.retention.Archive`."""
+    """The implementation of `oarlock.controllers.retention.Archive` over a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def __call__(self, lines: Sequence[bytes]) -> None:
-        """Raises Unavailable when the disk refuses."""
+        """Append the lines. Unavailable if the disk fails."""
         await asyncio.to_thread(self._append, lines)
 
     def _append(self, lines: Sequence[bytes]) -> None:
@@ -39,6 +39,6 @@ class ArchiveFile:
 
 
 def _break_after(handle: int) -> bytes:
-    """What ends a line that was cut short: or the next job would stand on it, and be lost with it."""
+    """Return the newline that ends an incomplete last line, so that the next job starts on a line of its own."""
     size = os.fstat(handle).st_size
     return b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""

@@ -1,13 +1,13 @@
-"""One tree of the files of a job, as far as they lie in the server's own place:
+"""The tree of a job's files in the server's home:
 
-    files/worker-0/ckpt.pt                what the last life of a task left in its working directory
-    earlier/attempt-1/worker-0/ckpt.pt    the same of its earlier lives
-    results/model.pt                      what it left in OARLOCK_RESULTS
+    files/worker-0/ckpt.pt                kept from the working directory of a task's last life
+    earlier/attempt-1/worker-0/ckpt.pt    the same for its earlier lives
+    results/model.pt                      written to OARLOCK_RESULTS
     checkpoints/attempt-1-round-1-step-50/shard-0.pt
     logs/attempt-1/worker-0/stdout.0
 
-Keys come from users and are never paths (`filekeys`): a key names a root, which is the server's own, and a way down
-from there on which no link is followed. Only regular files are told of, and opened.
+Users send keys, which are never used as paths (`filekeys`). A key names a root, which the server chooses, and the names
+below it. Links are not followed. Only regular files are listed and opened.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MISSING = "there is no file {!r} of this job"
 
 
 class Root(NamedTuple):
-    """What lies under `key` begins at `place`: a folder, or one file."""
+    """The root of the keys that begin with `key`. `place` is a folder or one file."""
 
     key: str
     place: Path
 
 
 class DirectoryJobFiles:
-    """The port over the home's directories `files`, `results`, `checkpoints` and `logs`."""
+    """The files of jobs in the home's directories `files`, `results`, `checkpoints` and `logs`."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -73,7 +73,7 @@ class DirectoryJobFiles:
                 yield Root(f"logs/{key.life}/{key.role}-{key.index}/{place.stem}", place)
 
     def _kept(self, folder: Path) -> Iterator[Root]:
-        """For each task its last life, and the earlier ones."""
+        """Yield the roots of each task's last life and of its earlier lives."""
         for task in folders(folder):
             if _TASK.fullmatch(task.name) is None:
                 continue
@@ -95,7 +95,7 @@ def age_of(name: str) -> tuple[int, int] | None:
 
 
 def listed(root: Root) -> Iterator[storage.JobFile]:
-    """The regular files at and below a root, in no order."""
+    """Yield the regular files at and below a root, in no order."""
     pending = [(root.key, os.fsencode(root.place))]
     while pending:
         key, place = pending.pop()
@@ -105,18 +105,20 @@ def listed(root: Root) -> Iterator[storage.JobFile]:
                 yield storage.JobFile(path=key, bytes=info.st_size, modified_at=info.st_mtime, version=version_of(info))
             elif stat.S_ISDIR(info.st_mode):
                 with os.scandir(place) as children:
-                    pending += [(f"{key}/{filekeys.of(child.name)}", child.path) for child in children if own(child)]
+                    pending += [
+                        (f"{key}/{filekeys.of(child.name)}", child.path) for child in children if is_whole(child)
+                    ]
         except OSError:
-            continue  # it has gone meanwhile, or nobody may look into it
+            continue  # it was deleted meanwhile, or cannot be read
 
 
-def own(child: os.DirEntry[bytes]) -> bool:
-    """Whether it was stored, rather than is being stored: drafts of ours have such names."""
+def is_whole(child: os.DirEntry[bytes]) -> bool:
+    """Return whether the entry is stored, not a draft (`durable.temporary`)."""
     return not (child.name.startswith(b".") and child.name.endswith(b".tmp"))
 
 
 def opened(place: Path, names: list[bytes], key: str) -> storage.OpenFile:
-    """Open the file to which `names` lead down from `place`. Raises NotFound."""
+    """Open the file `names` below `place`. NotFound if there is none."""
     handle = -1
     try:
         handle = os.open(place, _OPEN)
@@ -139,11 +141,11 @@ def version_of(info: os.stat_result) -> str:
 
 
 def missing(key: str) -> errors.NotFound:
-    return errors.NotFound(MISSING.format(key[:200]), hint="`oarlock files JOB` lists those there are.")
+    return errors.NotFound(MISSING.format(key[:200]), hint="`oarlock files JOB` lists the files")
 
 
 class Opened:
-    """A file that is open for reading; close it."""
+    """A file that is open for reading. The caller closes it."""
 
     def __init__(self, handle: int, info: os.stat_result) -> None:
         self._handle = handle

@@ -1,8 +1,8 @@
-"""Objects made from what lies on disk, one for each name: kept while somebody uses them, and for a while after.
+"""A cache of objects read from the disk, one for each name.
 
-A server that runs for months sees many more jobs than it has to keep in memory. Two objects for one name would each
-believe to be the only one that appends: so one that is still in use is always the one that is given out, however long
-ago it was asked for. Its user holds a reference for as long as the use lasts.
+A server that runs for months sees many more jobs than it can keep in memory, so the cache is bounded. But two objects
+for one name would both append to one file. The cache therefore always returns the object that is still in use, however
+old it is. Its user holds a reference as long as the use lasts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 1000
 
 
 class Recent(Generic[T]):
-    """`make` is called with the name, by one thread at a time. The `most` that were asked for last are kept."""
+    """A cache of the `most` objects used last. One thread at a time calls `make` with a name."""
 
     def __init__(self, make: Callable[[str], T], most: int = MOST) -> None:
         self._make = make
@@ -40,7 +40,7 @@ class Recent(Generic[T]):
         return found
 
     def drop(self, name: str) -> None:
-        """The next one asked for is made anew."""
+        """Remove the object, so that the next `get` makes a new one."""
         with self._lock:
             self._kept.pop(name, None)
             self._used.pop(name, None)

@@ -1,4 +1,4 @@
-"""Bytes for people: decimal units, as disks and limits are counted."""
+"""Sizes in bytes as text for people, in decimal units, as for disks and limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The data layer's ports: blobs (code snapshots), logs, metrics. Each has a directory implementation beside it and
-passes its contract test.
+"""The interfaces of the data layer: blobs (code snapshots), logs, metrics, and the files of a job.
 
-Keys are made by the server, never taken from users: a digest, a task key, a stream name of a fixed alphabet.
+Each has an implementation over a directory, and a contract test. The server makes the keys (a digest, a task key, a
+stream's name); it never takes them from users.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a job's log, without its newline.
 
-    `at` is when the server received its last byte; `offset` is of its first byte in its stream. A `partial` line has
-    no end yet: the next one of that stream goes on where it stops. Lines longer than 64 KiB come in such pieces.
-    Control characters are as they were printed (a face that shows them strips them); what is not UTF-8 is replaced.
+    `at` is the time when the server received its last byte, `offset` the place of its first byte in the stream. A
+    `partial` line has no end yet: the next line of the stream continues it. Lines longer than 64 KiB come in such
+    pieces. Control characters are unchanged (a program that shows them strips them). Bytes that are not UTF-8 are
+    replaced.
     """
 
     task: str  # `worker-0`
@@ -43,13 +44,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lines(Line, frozen=True, kw_only=True):
-    """Several whole lines that arrived together: `text` joins them by newlines, `last` is the last one's offset."""
+    """Several whole lines that arrived together. `text` joins them by newlines; `last` is the last line's offset."""
 
     last: int
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """A stream that has fewer bytes than were acknowledged: `length` are left, `missing` more were there."""
+    """A stream with fewer bytes than were acknowledged: `length` bytes are left, `missing` bytes are lost."""
 
     length: int
     missing: int
@@ -57,12 +58,12 @@ class Shortage(msgspec.Struct, frozen=True):
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     job: str
-    attempt: int | None = None  # else all
+    attempt: int | None = None  # None: all of them
     role: str | None = None
     index: int | None = None
     tail: int | None = None  # the last N lines over all streams
     since: float | None = None  # Unix seconds
-    blocks: bool = False  # whole lines that arrived together are one `Lines`; not with `tail`
+    blocks: bool = False  # return whole lines that arrived together as one `Lines`; not with `tail`
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -72,10 +73,11 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One name's values in one process of a task, over all its attempts and incarnations.
+    """The values of one name in one process of a task, over all its attempts and incarnations.
 
-    Where a later life repeats steps, the earlier one's are dropped. `count` is the number of points before thinning;
-    where they were thinned, each point is its bucket's last, and `low` and `high` are its least and greatest value.
+    If a later life repeats steps, the points of the earlier life are dropped. `count` is the number of points before
+    thinning. In a thinned series each point is the last of its bucket, and `low` and `high` are the bucket's least and
+    greatest values.
     """
 
     task: str
@@ -88,9 +90,10 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job. `path` is its key (`oarlock.data.filekeys`) in the job's one tree, `modified_at` Unix seconds.
+    """A file of a job.
 
-    `version` is another where the content may be another.
+    `path` is its key (`oarlock.data.filekeys`) in the job's tree of files; `modified_at` is in Unix seconds. `version`
+    differs if the content may differ.
     """
 
     path: str
@@ -111,45 +114,45 @@ class OpenFile(Protocol):
 
 
 class JobFiles(Protocol):
-    """The files of a job that lie in the server's own place. `checkpoints` are the places of the visible ones."""
+    """The files of a job in the server's home. `checkpoints` are the paths of the checkpoints that users may see."""
 
     async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[JobFile]:
-        """All of them, by path."""
+        """Return all files, ordered by path."""
         ...
 
     async def open(self, job: str, key: str, checkpoints: Collection[str] = ()) -> OpenFile:
-        """Raises NotFound, and InvalidInput for what is not a key."""
+        """Open a file. NotFound if it does not exist; InvalidInput if `key` is not a valid key."""
         ...
 
 
 class Blobs(Protocol):
-    """Content-addressed bytes: `sha256:` and 64 hexadecimal digits."""
+    """Content-addressed bytes. A digest is `sha256:` and 64 hexadecimal digits."""
 
     async def put(self, digest: str, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
-        """Store, once the bytes are durable and their digest holds; returns the length.
+        """Store the bytes durably, verify their digest, and return their length.
 
-        Raises InvalidInput (digest), TooLarge, Unavailable (disk).
+        InvalidInput for a wrong digest, TooLarge, Unavailable if the disk fails.
         """
         ...
 
     async def has(self, digest: str) -> bool: ...
 
     def path(self, digest: str) -> Path:
-        """Where the bytes lie. Raises NotFound."""
+        """Return the path of the bytes. NotFound if there are none."""
         ...
 
     async def sweep(self, keep: set[str], older_than: float) -> int:
-        """Delete what is not in `keep` and was stored before `older_than`; returns how many."""
+        """Delete the blobs that are not in `keep` and were stored before `older_than`; return their number."""
         ...
 
 
 class Logs(Protocol):
-    """Append-only streams addressed by (task key, stream, offset)."""
+    """Append-only streams, addressed by (task key, stream, offset)."""
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
-        """Append at the stored length and return the new one, after fsync.
+        """Append at the stored length, fsync, and return the new length.
 
-        Raises OffsetMismatch (a Conflict with `.length`) when `offset` is another.
+        OffsetMismatch (a Conflict with `.length`) if `offset` is not the stored length.
         """
         ...
 
@@ -158,24 +161,24 @@ class Logs(Protocol):
     async def streams(self, job: str) -> list[StreamInfo]: ...
 
     def shortages(self, key: attempts.TaskKey) -> dict[str, Shortage]:
-        """The task's streams of which acknowledged bytes are gone from the disk, as far as that was noticed.
+        """Return the task's streams that have lost acknowledged bytes from the disk, as far as that was noticed.
 
-        Each append and each read looks. A stream is no longer short once it was appended to up to where it was.
+        Each append and each read checks. A stream is whole again once the lost bytes were appended again.
         """
         ...
 
     def read(self, query: LogQuery) -> AsyncIterator[Line]:
-        """What is stored now, merged by time of arrival, each stream in its order.
+        """Yield the lines stored now, merged by time of arrival, each stream in its order.
 
-        A stream that is short ends with a line that says so.
+        A stream that has lost bytes ends with a line that says so.
         """
         ...
 
     def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:
-        """As `read`, then what arrives, until the caller stops asking.
+        """Yield the lines of `read`, then new lines as they arrive, until the caller stops.
 
-        Where `until` is given, ends by itself once it is set and everything stored by then was given. Text without a
-        newline comes as a `partial` line once it has waited for half a second.
+        With `until` the iterator ends after that event is set and all lines stored by then were yielded. Text without a
+        newline becomes a `partial` line after half a second.
         """
         ...
 
@@ -183,12 +186,12 @@ class Logs(Protocol):
 
 
 class Metrics(Protocol):
-    """Metric frames in (docs/agent-protocol.md section 3), columnar compressed chunks on disk, thinned series out."""
+    """Metric frames (docs/agent-protocol.md section 3), stored as compressed columns and returned as thinned series."""
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
-        """As Logs.append.
+        """Append as `Logs.append` does. A call may end in the middle of a frame.
 
-        Frames may be cut anywhere between two calls. Over the job's quota: TooLarge, and what was stored stays.
+        TooLarge if the job's quota is exceeded; the stored bytes stay.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""Where a task's streams lie: `JOB/ATTEMPT/ROLE-INDEX/INCARNATION/` under a root.
+"""The folders of the tasks' streams: `JOB/ATTEMPT/ROLE-INDEX/INCARNATION/` under a root.
 
-Keys are the server's own, yet they are checked here once more: nothing that could climb out of the root becomes a path.
+The server makes the keys. They are checked here again, so that no key can lead out of the root.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ MOST = 1 << 31
 
 def job_folder(root: Path, job: str) -> Path:
     if JOB.fullmatch(job) is None:
-        raise errors.InvalidInput("not a job's id", hint="list jobs with `oarlock ps`", path="job")
+        raise errors.InvalidInput("this is not a valid job id", hint="list jobs with `oarlock ps`", path="job")
     return root / job
 
 
 def folder(root: Path, key: attempts.TaskKey) -> Path:
     numbers = (key.attempt, key.index, key.incarnation)
     if ROLE.fullmatch(key.role) is None or not all(0 <= number < MOST for number in numbers):
-        raise errors.InvalidInput("not a task key", hint="a task key is JOB/ATTEMPT/ROLE/INDEX/INCARNATION", path="key")
+        raise errors.InvalidInput(
+            "this is not a valid task key", hint="a task key is JOB/ATTEMPT/ROLE/INDEX/INCARNATION", path="key"
+        )
     return job_folder(root, key.job) / str(key.attempt) / f"{key.role}-{key.index}" / str(key.incarnation)
 
 
 def check_stream(stream: str) -> None:
     if STREAM.fullmatch(stream) is None:
         raise errors.InvalidInput(
-            "not a stream's name", hint="a stream is `stdout.0`, `stderr.0` or such", path="stream"
+            "this is not a valid stream name", hint="examples: `stdout.0`, `stderr.0`", path="stream"
         )
 
 
 def folders(root: Path, job: str) -> Iterator[tuple[attempts.TaskKey, Path]]:
-    """The tasks of a job that have stored something, in order of attempt, role, index and incarnation."""
+    """Yield the tasks of a job that have a folder, in order of attempt, role, index and incarnation."""
     found = []
     for path in job_folder(root, job).glob("*/*/*"):
         attempt, task, incarnation = path.parts[-3:]

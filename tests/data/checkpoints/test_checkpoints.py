@@ -92,7 +92,7 @@ def test_without_a_manifest_it_is_none(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_manifest_that_is_none(tmp_path: Path, fields: dict[str, Any]) -> None:
-    with pytest.raises(errors.InvalidInput, match="does not hold"):
+    with pytest.raises(errors.InvalidInput, match="is not valid"):
         checkpoints.look(save(tmp_path, 7, **fields))
 
 

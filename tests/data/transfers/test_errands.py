@@ -111,14 +111,14 @@ class TestFetchingFiles:
         fill(work / "data", {"mine.txt": "mine"})
         done = errand("fetch", source, work / "data")
         assert (done.code, done.error["code"]) == (2, "invalid_input")
-        assert "is there already" in done.error["message"]
+        assert "exists already" in done.error["message"]
         assert done.error["hint"]
         assert tree(work / "data") == {"mine.txt": "mine"}
 
     def test_a_changed_source_is_not_passed_off_as_the_old_one(self, source: Path, work: Path) -> None:
         fetch.run(str(source), str(work / "data"))
         (source / "a.csv").write_text("9,9,9\n")
-        with pytest.raises(errors.InvalidInput, match="holds now"):
+        with pytest.raises(errors.InvalidInput, match="other content"):
             fetch.run(str(source), str(work / "data"))
 
     def test_an_empty_directory_in_the_way_is_none(self, source: Path, work: Path) -> None:
@@ -178,7 +178,7 @@ class TestFetchingFiles:
 
     def test_a_full_disk_is_seen_before(self, source: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 5, 5))
-        with pytest.raises(errors.Unavailable, match="12 B, and there are 5 B free"):
+        with pytest.raises(errors.Unavailable, match="12 B, but only 5 B are free"):
             fetch.run(str(source), str(work / "data"))
 
 
@@ -190,8 +190,8 @@ class TestFetchingFiles:
         ("relative/path", "invalid_input", "absolute path"),
         ("file://otherhost/x", "invalid_input", "file:///"),
         ("", "invalid_input", "absolute path"),
-        ("/nowhere/at/all", "not_found", "look at the URL"),
-        ("http://127.0.0.1:9/x/", "invalid_input", "source of its own"),
+        ("/nowhere/at/all", "not_found", "check the URL"),
+        ("http://127.0.0.1:9/x/", "invalid_input", "separate source"),
         ("http://169.254.169.254/latest/meta-data", "forbidden", "another source"),
         ("http://[::ffff:169.254.169.254]/x", "forbidden", "another source"),
         ("http://0.0.0.0/x", "forbidden", "another source"),
@@ -210,7 +210,7 @@ def test_a_scheme_whose_extra_is_missing_names_it(work: Path, monkeypatch: pytes
         monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(errors.InvalidInput, match="gs://") as caught:
         fetch.run("gs://bucket/x", str(work / "data"))
-    assert caught.value.hint == f"Where the server runs: {extras.command('gs')}"
+    assert caught.value.hint == f"On the server's machine: {extras.command('gs')}"
 
 
 @pytest.mark.parametrize("name", ["b/../../x", "b/./x", "b//x", "b/\0", "b/.."])
@@ -309,16 +309,16 @@ class TestFetchingFromTheWeb:
         handler.pages["/y"] = "file:///etc/passwd"
         handler.pages["/z"] = "/z"
         assert errand("fetch", f"{url}/x", work / "x").error["code"] == "forbidden"
-        with pytest.raises(errors.InvalidInput, match="no http or https"):
+        with pytest.raises(errors.InvalidInput, match="not an http or https"):
             fetch.run(f"{url}/y", str(work / "y"))
-        with pytest.raises(errors.Unavailable, match="for ever"):
+        with pytest.raises(errors.Unavailable, match="without end"):
             fetch.run(f"{url}/z", str(work / "z"))
 
     def test_a_public_server_does_not_lead_inside(self) -> None:
         inside = ipaddress.ip_address("10.0.0.1")
-        weblinks.judge("http://x", inside, from_public=False)
+        weblinks.check_address("http://x", inside, from_public=False)
         with pytest.raises(errors.Forbidden, match="private"):
-            weblinks.judge("http://x", inside, from_public=True)
+            weblinks.check_address("http://x", inside, from_public=True)
 
     def test_nor_by_a_redirect(self, site: tuple[str, type[Site]], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         url, handler = site
@@ -516,7 +516,7 @@ class TestEnvironments:
     def test_requirements_or_pythons_that_are_none(self, work: Path) -> None:
         assert self.make(work / "missing.txt", work / "cache").error["code"] == "invalid_input"
         requirements = fill(work, {"requirements.txt": ""}) / "requirements.txt"
-        with pytest.raises(errors.InvalidInput, match="no Python that works"):
+        with pytest.raises(errors.InvalidInput, match="not a working Python"):
             virtualenvs.run(str(requirements), str(work / "cache"), "/bin/false")
 
 

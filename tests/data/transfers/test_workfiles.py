@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oarlock.agent import assignment, workdir
+from oarlock.agent import assignment
+from oarlock.agent.transfers import workdir
 from oarlock.data import filekeys
 from oarlock.data.transfers import workfiles
 from oarlock.spec import attempts, errors
@@ -36,7 +37,7 @@ class Directory:
 
     def begin(self) -> None:
         self.task = assignment.Assignment(str(self.root / "task"), {"key": KEY.format(1), "command": "true"})
-        workdir.remember(self.task)
+        workdir.write_baseline(self.task)
 
     def keep(self, life: str = "attempt-1", *patterns: str, size: int = 10**9, files: int = 1000) -> attempts.Kept:
         command = [sys.executable, "-m", "oarlock.data", "keep", self.code, (self.place / life).as_uri()]
@@ -62,14 +63,14 @@ def test_new_and_changed_files_are_kept_and_nothing_else(directory: Directory) -
     directory.write("config.yaml", b"lr: 1")
     directory.write("data/rows.csv", b"1,2")
     directory.begin()
-    assert not workdir.has_news(directory.task)
+    assert not workdir.has_new_files(directory.task)
     directory.write("config.yaml", b"lr: 2")
     directory.write("ckpt.pt", b"weights")
     directory.write("lightning_logs/version_0/metrics.csv", b"1")
     directory.write("data/tokens.bin", b"12")
     directory.write(b"odd \xff%\n.bin", b"3")
     directory.write("__pycache__/train.cpython-311.pyc", b"cache")
-    assert workdir.has_news(directory.task)
+    assert workdir.has_new_files(directory.task)
     found = directory.keep()
     assert directory.kept() == {
         "ckpt.pt",
@@ -87,7 +88,7 @@ def test_a_cache_alone_is_not_worth_a_process(directory: Directory) -> None:
     directory.begin()
     directory.write("__pycache__/train.cpython-311.pyc")
     directory.write("package/__pycache__/a.pyc")
-    assert not workdir.has_news(directory.task)
+    assert not workdir.has_new_files(directory.task)
 
 
 def test_patterns_of_the_job_leave_out_and_bring_back(directory: Directory) -> None:
@@ -120,7 +121,7 @@ def test_links_and_what_is_no_file(directory: Directory) -> None:
     assert directory.kept() == {"step-10.pt", "last.pt", "logs/a.txt"}
     assert not (directory.place / "attempt-1" / "last.pt").is_symlink()
     assert {group.why: group.examples for group in found.not_kept} == {
-        "a link that leads elsewhere": ("gone", "shadow"),
+        "a link that leads out of the directory": ("gone", "shadow"),
         "a link to a folder": ("latest",),
         "neither a file nor a folder": ("pipe", "socket"),
     }
@@ -164,7 +165,7 @@ def test_files_are_linked_and_not_copied_where_that_can_be(directory: Directory)
 
 def test_without_a_baseline_nothing_is_taken_for_new(directory: Directory) -> None:
 
-    with pytest.raises(errors.Unavailable, match="not known what was in the working directory"):
+    with pytest.raises(errors.Unavailable, match="list of the files that were there before"):
         workfiles.known(str(directory.root / "nowhere"))
 
 

@@ -1,11 +1,11 @@
 """Checkpoints on disk (docs/agent-protocol.md section 4), as the server sees them: manifests and digests.
 
-What the shards hold is never looked at.
+The server never interprets the content of the shards.
 
-A directory with a manifest is a checkpoint, one without is a save that has not ended, or never will. `look` believes
-the manifest and compares sizes, which is quick enough for every report; `verify` reads every byte. Pruning renames
-before it deletes, so that what a kill leaves half deleted is no checkpoint any more, and never deletes the best one
-that verifies.
+A directory with a manifest is a checkpoint. A directory without one is a save that is under way or was cut short.
+`look` trusts the manifest and compares sizes, which is fast enough for every report; `verify` reads every byte. Pruning
+renames a checkpoint before it deletes it, so that a kill leaves no half deleted checkpoint. It never deletes the best
+valid one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """One rank's file; `sha256` is 64 hexadecimal digits."""
+    """The file of one rank. `sha256` is 64 hexadecimal digits."""
 
     file: str
     bytes: int
@@ -38,7 +38,7 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`time` is Unix seconds, `meta` whatever the library wants to tell people."""
+    """The manifest of a checkpoint. `time` is in Unix seconds; `meta` is information for people."""
 
     format: int
     step: int
@@ -61,14 +61,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """The best checkpoint is of the latest attempt and round, and in it of the greatest step."""
+        """The sort key: the best checkpoint has the latest attempt and round, and then the greatest step."""
         return (self.manifest.attempt, self.manifest.round, self.manifest.step)
 
 
 def look(path: Path, *, manifest_sha256: str | None = None) -> Checkpoint:
-    """The checkpoint at `path`, its sizes compared.
+    """Return the checkpoint at `path`, after its files' sizes are compared with the manifest.
 
-    Raises NotFound (no manifest), InvalidInput (not as the manifest says).
+    NotFound if there is no manifest, InvalidInput if a file differs.
     """
     checkpoint = read(path)
     if manifest_sha256 is not None and checkpoint.manifest_sha256 != manifest_sha256:
@@ -86,7 +86,7 @@ def look(path: Path, *, manifest_sha256: str | None = None) -> Checkpoint:
 
 
 def verify(path: Path, *, manifest_sha256: str | None = None) -> Checkpoint:
-    """As `look`, and every digest holds. Reads everything, a block at a time."""
+    """Return the checkpoint as `look` does, after every digest is checked. Reads all files, block by block."""
     checkpoint = look(path, manifest_sha256=manifest_sha256)
     for shard in checkpoint.manifest.shards:
         if digest_of(path / shard.file) != shard.sha256:
@@ -95,13 +95,13 @@ def verify(path: Path, *, manifest_sha256: str | None = None) -> Checkpoint:
 
 
 def read(path: Path) -> Checkpoint:
-    """The manifest alone. Raises NotFound, InvalidInput."""
+    """Return the checkpoint from its manifest alone. NotFound, InvalidInput."""
     try:
         with (path / MANIFEST).open("rb") as file:
             raw = file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise errors.NotFound(
-            f"{path} is no checkpoint: it has no {MANIFEST}", hint="its save has not ended, or was cut short"
+            f"{path} is not a checkpoint: it has no {MANIFEST}", hint="its save has not ended, or was cut short"
         ) from error
     except OSError as error:
         raise broken(path, f"{MANIFEST} cannot be read: {error.strerror}") from error
@@ -110,25 +110,25 @@ def read(path: Path) -> Checkpoint:
     try:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise broken(path, f"{MANIFEST} is not one: {error}") from error
+        raise broken(path, f"{MANIFEST} is not a valid manifest: {error}") from error
     check(path, manifest)
     return Checkpoint(path=path, manifest=manifest, manifest_sha256=hashlib.sha256(raw).hexdigest())
 
 
 def check(path: Path, manifest: Manifest) -> None:
     if manifest.format != FORMAT:
-        raise broken(path, f"its format is {manifest.format}, and this version reads {FORMAT}")
+        raise broken(path, f"its format is {manifest.format}, but this version reads format {FORMAT}")
     names = [shard.file for shard in manifest.shards]
     if len(set(names)) != len(names) or len(names) != manifest.world_size:
         raise broken(path, f"its manifest names {len(set(names))} shards for {manifest.world_size} ranks")
     for shard in manifest.shards:
-        # A shard's name never leads out of the directory, even in a forged manifest.
+        # Even in a forged manifest, a shard's name must not lead out of the directory.
         if not shard.file or Path(shard.file).name != shard.file or "\0" in shard.file or shard.bytes < 0:
-            raise broken(path, f"its manifest names {shard.file!r}, which no shard is called")
+            raise broken(path, f"its manifest names {shard.file!r}, which is not a valid shard name")
 
 
 def listed(directory: Path) -> list[Checkpoint]:
-    """The checkpoints in a directory whose sizes hold, best first."""
+    """Return the checkpoints in a directory whose sizes match, best first."""
     found = []
     for path in directory.iterdir() if directory.is_dir() else ():
         if path.name.startswith(DELETED):
@@ -141,7 +141,7 @@ def listed(directory: Path) -> list[Checkpoint]:
 
 
 def prune(directory: Path, keep: int) -> list[Path]:
-    """Delete old checkpoints as `keeping.spare` decides, and what earlier prunings left; return what was deleted.
+    """Delete old checkpoints as `keeping.spare` decides, and the remains of earlier prunings; return the deleted paths.
 
     Saves that have not ended stay.
     """
@@ -162,9 +162,9 @@ def verifies(checkpoint: Checkpoint) -> bool:
 
 
 def duplicate(path: Path, place: Path, *, manifest_sha256: str | None = None) -> None:
-    """Make `place` the same checkpoint, durably, by hard links or, where there are none, copies; its manifest last.
+    """Make a durable duplicate of the checkpoint at `place`: hard links, or copies if links fail; the manifest last.
 
-    Raises NotFound and InvalidInput as `look` does, Unavailable where the disk refuses.
+    NotFound and InvalidInput as for `look`; Unavailable if the disk fails.
     """
     found = look(path, manifest_sha256=manifest_sha256)
     try:
@@ -173,7 +173,7 @@ def duplicate(path: Path, place: Path, *, manifest_sha256: str | None = None) ->
             _duplicate_file(path / name, place / name)
         durable.sync_folder(place)
     except FileNotFoundError as error:  # it was removed meanwhile
-        raise broken(path, f"{error.filename} is not there any more") from error
+        raise broken(path, f"{error.filename} no longer exists") from error
     except OSError as error:
         raise durable.unavailable(error, f"the checkpoint {path}", place.parent) from error
 
@@ -190,7 +190,7 @@ def _duplicate_file(source: Path, target: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Gone in one step, whatever happens while its files are deleted."""
+    """Delete the checkpoint. A rename first makes it disappear in one step."""
     doomed = path.with_name(f"{DELETED}{path.name}")
     path.rename(doomed)
     durable.sync_folder(path.parent)
@@ -206,4 +206,6 @@ def digest_of(path: Path) -> str:
 
 
 def broken(path: Path, why: str) -> errors.InvalidInput:
-    return errors.InvalidInput(f"the checkpoint {path} does not hold: {why}", hint="the one before it is used instead")
+    return errors.InvalidInput(
+        f"the checkpoint {path} is not valid: {why}", hint="the checkpoint before it is used instead"
+    )

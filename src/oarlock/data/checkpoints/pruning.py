@@ -1,10 +1,10 @@
-"""`prune URL --keep N [--memory FILE]`: remove old checkpoints from a place to which they were copied.
+"""The command `prune URL --keep N [--memory FILE]`: remove old copies of checkpoints from a place.
 
-A copy is whole when its manifest is there and every shard has the size that the manifest gives, and good when every
-digest holds too, which takes a download. FILE remembers which copies were read, so that one is read again only when the
-object store says that it has changed. The best N whole copies stay, and a good one always (`spec/keeping.py`). Torn
-copies that are older than the best good one go too; without a good one nothing goes. Whatever is not named as a
-checkpoint is left alone. The manifest goes first, so that a copy that a kill leaves half removed is no checkpoint.
+A copy is whole if its manifest is there and every shard has the size that the manifest gives. A copy is good if every
+digest matches too, which takes a download. FILE records which copies were read, so that a copy is read again only if
+the object store reports a change. The best N whole copies stay, and always a good one (`spec/keeping.py`). Incomplete
+copies older than the best good one are removed too; without a good copy nothing is removed. Files that are not named
+like a checkpoint stay. The manifest is removed first, so that a half removed copy is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NAME = re.compile(r"attempt-(\d+)-round-(\d+)-step-(\d+)")
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """`files` gives each file's path in its file system by its name in the checkpoint. `order` as of `Checkpoint`.
+    """A copy. `files` gives each file's path in its file system by its name in the checkpoint.
 
-    `shards` is empty unless the copy is whole. `state` changes when a file of it does.
+    `order` is that of `Checkpoint`. `shards` is empty unless the copy is whole. `state` changes with any of its files.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The result: how many copies were removed, and the names of those that are there now."""
+    """The result: the number of removed copies, and the names of those that are left."""
 
     removed: int
     kept: tuple[str, ...]
 
 
 def run(url: str, keep: int, memory: Path | None = None) -> Kept:
-    """Raises what `places` raises."""
+    """Remove old copies. Errors: those of `places`."""
     kind = schemes.of(url)
     if kind == "file":
         removed = checkpoints.prune(places.local(url), keep)
@@ -69,7 +69,7 @@ def run(url: str, keep: int, memory: Path | None = None) -> Kept:
 
 
 class Memory:
-    """The states of the copies that were read and were good, in a file. Without it each one is read again."""
+    """The file with the states of the good copies that were read. Without it each copy is read again."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class Memory:
             if path is not None:
                 self._states = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # it saves work, nothing else
+            pass  # the file only saves work
 
     def knows(self, copy: Copy) -> bool:
         return bool(copy.state) and self._states.get(copy.name) == copy.state
@@ -92,7 +92,7 @@ class Memory:
 
 
 class Reader:
-    """Answers whether a copy is good."""
+    """The check whether a copy is good."""
 
     def __init__(self, system: Any, memory: Memory) -> None:
         self._system, self.memory = system, memory
@@ -120,7 +120,7 @@ class Reader:
 
 
 def spare(copies: list[Copy], keep: int, reader: Reader) -> list[Copy]:
-    """Those that may go, oldest first."""
+    """Return the copies that may be removed, oldest first."""
     whole = sorted((copy for copy in copies if copy.whole), key=lambda copy: copy.order, reverse=True)
     if not whole:
         return []
@@ -130,7 +130,7 @@ def spare(copies: list[Copy], keep: int, reader: Reader) -> list[Copy]:
 
 
 def listed(system: Any, root: str) -> list[Copy]:
-    """What is named as a checkpoint below `root`."""
+    """Return the copies below `root` that are named like a checkpoint."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for path, info in system.find(root, detail=True).items():
         name, _, file = path.removeprefix(f"{root.rstrip('/')}/").partition("/")
@@ -149,7 +149,7 @@ def listed(system: Any, root: str) -> list[Copy]:
 
 
 def shards(system: Any, root: str, name: str, files: dict[str, dict[str, Any]]) -> tuple[checkpoints.Shard, ...]:
-    """The shards of a whole copy; none where the manifest is missing or a size differs."""
+    """Return the shards of a whole copy; none if the manifest is missing or a size differs."""
     info = files.get(checkpoints.MANIFEST)
     if info is None or (info.get("size") or 0) > checkpoints.MAX_MANIFEST_BYTES:
         return ()
@@ -163,7 +163,7 @@ def shards(system: Any, root: str, name: str, files: dict[str, dict[str, Any]]) 
 
 
 def state(files: dict[str, dict[str, Any]]) -> str:
-    """A digest of what the store says of the files; empty where it does not say which version of a file it has."""
+    """Return a digest of the store's versions of the files; empty if the store does not report versions."""
     items = [places.item(info, name) for name, info in sorted(files.items())]
     return hashlib.sha256(msgspec.json.encode(items)).hexdigest() if all(item.version for item in items) else ""
 

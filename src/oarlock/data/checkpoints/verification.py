@@ -1,10 +1,10 @@
 """The reading of whole checkpoints, done once for each state of their files.
 
-A checkpoint holds when its manifest is the one that was reported and every shard has the size and the digest that the
-manifest gives. A checkpoint whose files have the device, inode, size and time of change that they had is not read
-again, unless a fresh answer is wanted. Its path does not matter, so hard links to it are known too. Two that ask about
-the same checkpoint at once wait for one reading. Readings have threads of their own, so that a large checkpoint holds
-up nothing else; `close` cuts them short.
+A checkpoint is valid if its manifest is the reported one and every shard has the size and the digest that the manifest
+gives. A checkpoint whose files still have their device, inode, size and time of change is not read again, unless a
+fresh answer is wanted. Its path does not matter, so hard links to it are known too. Callers that ask about the same
+checkpoint at once wait for one reading. Readings have their own threads, so that a large checkpoint delays nothing
+else; `close` ends them early.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from oarlock.spec import errors
 READERS = 2
 REMEMBERED = 10_000
 SETTLED_S = 0.05
-"""A file that was written so shortly before it was read may be written again without another time of change."""
+"""A file written less than this time before its reading may change again with the same time of change."""
 
 State = tuple[tuple[int, ...], ...]
 
 
 class Verifier:
-    """May be shared by any threads and event loops."""
+    """The verifier of checkpoints. Threads and event loops may share it."""
 
     def __init__(self) -> None:
         self._pool = futures.ThreadPoolExecutor(READERS, thread_name_prefix="digests")
@@ -41,14 +41,14 @@ class Verifier:
         self._closing = threading.Event()
 
     async def verify(self, path: Path, manifest_sha256: str = "", *, fresh: bool = False) -> checkpoints.Checkpoint:
-        """Return the checkpoint, every digest of which holds. Raises NotFound, InvalidInput with what does not hold.
+        """Return the checkpoint after all its digests are checked. NotFound; InvalidInput names the first fault.
 
-        `manifest_sha256` is the digest of the manifest that is expected; empty: any.
+        `manifest_sha256` is the digest of the expected manifest; an empty text accepts any.
         """
         return await asyncio.shield(asyncio.wrap_future(self._submit(path, manifest_sha256, fresh)))
 
     def knows(self, path: Path, manifest_sha256: str = "") -> bool:
-        """Whether it was read before and nothing of it has changed since: a look at sizes and times."""
+        """Return whether it was read before and has not changed since, by its files' sizes and times."""
         try:
             found = checkpoints.look(path, manifest_sha256=manifest_sha256 or None)
             state = _state(found)
@@ -58,7 +58,7 @@ class Verifier:
             return (found.manifest_sha256, state) in self._known
 
     def close(self) -> None:
-        """End the readings that are under way: whoever waits for one hears Unavailable."""
+        """End the readings under way. Their callers get Unavailable."""
         with self._lock:
             self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -127,10 +127,10 @@ class Verifier:
 
 
 def _state(checkpoint: checkpoints.Checkpoint) -> State:
-    """Return what changes with a file's content, of the manifest and every shard. Raises OSError.
+    """Return the device, inode, size and time of the manifest and every shard, which change with the content. OSError.
 
-    The inode's own time (ctime) is left out: each hard link to a checkpoint would change it, and cost a reading. A
-    reading that decides about a deletion is asked to be fresh.
+    The inode's own time (ctime) is left out: each hard link to a checkpoint would change it and cause a reading. A
+    caller that decides about a deletion asks for a fresh reading.
     """
     names = [checkpoints.MANIFEST, *(shard.file for shard in checkpoint.manifest.shards)]
     found = [(checkpoint.path / name).lstat() for name in names]

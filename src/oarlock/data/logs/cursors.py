@@ -1,7 +1,7 @@
-"""From bytes to lines: where in a stream's file to begin (`tail`, `since`), and the lines from there on.
+"""The lines in a stream's file: the place to begin at (`tail`, `since`), and the lines from there on.
 
-Nothing here reads a file whole. A stream's index is a file of 16-byte records (offset, time), both growing: bytes from
-`offset` on arrived at `time`. It is searched in place, and so is the text, from its end.
+No function here reads a whole file. A stream's index is a file of 16-byte records (offset, time), both growing: the
+bytes from `offset` on arrived at `time`. The index is searched in place, and the text is searched from its end.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from oarlock.data import storage
 from oarlock.spec import attempts
 
 PIECE_BYTES = 64 << 10
-"""The longest line: longer ones come in pieces."""
+"""The longest line. Longer lines come in pieces."""
 BLOCK_BYTES = 256 << 10
 LEAST_BLOCK_BYTES = 8 << 10
 GATHERED_BYTES = 8 << 20
-"""About so much text is in memory at a time, however many streams are read side by side."""
+"""The approximate amount of text in memory at a time, for any number of streams read side by side."""
 RECORD = struct.Struct("<Qd")
 
 
 class Index:
-    """The times of one stream, as they lie on disk. `fallback` is the time of bytes that no record covers."""
+    """The times of one stream, in its index file. `fallback` is the time of bytes that no record covers."""
 
     def __init__(self, path: Path, fallback: float) -> None:
         self._path = path
         self._fallback = fallback
 
     def between(self, start: int, stop: int) -> tuple[list[int], list[float]]:
-        """Offsets and times of the records that cover [start, stop): the first may begin before."""
+        """Return the offsets and times of the records that cover [start, stop). The first may begin before `start`."""
         with Records(self._path) as records:
             first = max(0, bisect.bisect_right(records, start, key=lambda record: record[0]) - 1)
             found = list(records.taken(first, stop))
@@ -41,7 +41,7 @@ class Index:
         return [offset for offset, _ in found], [at for _, at in found]
 
     def since(self, at: float, length: int) -> int:
-        """The offset from which on everything arrived at `at` or later."""
+        """Return the first offset whose bytes, and all later ones, arrived at `at` or later."""
         with Records(self._path) as records:
             place = bisect.bisect_left(records, at, key=lambda record: record[1])
             if place < len(records):
@@ -74,7 +74,7 @@ class Records:
         return offset, at
 
     def taken(self, first: int, stop: int) -> Iterator[tuple[int, float]]:
-        """Records from `first` on whose offset is below `stop`."""
+        """Yield the records from `first` on whose offset is below `stop`."""
         while first < self._count:
             data = os.pread(self._fd, 512 * RECORD.size, first * RECORD.size)
             for offset, at in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
@@ -85,14 +85,14 @@ class Records:
 
 
 def block_for(streams: int) -> int:
-    """How much to read of each of so many streams at once."""
+    """Return the number of bytes to read at a time from each of this many streams."""
     return max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, GATHERED_BYTES // max(1, streams)))
 
 
 class Cursor:
-    """A reader's place in one stream: `offset` is of the first byte that it was not given yet.
+    """A reader's place in one stream. `offset` is the place of the first byte that it has not received yet.
 
-    With `blocks` whole lines that arrived together are one `storage.Lines`: a reader of millions handles them as text.
+    With `blocks`, whole lines that arrived together are one `storage.Lines`, for readers of millions of lines.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Cursor:
         self._task = f"{key.role}-{key.index}"
 
     def take(self, end: int, *, flush: bool, block: int = BLOCK_BYTES) -> list[storage.Line]:
-        """The next lines of the first `end` bytes: a block of them, or none.
+        """Return the next block of lines among the first `end` bytes; it may be empty.
 
-        With `flush` also an end that has no newline. A line that is longer than `block` is read all the same.
+        With `flush` it includes an end without a newline. A line that is longer than `block` is read as a whole.
         """
         if self.offset >= end:
             return []
@@ -144,7 +144,7 @@ class Cursor:
         return lines
 
     def _together(self, data: bytes) -> list[storage.Line]:
-        """Return these whole lines, in one piece for each record of the index: a line's time is its newline's."""
+        """Return these whole lines, one `Lines` for each record of the index: a line's time is that of its newline."""
         offsets, times = self._index.between(self.offset, self.offset + len(data))
         found: list[storage.Line] = []
         start = 0
@@ -173,7 +173,7 @@ class Cursor:
 
 
 def read(path: Path, offset: int, size: int) -> bytes:
-    """Return the bytes; none where somebody has deleted the file since its length was asked for."""
+    """Return the bytes; none if the file was deleted after its length was read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def whole_lines(data: bytes) -> int:
 
 
 def spans_of(data: bytes, *, flush: bool) -> Iterator[tuple[int, int, bool]]:
-    """(start, stop, partial) of each line in `data`. What has no newline yet, and is no piece, is left, or flushed."""
+    """Yield (start, stop, partial) of each line in `data`. An end without a newline is left out unless `flush`."""
     start = 0
     while start < len(data):
         stop = data.find(b"\n", start, start + PIECE_BYTES + 1)
@@ -211,7 +211,7 @@ def spans_of(data: bytes, *, flush: bool) -> Iterator[tuple[int, int, bool]]:
 
 
 def between_characters(data: bytes, cut: int) -> int:
-    """The place at or shortly before `cut` that does not tear a UTF-8 character."""
+    """Return the place at or shortly before `cut` that does not split a UTF-8 character."""
     for back in range(4):
         if data[cut - back] & 0xC0 != 0x80:
             return cut - back
@@ -219,21 +219,21 @@ def between_characters(data: bytes, cut: int) -> int:
 
 
 def line_start(path: Path, offset: int) -> int:
-    """Where the line begins that the byte at `offset` belongs to (or its piece, where it is very long)."""
+    """Return the start of the line that has the byte at `offset` (or of its piece, if the line is very long)."""
     low = max(0, offset - PIECE_BYTES)
     found = read(path, low, offset - low).rfind(b"\n")
     return low + found + 1 if found >= 0 else (offset if low > 0 else 0)
 
 
 def tail_start(path: Path, end: int, count: int) -> int:
-    """Where the last `count` lines of the first `end` bytes begin. Never looks further back than that many pieces."""
+    """Return the start of the last `count` lines of the first `end` bytes, at most `count` pieces back."""
     if count <= 0 or end <= 0:
         return end
     low = end
     missing = count
     size = 8 << 10
     floor = max(0, end - (count + 1) * PIECE_BYTES)
-    ends = end - 1  # a newline that ends the last line starts none
+    ends = end - 1  # the newline at the end does not start a line
     while low > floor:
         high, low = low, max(floor, low - size)
         size = min(size * 2, 1 << 20)

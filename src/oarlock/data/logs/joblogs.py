@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oarlock.data import storage, taskfolders
-from oarlock.data.logs import streams, waking
+from oarlock.data.logs import notifying, streams
 from oarlock.spec import attempts, errors
 
 
 class JobLogs:
-    """The streams of one job: known from its directory once, from then on by what is appended."""
+    """The streams of one job: read from its directory once, then updated by each append."""
 
     def __init__(self, root: Path, job: str, short: streams.Shortages) -> None:
-        self.bell = waking.Bell()
+        self.notifier = notifying.Notifier()
         self.forgotten = False
         self._root = root
         self._short = short
@@ -36,7 +36,10 @@ class JobLogs:
         return found
 
     def _shortened(self, one: streams.Stream, shortage: storage.Shortage | None) -> bool:
-        """A stream became short, or is whole again; False where the job's logs were deleted on purpose."""
+        """Record that a stream lost bytes, or is whole again.
+
+        Return False if the job's logs were deleted on purpose.
+        """
         if self.forgotten:
             return False
         with self._lock:

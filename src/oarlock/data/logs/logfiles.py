@@ -1,8 +1,8 @@
-"""Logs in a directory: for each stream of a task an append-only file, and an index of its bytes' times of arrival.
+"""Logs in a directory: for each stream of a task an append-only file, and an index with the bytes' times of arrival.
 
 Many agents append raw bytes at an offset. Each append is written, synced and then acknowledged, on a small pool of
 threads, so that streams wait for the disk side by side. Readers get lines, merged by time of arrival. The index is
-written first and never synced: where it lags, lines have an earlier time, and no byte depends on it.
+written first and never synced: if it lacks records, lines have an earlier time, but no bytes are lost.
 
 Only one process at a time may append. All methods may be called from any event loop of that process.
 """
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from oarlock.data import durable, recent, storage, taskfolders
-from oarlock.data.logs import joblogs, reading, streams, waking
+from oarlock.data.logs import joblogs, notifying, reading, streams
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
 
 
 class DirectoryLogs:
-    """The port over one directory of a local file system.
+    """The logs of all jobs in one directory of a local file system.
 
-    `quota_bytes` bounds what one job may store: over it, TooLarge.
+    `quota_bytes` is the limit for one job. TooLarge if it is exceeded.
     """
 
     def __init__(self, root: Path, *, quota_bytes: int | None = None, writers: int = 8, readers: int = 4) -> None:
@@ -40,7 +40,7 @@ class DirectoryLogs:
         self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short))
 
     async def append(self, key: attempts.TaskKey, stream: str, offset: int, data: bytes, *, at: float) -> int:
-        """Append, as `storage.Logs` says. Raises Unavailable when the disk refuses; then nothing is stored."""
+        """Append, as `storage.Logs` describes. Unavailable if the disk fails; then nothing is stored."""
         return await self._on(self._writers, lambda: self._append(key, stream, offset, data, at))
 
     async def length(self, key: attempts.TaskKey, stream: str) -> int:
@@ -70,27 +70,27 @@ class DirectoryLogs:
     ) -> AsyncIterator[storage.Line]:
         job = await self._on(self._readers, lambda: self._jobs.get(query.job))
         reader = reading.Reader(job, query)
-        with job.bell.heard() as rung:
-            stopper = asyncio.create_task(waking.ring_when(until, rung)) if until is not None else None
+        with job.notifier.subscribed() as notified:
+            stopper = asyncio.create_task(notifying.set_when(until, notified)) if until is not None else None
             try:
                 async for line in self._stored(reader, flush=False):
                     yield line
-                patience = reading.Patience(asyncio.get_running_loop().time)
+                waits = reading.PartialWaits(asyncio.get_running_loop().time)
                 while True:
                     ending = until is not None and until.is_set()
-                    rung.clear()
-                    look = functools.partial(reader.news, ripe=patience.ripe(), flush=ending)
+                    notified.clear()
+                    look = functools.partial(reader.news, due=waits.due(), flush=ending)
                     batch, waiting = await self._on(self._readers, look)
                     for line in batch:
                         yield line
                     if batch:
-                        patience.note(waiting)
+                        waits.note(waiting)
                         continue
                     if ending:
                         for line in await self._on(self._readers, reader.shortened):
                             yield line
                         return
-                    await waking.wait(rung, patience.note(waiting))
+                    await notifying.wait(notified, waits.note(waiting))
             finally:
                 if stopper is not None:
                     stopper.cancel()
@@ -111,7 +111,7 @@ class DirectoryLogs:
         await self._on(self._writers, delete)
 
     def close(self) -> None:
-        """Let the threads go, once what they write is written."""
+        """Wait for the writes under way, then end the threads."""
         self._writers.shutdown()
         self._readers.shutdown()
 
@@ -127,7 +127,7 @@ class DirectoryLogs:
                 if offset != length:
                     raise errors.OffsetMismatch(
                         f"{key} {stream} is {length} bytes long, not {offset}",
-                        hint="go on at the stored length",
+                        hint="continue at the stored length",
                         detail={"length": length},
                     )
                 job.check_quota(len(data), self._quota_bytes)
@@ -135,5 +135,5 @@ class DirectoryLogs:
         except OSError as error:
             raise durable.unavailable(error, "the log", self._root) from error
         job.grown(len(data))
-        job.bell.ring()
+        job.notifier.notify()
         return length

@@ -14,7 +14,7 @@ BATCH_BLOCKS = 16
 
 
 class Reader:
-    """One reader's place in each stream that its query selects. Not for two threads at once."""
+    """One reader's place in each stream that its query selects. Only for one thread at a time."""
 
     def __init__(self, job: joblogs.JobLogs, query: storage.LogQuery) -> None:
         self._job = job
@@ -39,13 +39,13 @@ class Reader:
             parts.append(iter(self.shortened()))
         if self._query.tail is None:
             return heapq.merge(*parts, key=arrival)
-        # A tail is short, and each part of it begins near its end.
+        # A tail is short, and the reading of each stream begins near its end.
         last: list[storage.Line] = []
         for part in parts:
             last = sorted([*last, *part], key=arrival)[-self._query.tail :] if self._query.tail else []
         return iter(last)
 
-    def news(self, *, ripe: set[streams.Stream], flush: bool) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
+    def news(self, *, due: set[streams.Stream], flush: bool) -> tuple[list[storage.Line], dict[streams.Stream, int]]:
         """Return a block of new lines of each stream, merged; and the offset of each end that has no newline yet."""
         lines: list[storage.Line] = []
         waiting: dict[streams.Stream, int] = {}
@@ -54,7 +54,7 @@ class Reader:
         for stream in found:
             end = stream.length()
             cursor = self._cursors.get(stream) or self._cursor(stream, 0)
-            lines += cursor.take(end, flush=flush or stream in ripe, block=block)
+            lines += cursor.take(end, flush=flush or stream in due, block=block)
             if cursor.offset < end:
                 waiting[stream] = cursor.offset
         return sorted(lines, key=arrival), waiting
@@ -80,8 +80,8 @@ class Reader:
         return start
 
 
-class Patience:
-    """The wait of text without a newline before it is shown."""
+class PartialWaits:
+    """The waits of text without a newline, before it is shown."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class Patience:
         }
         return min((max(0.0, since + PARTIAL_S - now) for _, since in self._since.values()), default=None)
 
-    def ripe(self) -> set[streams.Stream]:
+    def due(self) -> set[streams.Stream]:
         """Return the streams whose open end has waited long enough."""
         now = self._clock()
         return {one for one, (_, since) in self._since.items() if now >= since + PARTIAL_S}

@@ -20,7 +20,7 @@ from oarlock.spec import attempts
 RESOLUTION_S = 0.02
 """Appends of one stream that follow each other faster share a record of the index."""
 MISSING = (
-    "[oarlock] {:,} bytes of this log are missing here: somebody deleted or cut its file on the server's disk."
+    "[oarlock] {:,} bytes of this log are missing here: its file on the server's disk was deleted or cut."
     " They are shown once the task has sent them again; they are lost if it has ended."
 )
 
@@ -40,7 +40,7 @@ class Stream:
         self.path = path
         self.lock = threading.RLock()
         self._changed = changed
-        self._acknowledged = 0  # more than the file has, while the stream is short
+        self._acknowledged = 0  # more than the file has, while bytes are missing
         self._file: appending.AppendOnly | None = None
         self._last_at = float("-inf")
         self._indexed_at = float("-inf")
@@ -62,11 +62,11 @@ class Stream:
 
     @property
     def missing(self) -> int:
-        """How many acknowledged bytes are gone from the disk."""
+        """The number of acknowledged bytes that are gone from the disk."""
         return max(0, self._acknowledged - self.length())
 
     def missing_line(self) -> storage.Line | None:
-        """What readers are told at the end of a stream that is short."""
+        """Return the line that ends a stream with missing bytes, or None."""
         if not self.missing:
             return None
         return storage.Line(
@@ -87,7 +87,7 @@ class Stream:
         return cursors.Index(self.index_path, fallback)
 
     def write(self, data: bytes, at: float) -> int:
-        """Store `data` at the end; raises OSError, and then nothing of it is stored."""
+        """Store `data` at the end and return the new length. After an OSError no byte of it is stored."""
         file = self._opened()
         if data:
             self._note(file.length, at)
@@ -97,10 +97,10 @@ class Stream:
         return length
 
     def _lose(self, file: appending.AppendOnly) -> None:
-        """Go on at what is left of the file. Readers and the task's agent are told how much is missing."""
+        """Continue at the length that the file still has. Readers and the task's agent learn how much is missing."""
         left, before = file.remaining(), max(file.length, self._acknowledged)
         if left >= file.length:
-            return  # another thread was here first
+            return  # another thread has done it
         file.cut(left)
         self._last_at = self._indexed_at = float("-inf")
         self._recover_index(left)
@@ -110,10 +110,10 @@ class Stream:
                 durable.make_folder(self.path.parent)
                 durable.write(self.lost_path, str(before).encode())
             except OSError:
-                return  # a full disk: it is remembered until the server ends
+                return  # a full disk: it is known only until the server ends
 
     def _regain(self, length: int) -> None:
-        """Bytes came again: the stream is short by less, or by nothing."""
+        """Record that missing bytes were sent again, some or all of them."""
         if length < self._acknowledged:
             self._changed(self, storage.Shortage(length, self._acknowledged - length))
             return
@@ -136,7 +136,7 @@ class Stream:
         return file
 
     def _recover_index(self, length: int) -> None:
-        """Drop what speaks of bytes that are not there; go on from the last time that is."""
+        """Drop the records of bytes that are not there, and continue from the last time that is left."""
         with cursors.Records(self.index_path) as records:
             kept = len(records)
             while kept and records[kept - 1][0] >= length:
@@ -147,7 +147,10 @@ class Stream:
             os.truncate(self.index_path, kept * cursors.RECORD.size)
 
     def _note(self, offset: int, at: float) -> None:
-        """Times only grow, so that they can be searched, whatever the clock does."""
+        """Record the time of the bytes from `offset` on.
+
+        Times never go back, even if the clock does, to be searchable.
+        """
         self._last_at = at = max(at, self._last_at)
         if offset > 0 and at - self._indexed_at < RESOLUTION_S:
             return
@@ -156,12 +159,12 @@ class Stream:
             with self.index_path.open("ab") as file:
                 file.write(cursors.RECORD.pack(offset, at))
         except OSError:
-            return  # a full disk shows itself at the bytes, and times are not worth failing for
+            return  # a full disk: the write of the bytes reports it
         self._indexed_at = at
 
 
 class Shortages:
-    """Which streams are short, by task; for any thread."""
+    """The streams with missing bytes, by task. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
-"""A chunk: some thousand rows of one process, column by column; and the file in which chunks follow each other.
+"""Chunks of metrics (some thousand rows of one process, column by column) and the file that holds them.
 
-A record is `OMC1`, the body's length and CRC-32, the stretch of the raw stream it stands for (start, end), then the
+A record is `OMC1`, the body's length and CRC-32, the part of the raw stream that it replaces (start, end), then the
 body: the length of a head (MessagePack), the head, the packed columns. The head names the columns and their places, so
-that a reader takes only what it wants. A record that a kill has torn does not hold its CRC, and ends the file.
+that a reader reads only the columns it needs. A record that a kill has cut fails its CRC check, and ends the file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HEAD = struct.Struct("<I")
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
-    """The rows of one schema.
+    """The rows of one schema. `first_step` and `last_step` are the least and the greatest.
 
-    `places` are (offset, length) of steps, times and then each name's values, after the head.
+    `places` are (offset, length) of the steps, the times and then the values of each name, counted from the head's end.
     """
 
     names: tuple[str, ...]
@@ -37,17 +37,14 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """`first_step` and `last_step` of a block are its least and greatest.
-
-    `schemas` are those in force after the chunk.
-    """
+    """The head of a chunk. `schemas` are those in force after the chunk."""
 
     schemas: dict[int, tuple[str, ...]]
     blocks: tuple[Block, ...]
 
 
 class Chunk(NamedTuple):
-    """Where a record lies, and which stretch of the raw stream it stands for."""
+    """The place of a record in its file, and the part of the raw stream (start, end) that it replaces."""
 
     at: int
     size: int
@@ -56,7 +53,7 @@ class Chunk(NamedTuple):
 
 
 def encoded(raw: bytes, parsed: frames.Parsed, start: int) -> bytes:
-    """A record for the frames of `raw[: parsed.end]`, the first of which lies at `start` of its stream."""
+    """Return a record for the frames of `raw[: parsed.end]`. The first frame is at `start` of its stream."""
     body = bytearray()
     blocks = []
     for names, rows, count in groups(raw, parsed.runs):
@@ -77,7 +74,7 @@ def encoded(raw: bytes, parsed: frames.Parsed, start: int) -> bytes:
 
 
 def groups(raw: bytes, runs: list[frames.Run]) -> Iterator[tuple[tuple[str, ...], bytes, int]]:
-    """The rows of each schema together, in their order."""
+    """Yield (names, rows, number of rows) of each schema. The rows keep their order."""
     found: dict[tuple[str, ...], bytearray] = {}
     counts: dict[tuple[str, ...], int] = {}
     for run in runs:
@@ -88,14 +85,14 @@ def groups(raw: bytes, runs: list[frames.Run]) -> Iterator[tuple[tuple[str, ...]
 
 
 class Records:
-    """A file of chunks, to be read. `length` bounds what is looked at: what was stored when the reader began."""
+    """A file of chunks for a reader. `length` is the size of the file when the reader began."""
 
     def __init__(self, path: Path, length: int | None = None) -> None:
         self._path = path
         self._length = length
 
     def scan(self) -> list[Chunk]:
-        """The whole chunks, by their headers alone, but the last, whose CRC is checked."""
+        """Return the complete chunks. Only headers are read, and the last chunk's body to check its CRC."""
         found: list[Chunk] = []
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,7 +115,7 @@ class Records:
         return found
 
     def head(self, chunk: Chunk) -> tuple[Head, int]:
-        """The chunk's head, and where its columns begin in the file."""
+        """Return the chunk's head, and the place in the file at which its columns begin."""
         with self._path.open("rb") as file:
             file.seek(chunk.at + RECORD.size)
             (length,) = HEAD.unpack(file.read(HEAD.size))

@@ -1,9 +1,10 @@
-"""A column of numbers as few bytes: byte planes, each against its predecessor, then zlib.
+"""The compression of a column of numbers: byte planes, differences, then zlib.
 
-A column is 8-byte numbers, little-endian. Neighbours in a series share their sign, exponent and first digits; split
-into eight planes (all first bytes, all second bytes, ...) and with each byte replaced by its difference from the one
-before (XOR, so that every bit comes back, NaN's too), the alike planes are nearly all zero. Planes are made by strided
-slices and XORed as one large integer: no loop over numbers.
+A column is 8-byte numbers, little-endian. Neighbours in a series share their sign, exponent and first digits. The
+column is split into eight planes (all first bytes, all second bytes, ...), and each byte is replaced by its difference
+from the byte before it. Planes of shared bytes are then nearly all zero. The difference is an XOR, so that every bit
+can be restored, those of NaN too. Planes are made by strided slices and XORed as one large integer: no loop over
+numbers.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ EXACT, MICROS = b"e", b"m"
 
 
 def gathered(rows: bytes, offset: int, stride: int, count: int) -> bytes:
-    """One column of a run of rows, as eight planes one after the other."""
+    """Return one column of a run of rows as eight planes, one after the other."""
     end = offset + (count - 1) * stride + WIDTH
     return b"".join(rows[offset + place : end : stride] for place in range(WIDTH))
 
 
 def numbers(kind: str, planes: bytes) -> array[Any]:
-    """The column as an array of `d` or `Q`."""
+    """Return the column of these planes as an array of `d` or `Q`."""
     count = len(planes) // WIDTH
     raw = bytearray(len(planes))
     for place in range(WIDTH):
@@ -41,7 +42,7 @@ def numbers(kind: str, planes: bytes) -> array[Any]:
 
 
 def planes_of(column: array[Any]) -> bytes:
-    """The inverse."""
+    """Return the planes of a column: the inverse of `numbers`."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()
@@ -63,7 +64,7 @@ def differences(planes: bytes) -> bytes:
 
 
 def sums(planes: bytes) -> bytes:
-    """The inverse: each byte XORed with all before it, in log2(length) steps."""
+    """Undo `differences`: XOR each byte with all bytes before it, in log2(length) steps."""
     whole = int.from_bytes(planes, "big")
     shift = 8
     while shift < 8 * len(planes):
@@ -73,7 +74,7 @@ def sums(planes: bytes) -> bytes:
 
 
 def pack_steps(steps: array[int]) -> bytes:
-    """Steps mostly grow by the same number: differences of differences are mostly zero."""
+    """Pack steps as differences of differences: steps mostly grow by the same number, so these are mostly zero."""
     return zlib.compress(planes_of(delta(delta(steps))), LEVEL)
 
 
@@ -90,7 +91,10 @@ def summed(column: array[int]) -> array[int]:
 
 
 def pack_times(times: array[float]) -> bytes:
-    """Microseconds are kept; times that are none (NaN, before 1970, beyond the year 10000) are kept as they are."""
+    """Pack times in microseconds.
+
+    If one is not valid (NaN, before 1970, after the year 10000), keep all as they are.
+    """
     try:
         micros = array("Q", [round(at * MICRO) for at in times])
         if any(one > 1 << 58 for one in micros):

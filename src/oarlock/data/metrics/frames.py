@@ -1,7 +1,7 @@
-"""Metric frames (docs/agent-protocol.md section 3), found in a run of bytes without being taken apart.
+"""The parser of metric frames (docs/agent-protocol.md section 3). Pure.
 
-In come bytes that begin with a frame; out come runs: stretches of rows of one schema, which have one length each, so
-that a whole column is a slice with a stride and no number ever becomes a Python object on the way in. Pure.
+The input is bytes that begin with a frame. The output is runs: consecutive rows of one schema. All rows of a run have
+the same length, so a whole column is a slice with a stride, and no number becomes a Python object here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SchemaFrame(msgspec.Struct, frozen=True):
 
 
 class Run(NamedTuple):
-    """`rows` rows of one schema, `stride` bytes each, from `start` on."""
+    """Consecutive rows of one schema: `rows` rows of `stride` bytes each, from `start` on."""
 
     names: tuple[str, ...]
     start: int
@@ -40,7 +40,10 @@ class Run(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """`end`: where the first frame begins that is not whole, or not right; then `bad` says what is wrong with it."""
+    """The frames of some bytes.
+
+    `end`: the start of the first incomplete or invalid frame. `bad`: the fault of the latter.
+    """
 
     runs: list[Run]
     end: int
@@ -49,11 +52,11 @@ class Parsed(NamedTuple):
 
 
 class BadFrame(ValueError):
-    """What a frame may not be."""
+    """A frame that is not valid."""
 
 
 def parse(data: bytes, schemas: Schemas) -> Parsed:
-    """The frames of `data`, which begins with one; `schemas` are those that were told before."""
+    """Return the frames of `data`, which begins with a frame. `schemas` are the schemas of earlier frames."""
     known = dict(schemas)
     runs: list[Run] = []
     at = 0
@@ -74,34 +77,34 @@ def parse(data: bytes, schemas: Schemas) -> Parsed:
 
 
 def frame_length(data: bytes, at: int, schemas: Schemas) -> int:
-    """The whole length of the frame at `at`; 0 where too little of it is there to tell.
+    """Return the length in bytes of the frame at `at`; 0 if too few bytes are there.
 
-    Raises BadFrame as early as it can.
+    BadFrame as soon as a fault can be seen.
     """
     if at < len(data) and data[at] not in (SCHEMA, ROW):
-        raise BadFrame(f"there is no frame of kind {data[at]}")
+        raise BadFrame(f"{data[at]} is not a valid kind of frame")
     if len(data) - at < HEADER.size:
         return 0
     kind, length = HEADER.unpack_from(data, at)
     if kind == SCHEMA:
         if not 0 < length <= MAX_SCHEMA_BYTES:
-            raise BadFrame(f"a schema of {length} bytes")
+            raise BadFrame(f"a schema cannot have {length} bytes")
         return HEADER.size + int(length)
     if length > 2 + 16 + 8 * MAX_NAMES:
-        raise BadFrame(f"a row of {length} bytes")
+        raise BadFrame(f"a row cannot have {length} bytes")
     if len(data) - at < ROW_HEADER.size:
         return 0
     _, _, number = ROW_HEADER.unpack_from(data, at)
     names = schemas.get(number)
     if names is None:
-        raise BadFrame(f"a row of schema {number}, which was not told")
+        raise BadFrame(f"a row of schema {number}, which was never sent")
     if length != 2 + 16 + 8 * len(names):
-        raise BadFrame(f"a row of {length} bytes, where its schema has {len(names)} names")
+        raise BadFrame(f"a row of {length} bytes does not fit its schema of {len(names)} names")
     return HEADER.size + int(length)
 
 
 def alike(data: bytes, at: int, stride: int) -> int:
-    """How many whole frames from `at` on have the same kind, length and schema as the first."""
+    """Return the number of whole frames from `at` on with the kind, length and schema of the first."""
     count = (len(data) - at) // stride
     for place in range(ROW_HEADER.size):
         column = data[at + place : at + count * stride : stride]
@@ -113,11 +116,11 @@ def decoded(payload: bytes) -> SchemaFrame:
     try:
         schema = msgspec.json.decode(payload, type=SchemaFrame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadFrame(f"a schema that is none: {error}") from error
+        raise BadFrame(f"a schema is not valid: {error}") from error
     if not 0 <= schema.id < 1 << 16:
-        raise BadFrame(f"a schema numbered {schema.id}")
+        raise BadFrame(f"{schema.id} is not a valid number of a schema")
     if not 0 < len(schema.names) <= MAX_NAMES or len(set(schema.names)) != len(schema.names):
-        raise BadFrame(f"a schema of {len(schema.names)} names, or with one name twice")
+        raise BadFrame(f"a schema with {len(schema.names)} names, or with one name twice, is not valid")
     if not all(0 < len(name) <= MAX_NAME_LENGTH for name in schema.names):
-        raise BadFrame(f"a name that is empty or longer than {MAX_NAME_LENGTH}")
+        raise BadFrame(f"a name is empty or longer than {MAX_NAME_LENGTH} characters")
     return schema

@@ -1,7 +1,7 @@
-"""One series over all the lives of a process: which points of which attempt and incarnation belong to it, in order.
+"""One series over all the lives of a process: the points of its attempts and incarnations, in order.
 
-A process that was started again goes on from a checkpoint: steps that its earlier life had run beyond it are history
-that did not happen, and are dropped. What is read flows through the thinner block by block.
+A process that was started again continues from a checkpoint. The steps that its earlier life ran after that checkpoint
+are dropped. The points flow through the thinner block by block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ View = Callable[[], tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Pars
 
 
 class Block(Protocol):
-    """Rows of one schema, wherever they lie. Columns are decoded when they are asked for."""
+    """Rows of one schema, from a chunk or from raw bytes. Columns are decoded on demand."""
 
     names: tuple[str, ...]
     rows: int
@@ -78,7 +78,7 @@ class RawBlock:
 
 
 class Part(NamedTuple):
-    """What is kept of a block: all of it, or the rows at these places."""
+    """The kept rows of a block: all of them, or those at these places."""
 
     block: Block
     places: list[int] | None
@@ -94,7 +94,7 @@ class Part(NamedTuple):
 def series(
     streams: Sequence[tuple[attempts.TaskKey, int, View]], wanted: frozenset[str] | None, points: int
 ) -> list[storage.Series]:
-    """The thinned series of these streams, which come in the order of their keys. `wanted` names, or all."""
+    """Return the thinned series of these streams, which are in the order of their keys. `wanted`: the names, or all."""
     by_process: dict[tuple[str, int, int], list[View]] = defaultdict(list)
     for key, process, view in streams:
         by_process[key.role, key.index, process].append(view)
@@ -108,7 +108,7 @@ def series(
 def blocks_of(
     records: chunks.Records, found: list[chunks.Chunk], raw: bytes, parsed: frames.Parsed
 ) -> Iterator[list[Block]]:
-    """The blocks of one life, those of one chunk together: they were written side by side."""
+    """Yield the blocks of one life, those of one chunk together, because they cover the same steps."""
     for chunk in found:
         head, begin = records.head(chunk)
         yield [StoredBlock(records, block, begin) for block in head.blocks]
@@ -118,7 +118,7 @@ def blocks_of(
 
 
 def kept(lives: list[list[list[Block]]]) -> Iterator[list[Part]]:
-    """Of each life only the steps before those of any later one."""
+    """Yield the kept parts of each life: only the steps before those of any later life."""
     firsts = [min((block.first_step for group in life for block in group), default=1 << 64) for life in lives]
     for number, life in enumerate(lives):
         limit = min(firsts[number + 1 :], default=1 << 64)
@@ -149,7 +149,7 @@ def thinned(
 
 
 def feed(thinners: dict[str, thinning.Thinner], group: list[Part]) -> None:
-    """Steps and times are decoded once for all names of a block."""
+    """Feed the thinners with a group of blocks. Steps and times are decoded once for all names of a block."""
     told: dict[str, list[tuple[array[Any], array[Any], Part]]] = defaultdict(list)
     for part in group:
         names = [name for name in part.block.names if name in thinners]
@@ -166,7 +166,7 @@ def feed(thinners: dict[str, thinning.Thinner], group: list[Part]) -> None:
 
 
 def merged(name: str, tellings: list[tuple[array[Any], array[Any], Part]]) -> tuple[array[Any], array[Any], array[Any]]:
-    """A name that several schemas have (`loss` alone, `loss` with `accuracy`): its points by their times."""
+    """Return one name's points from several schemas (`loss` alone, `loss` with `accuracy`), ordered by time."""
     steps: array[Any] = array("Q")
     times: array[Any] = array("d")
     values: array[Any] = array("d")

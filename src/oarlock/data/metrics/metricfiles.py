@@ -1,14 +1,14 @@
-"""Metrics in a directory: frames in, columnar compressed chunks on disk, thinned series out.
+"""Metrics in a directory: frames arrive, compressed columns are stored, and thinned series are returned.
 
-For each process of a task there are two files. What arrives is appended to `raw-BASE` and synced: that is the
-acknowledgement. When enough has gathered, its whole frames become one chunk at the end of `chunks` (synced), and a new
-raw file begins with the rest; a chunk says which stretch of the stream it stands for, so that a kill between the two is
-found and mended. A reader takes the chunks' columns one by one and the raw rest, and thins as it goes.
+Each process of a task has two files. Arriving bytes are appended to `raw-BASE`, synced and then acknowledged. When
+there are enough, their whole frames become one chunk at the end of `chunks` (synced), and a new raw file begins with
+the rest. A chunk names the part of the stream that it replaces, so that a kill between the two steps is noticed and
+repaired. A reader takes the chunks' columns one by one, then the raw rest, and thins the points at once.
 
-A frame that is wrong is refused, with what follows it; what came before it is stored, and the stream goes on when right
-frames are sent.
+An invalid frame is refused, with the bytes after it. The frames before it are stored, and the stream continues when
+valid frames are sent.
 
-One process at a time may append. Everything may be called from any event loop of that process.
+Only one process at a time may append. All methods may be called from any event loop of that process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 QUOTA_BYTES = 4 << 30
 CHUNK_BYTES = 256 << 10
-"""Raw bytes that become a chunk."""
+"""The size of the raw bytes that become one chunk."""
 
 
 class DirectoryMetrics:
-    """The port over one directory of a local file system. `quota_bytes` bounds what one job may store."""
+    """The metrics of all jobs in one directory of a local file system. `quota_bytes` is the limit for one job."""
 
     def __init__(self, root: Path, *, quota_bytes: int = QUOTA_BYTES, writers: int = 4, readers: int = 2) -> None:
         self._root = root
@@ -43,9 +43,9 @@ class DirectoryMetrics:
         self._jobs = recent.Recent(lambda job: JobMetrics(root, job))
 
     async def append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
-        """Append frames, as `storage.Metrics` says.
+        """Append frames, as `storage.Metrics` describes.
 
-        Raises InvalidInput for a bad frame; its `detail` has the `length` up to which the stream is stored.
+        InvalidInput for an invalid frame. Its `detail` has the `length` up to which the stream is stored.
         """
         return await self._on(self._writers, lambda: self._append(key, process, offset, data))
 
@@ -53,7 +53,7 @@ class DirectoryMetrics:
         return await self._on(self._readers, lambda: sorted(self._jobs.get(job).names()))
 
     async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
-        """Ordered by task, process and name."""
+        """Return the series, ordered by task, process and name."""
         return await self._on(self._readers, lambda: self._series(job, names, points))
 
     async def forget(self, job: str) -> None:
@@ -64,7 +64,7 @@ class DirectoryMetrics:
         await self._on(self._writers, delete)
 
     def close(self) -> None:
-        """Let the threads go, once what they write is written."""
+        """Wait for the writes under way, then end the threads."""
         self._writers.shutdown()
         self._readers.shutdown()
 
@@ -73,7 +73,9 @@ class DirectoryMetrics:
 
     def _append(self, key: attempts.TaskKey, process: int, offset: int, data: bytes) -> int:
         if not 0 <= process < taskfolders.MOST:
-            raise errors.InvalidInput("not a process's number", hint="processes count from 0", path="process")
+            raise errors.InvalidInput(
+                "this is not a valid process number", hint="processes are counted from 0", path="process"
+            )
         job = self._jobs.get(key.job)
         stream = job.stream(key, process)
         try:
@@ -82,7 +84,7 @@ class DirectoryMetrics:
                 if offset != stream.length:
                     raise errors.OffsetMismatch(
                         f"{key} metrics {process} is {stream.length} bytes long, not {offset}",
-                        hint="go on at the stored length",
+                        hint="continue at the stored length",
                         detail={"length": stream.length},
                     )
                 job.check_quota(len(data), self._quota_bytes)
@@ -101,7 +103,9 @@ class DirectoryMetrics:
 
     def _series(self, job: str, names: list[str] | None, points: int) -> list[storage.Series]:
         if points < 1:
-            raise errors.InvalidInput("no points at all", hint="ask for at least one", path="points")
+            raise errors.InvalidInput(
+                "the number of points must be positive", hint="ask for at least one point", path="points"
+            )
         wanted = None if names is None else frozenset(names)
         held = self._jobs.get(job)
         streams = [(one.key, one.process, one.view) for one in held.streams()]
@@ -112,7 +116,7 @@ class DirectoryMetrics:
 
 
 class JobMetrics:
-    """The streams of one job: known from its directory once, from then on by what is appended."""
+    """The streams of one job: read from its directory once, then updated by each append."""
 
     def __init__(self, root: Path, job: str) -> None:
         self._root = root
@@ -145,7 +149,10 @@ class JobMetrics:
         return found
 
     def check_quota(self, more: int, quota_bytes: int) -> None:
-        """Streams that append at the same time may each take the last of it."""
+        """Raise TooLarge if `more` bytes exceed the quota.
+
+        Streams that append at the same time may exceed it together.
+        """
         if self._bytes is None:
             self._bytes = sum(one.stored_bytes for one in self.streams())
         if self._bytes + more > quota_bytes:
@@ -162,7 +169,7 @@ class JobMetrics:
 
 
 class Stream:
-    """Frames of one process. Writers and readers hold `lock`."""
+    """The frames of one process. Writers and readers hold `lock`."""
 
     def __init__(self, key: attempts.TaskKey, process: int, folder: Path) -> None:
         self.key = key
@@ -172,9 +179,9 @@ class Stream:
         self._folder = folder
         self._chunks: appending.AppendOnly | None = None
         self._raw: appending.AppendOnly | None = None
-        self._base = 0  # where the raw file begins in the stream
+        self._base = 0  # the place in the stream at which the raw file begins
         self._schemas: dict[int, tuple[str, ...]] = {}  # in force at `_tail`
-        self._tail = b""  # the frame at the end that is not whole yet
+        self._tail = b""  # the incomplete frame at the end
 
     @property
     def length(self) -> int:
@@ -187,7 +194,7 @@ class Stream:
         return self._chunks.length + self._raw.length
 
     def open(self) -> None:
-        """Find what is stored, and mend what a kill has left: once, and again where somebody has cut the files."""
+        """Read the files and repair them after a kill. Done once, and again if another program has cut the files."""
         if self._raw is not None and self._chunks is not None:
             if all(file.remaining() == file.length for file in (self._raw, self._chunks)):
                 return
@@ -207,8 +214,8 @@ class Stream:
         self._learn(parsed)
 
     def append(self, data: bytes) -> str:
-        """Store the frames of `data` that are right; return what is wrong with the first that is not, or nothing."""
-        assert self._raw is not None  # `open` came first
+        """Store the valid frames of `data`; return the fault of the first invalid one, or an empty text."""
+        assert self._raw is not None  # `open` was called first
         whole = self._tail + data
         parsed = frames.parse(whole, self._schemas)
         if parsed.bad:
@@ -222,11 +229,11 @@ class Stream:
             try:
                 self._compact()
             except OSError:
-                return parsed.bad  # a full disk: what came is stored, and the next append tries again
+                return parsed.bad  # a full disk: the frames are stored, and the next append tries again
         return parsed.bad
 
     def view(self) -> tuple[chunks.Records, list[chunks.Chunk], bytes, frames.Parsed]:
-        """What a reader needs, as of one instant: the chunks, and the raw rest."""
+        """Return the chunks and the raw rest of one moment, for a reader."""
         with self.lock:
             self.open()
             assert self._chunks is not None
@@ -234,7 +241,10 @@ class Stream:
             return (records, records.scan(), *self._parsed())
 
     def _compact(self) -> None:
-        """Raw bytes to a chunk. Killed after the chunk: `_newest_raw` skips what it stands for."""
+        """Turn raw bytes into a chunk.
+
+        After a kill between the two files, `_newest_raw` skips the bytes of the chunk.
+        """
         assert self._chunks is not None
         assert self._raw is not None
         raw, parsed = self._parsed()
@@ -252,7 +262,10 @@ class Stream:
         old.unlink(missing_ok=True)
 
     def _newest_raw(self, end: int) -> Path:
-        """The raw file that goes on where the chunks end; what else lies there is of no use any more."""
+        """Return the raw file that continues after the chunks.
+
+        Delete the other raw files, which are no longer needed.
+        """
         bases = sorted(int(path.name.removeprefix("raw-")) for path in self._folder.glob("raw-*"))
         before = [base for base in bases if base < end]
         self._base = end
@@ -269,7 +282,7 @@ class Stream:
         return appending.AppendOnly(path)
 
     def _parsed(self) -> tuple[bytes, frames.Parsed]:
-        """The raw file's bytes and frames."""
+        """Return the raw file's bytes and frames."""
         assert self._raw is not None
         raw = self._raw.path.read_bytes()[: self._raw.length] if self._raw.length else b""
         return raw, frames.parse(raw, self._schemas_at_base())

@@ -1,7 +1,7 @@
-"""Many points to few: buckets of equal count, each with its last point, its least and its greatest value.
+"""The thinning of a series: buckets of equal count, each with its last point, its least and its greatest value. Pure.
 
-Points flow through in order and are not kept: a million take the memory of one bucket. NaN is neither least nor
-greatest, unless there is nothing else in the bucket. Pure.
+Points flow through in order and are not kept: a million points need the memory of one bucket. NaN is neither the least
+nor the greatest value, unless the bucket holds only NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from oarlock.data import storage
 
 
 class Thinner:
-    """Takes `count` points and leaves at most `points`."""
+    """The thinner of a series: from `count` points to at most `points`."""
 
     def __init__(self, count: int, points: int) -> None:
         self.count = count
@@ -56,7 +56,7 @@ class Thinner:
 
 
 def extremes(values: array[float]) -> tuple[float, float]:
-    """Least and greatest; `min` and `max` go wrong where a NaN is among them, which the sum tells."""
+    """Return the least and the greatest value. `min` and `max` fail with a NaN, which shows in the sum."""
     numbers: Sequence[float] = values
     if math.isnan(sum(values)):
         numbers = [value for value in values if not math.isnan(value)] or (math.nan,)

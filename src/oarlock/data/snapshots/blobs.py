@@ -1,9 +1,8 @@
-"""Blobs in a directory: content-addressed bytes, each under its digest, there as a whole or not at all.
+"""Blobs in a directory: content-addressed bytes, each under its digest, complete or absent.
 
-An upload flows into a temporary file while it is hashed; only when its digest holds is it synced, renamed to its place
-and the folder synced. What a killed server leaves is a temporary file, which `sweep` deletes with the rest. Whoever
-asks whether a blob is there makes it young again, so that a sweep between the question and the job that needs it spares
-it.
+An upload is written to a temporary file and hashed. If the digest matches, the file is synced and renamed to its place,
+and the folder is synced. A killed server leaves a temporary file, which `sweep` deletes with the rest. `has` renews the
+age of a blob, so that a sweep between the question and the submission of the job does not delete it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from oarlock.spec import errors
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 GATHERED_BYTES = 1 << 20
-"""Chunks are hashed and written in threads, this much at a time."""
+"""The number of bytes that are hashed and written in a thread at a time."""
 
 
 class DirectoryBlobs:
-    """The port over one directory of a local file system."""
+    """The blobs in one directory of a local file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._drafts = root / "drafts"
 
     async def put(self, digest: str, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
-        """Store a blob, as `storage.Blobs` says. An existing blob is verified and replaced by the same bytes."""
+        """Store a blob, as `storage.Blobs` describes. An existing blob is verified and replaced by the same bytes."""
         path = self._place(digest)
         draft = await asyncio.to_thread(self._begin, path)
         try:
@@ -58,7 +57,7 @@ class DirectoryBlobs:
         return path
 
     async def sweep(self, keep: set[str], older_than: float) -> int:
-        """Drafts that were given up are deleted too, and not counted."""
+        """Delete old blobs, as `storage.Blobs` describes. Abandoned drafts are deleted too, and not counted."""
         return await asyncio.to_thread(self._sweep, {digest.removeprefix("sha256:") for digest in keep}, older_than)
 
     def _place(self, digest: str) -> Path:
@@ -89,7 +88,7 @@ class DirectoryBlobs:
                 if length > limit_bytes:
                     raise errors.TooLarge(
                         f"the upload has more than {limit_bytes:,} bytes",
-                        hint="name what the job does not need in .oarlockignore, or raise the server's limit",
+                        hint="list the files that the job does not need in .oarlockignore, or raise the server's limit",
                         detail={"limit_bytes": limit_bytes},
                     )
                 gathered += chunk
@@ -100,7 +99,7 @@ class DirectoryBlobs:
             if f"sha256:{found.hexdigest()}" != digest:
                 raise errors.InvalidInput(
                     f"the {length:,} bytes that arrived do not have the digest {digest}",
-                    hint="the upload was cut short or changed on its way: send it again",
+                    hint="the upload was cut short or changed on the way: send it again",
                     path="digest",
                 )
             await asyncio.to_thread(os.fsync, file.fileno())

@@ -1,7 +1,7 @@
-"""Which directory a path names: the machine, the user and the file system's own number of it.
+"""The identity of a directory: the machine, the user and the file system's number of the directory.
 
-The client tells it and the server compares, before a job runs in the user's own directory: the same path on another
-machine, or in another container, is another directory.
+The client sends it and the server compares it before a job runs in the user's own directory, because the same path on
+another machine or in another container is another directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def identity(directory: Path) -> jobfile.InPlace:
-    """Return the identity of a directory of this machine. Raises InvalidInput where it is none."""
+    """Return the identity of a directory of this machine. InvalidInput if it is not a directory."""
     try:
         place = directory.resolve(strict=True)
         info = place.stat()
@@ -29,7 +29,7 @@ def identity(directory: Path) -> jobfile.InPlace:
 
 
 def machine() -> str:
-    """Return what no other running machine has; empty where the system does not tell."""
+    """Return an identifier that no other running machine has; an empty text if the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,8 +1,8 @@
-r"""Which files a `.gitignore` or `.oarlockignore` leaves out: git's rules, compiled to two regular expressions a file.
+r"""The rules of `.gitignore` and `.oarlockignore`: git's rules, compiled to two regular expressions per file.
 
-Why not pathspec: its patterns match a folder's content together with the folder, where git asks about each path alone
-(`!kept/` after `*.txt` brings back the folder and not the text files in it), and importing it takes longer than packing
-a small directory. The tests have git itself as the oracle. Source: gitignore(5) and git's wildmatch.c.
+pathspec does not fit: its patterns match a folder's content together with the folder, while git checks each path alone
+(`!kept/` after `*.txt` includes the folder again, but not the text files in it). Its import also takes longer than
+packing a small directory. The tests compare with git itself. Source: gitignore(5) and git's wildmatch.c.
 
 Paths are bytes, as the file system has them: git's `?` is one byte.
 """
@@ -29,11 +29,11 @@ CLASSES = {
 
 
 class Unmatchable(ValueError):
-    """The pattern is malformed: git lets it match nothing."""
+    """A malformed pattern. For git it matches no path."""
 
 
 class Rules:
-    """The rules of one ignore file, about paths relative to the folder it lies in."""
+    """The rules of one ignore file, for paths relative to its folder."""
 
     def __init__(self, text: bytes) -> None:
         names: list[tuple[int, bytes]] = []
@@ -58,9 +58,9 @@ class Rules:
         return bool(self._keeps)
 
     def ignored(self, path: bytes, name: bytes) -> bool | None:
-        """True: left out. False: brought back by a later `!`. None: no rule speaks of it.
+        """Return True if the path is left out, False if a later `!` includes it again, None if no rule matches.
 
-        `path` is relative to the ignore file's folder, `name` its last part; both end in `/` where they name a folder.
+        `path` is relative to the ignore file's folder; `name` is its last part. Both end in `/` if they name a folder.
         """
         place = -1
         for regex, text in ((self._names, name), (self._paths, path)):
@@ -71,7 +71,7 @@ class Rules:
 
 
 def lines(text: bytes) -> Iterable[bytes]:
-    """The patterns: without comments, the byte order mark, trailing blanks that no backslash protects."""
+    """Yield the patterns, without comments, the byte order mark, and trailing blanks without a backslash."""
     for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         line = line.removesuffix(b"\r")
         if line.startswith(b"#"):
@@ -84,9 +84,9 @@ def lines(text: bytes) -> Iterable[bytes]:
 
 
 def last_of(patterns: Sequence[tuple[int, bytes]]) -> re.Pattern[bytes] | None:
-    """One regular expression whose `lastgroup` names the last pattern that matches.
+    """Return one regular expression whose `lastgroup` names the last pattern that matches.
 
-    An alternation takes the first that does: hence the reversal.
+    The patterns are reversed, because an alternation takes the first match.
     """
     if not patterns:
         return None
@@ -94,7 +94,7 @@ def last_of(patterns: Sequence[tuple[int, bytes]]) -> re.Pattern[bytes] | None:
 
 
 def translated(pattern: bytes) -> bytes:
-    """A wildmatch pattern (WM_PATHNAME) as a regular expression without groups. Raises Unmatchable."""
+    """Return a wildmatch pattern (WM_PATHNAME) as a regular expression without groups. Unmatchable if malformed."""
     if not pattern or pattern.startswith(b"/") or pattern.endswith(b"/"):
         raise Unmatchable(pattern)
     out = bytearray()
@@ -124,7 +124,7 @@ def translated(pattern: bytes) -> bytes:
 
 
 def starred(pattern: bytes, at: int, stars: int) -> tuple[bytes, int]:
-    """A run of stars, and how much of the pattern it takes: only `**` between slashes crosses folders."""
+    """Return the expression for a run of stars, and its length. Only `**` between slashes matches across folders."""
     starts = at == 0 or pattern[at - 1 : at] == b"/"
     end = at + stars
     if stars > 1 and starts:
@@ -136,7 +136,7 @@ def starred(pattern: bytes, at: int, stars: int) -> tuple[bytes, int]:
 
 
 def bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """`[...]` at `at`, and where the pattern goes on. Raises Unmatchable where it has no end."""
+    """Return the expression for `[...]` at `at`, and the place after it. Unmatchable if it has no end."""
     at += 1
     negated = pattern[at : at + 1] in (b"!", b"^")
     at += negated
@@ -156,7 +156,7 @@ def bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
             high, at = member(pattern, at + 1)
         if low <= high:
             members += b"\\x%02x-\\x%02x" % (low, high)
-    # A slash is never a member: a name ends there.
+    # A slash is never a member, because it ends a name.
     if members:
         return b"(?!/)[%s%s]" % (b"^" if negated else b"", members), at + 1
     return (b"[^/]" if negated else b"(?!)"), at + 1

@@ -1,9 +1,9 @@
-"""Pack a working directory into a content-addressed archive: what a job's code is.
+"""The packing of a working directory into a content-addressed archive: the code of a job.
 
-A directory in; out comes a tar.gz whose digest depends on names, contents and exec bits alone: sorted, no times, no
-owners, a fixed gzip header. It is written as a stream, so a directory's size is never memory. A directory that has not
-changed since (by size, times and inode of every file, as git's index does it) is not read again: its archive still lies
-in the cache.
+The result is a tar.gz whose digest depends only on names, contents and executable bits: the entries are sorted, without
+times or owners, under a fixed gzip header. It is written as a stream, so memory does not grow with the directory. A
+directory that has not changed is not read again, because its archive is in the cache. The check compares the size,
+times and inode of every file, as git's index does.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 100 * 1000 * 1000
 FORMAT = 1
-"""Part of every cache key: raise it when the same tree is packed differently."""
+"""A part of every key of the cache. Increase it when the same tree is packed differently."""
 LEVEL = 1
-"""zlib's fastest: code packs nearly as small as with the default, three times as fast."""
+"""zlib's fastest level: code becomes nearly as small as with the default, in a third of the time."""
 BLOCK = 1 << 20
 KEPT_ARCHIVES = 20
 SPARED_S = 3600.0
-"""An archive that was asked for within this time is not evicted: somebody may be uploading it."""
+"""An archive used within this time is not evicted, because an upload may be reading it."""
 TICK_S = 1.0
-"""A file that changed so shortly before it was read may change again without its times showing it."""
+"""A file changed less than this time before its reading may change again with the same times."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` is the archive, to be uploaded under `digest`; it stays there for an hour at least.
+    """A snapshot. `path` is the archive to upload under `digest`; it stays there for at least an hour.
 
-    `bytes` is the archive's length, `count` the number of files and `unpacked_bytes` their sizes together.
+    `bytes` is the archive's length, `count` the number of files, `unpacked_bytes` the sum of their sizes.
     """
 
     digest: str
@@ -54,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A line of the cache: which archive a fingerprint has."""
+    """An entry of the cache: the archive of a fingerprint."""
 
     digest: str
     bytes: int
@@ -63,10 +63,11 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def pack(directory: Path, cache: Path, *, limit_bytes: int = LIMIT_BYTES, home: Path | None = None) -> Snapshot:
-    """The snapshot of `directory`, its archive kept in `cache`. `home` is Oarlock's own directory, never packed.
+    """Pack `directory` and keep the archive in `cache`. `home` is Oarlock's own directory, which is never packed.
 
-    `limit_bytes` bounds the files' sizes before compression. Raises TooLarge (the ten largest files in `detail`),
-    InvalidInput (see `trees.walk`), Conflict (a file shrank while it was read), Unavailable (the cache has no room).
+    `limit_bytes` is the limit for the files' sizes before compression. Errors: TooLarge (`detail` has the ten largest
+    files), InvalidInput (see `trees.walk`), Conflict (a file shrank while it was read), Unavailable (the cache is
+    full).
     """
     tree = trees.walk(directory, home=home)
     check_size(tree, limit_bytes)
@@ -104,14 +105,14 @@ def check_size(tree: trees.Tree, limit_bytes: int) -> None:
     raise errors.TooLarge(
         f"the directory holds {sizes.text(tree.bytes)}, over the limit of {sizes.text(limit_bytes)}; "
         f"its largest files:\n{listing}",
-        hint="name what the job does not need in .oarlockignore, fetch data with `data:` in the job file, "
+        hint="list the files that the job does not need in .oarlockignore, fetch data with `data:` in the job file, "
         "or raise the limit",
         detail={"bytes": tree.bytes, "limit_bytes": limit_bytes, "largest": [list(one) for one in largest]},
     )
 
 
 def fingerprinted(tree: trees.Tree) -> str:
-    """Says whether a tree is the one that was packed, without reading it."""
+    """Return a digest of the tree's metadata. It shows, without reading files, whether the tree was packed before."""
     digest = hashlib.sha256(b"%d %d\0" % (FORMAT, LEVEL))
     for entry in tree.entries:
         digest.update(
@@ -148,7 +149,10 @@ class Archives:
         draft.replace(path)
 
     def write(self, tree: trees.Tree) -> tuple[Packed, tuple[trees.LeftOut, ...], bool]:
-        """Make the archive. The last value: whether the tree stood still, so that its fingerprint may be trusted."""
+        """Make the archive.
+
+        The last value tells whether the tree did not change, so that its fingerprint is reliable.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._evict()
         draft = durable.temporary(self._folder / "snapshot")
@@ -164,7 +168,7 @@ class Archives:
         return packed, merged(tree.left_out, writer.left_out.summary()), writer.settled
 
     def _evict(self) -> None:
-        """Keep the newest archives. A fingerprint without its archive finds nothing, and goes with the old ones."""
+        """Keep the newest archives. A fingerprint without its archive is useless, and is deleted with the old ones."""
         limit = time.time() - SPARED_S
         aged = sorted((path.stat().st_mtime, path) for path in self._files())
         archives = [path for at, path in aged if path.name.endswith(".tar.gz") and at < limit]
@@ -196,7 +200,7 @@ def merged(before: tuple[trees.LeftOut, ...], later: tuple[trees.LeftOut, ...]) 
 
 
 class Counted:
-    """A file that knows the digest and the number of the bytes written to it."""
+    """A file that computes the digest and the number of the bytes written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -213,7 +217,7 @@ class Counted:
 
 
 class Writer:
-    """Streams a tree into one archive."""
+    """The writer of a tree into one archive, as a stream."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.out = Counted(file)
@@ -228,7 +232,7 @@ class Writer:
 
         with (
             gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=self.out, mtime=0) as zipped,
-            # GNU's format holds names as the bytes they are, of any length.
+            # GNU's format stores names as plain bytes of any length.
             tarfile.open(mode="w|", fileobj=zipped, format=tarfile.GNU_FORMAT, bufsize=BLOCK) as archive,
         ):
             for entry in tree.entries:
@@ -240,9 +244,9 @@ class Writer:
                     self._file(archive, info, entry)
 
     def _file(self, archive: tarfile.TarFile, info: tarfile.TarInfo, entry: trees.Entry) -> None:
-        """A file that is being appended to is packed as it was when it was opened."""
+        """Pack one file. A file that grows meanwhile is packed as it was when it was opened."""
         try:
-            # Not blocking: by now a pipe may have taken the file's name.
+            # Not blocking: a pipe may have replaced the file meanwhile.
             file = os.fdopen(os.open(entry.real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
         except FileNotFoundError:
             self.left_out.add(entry.path, "gone while packing")
@@ -273,7 +277,7 @@ class Writer:
 
 
 class Whole:
-    """A file to be read to the length its header promises."""
+    """A file that is read exactly to the length in its header."""
 
     def __init__(self, file: IO[bytes], entry: trees.Entry) -> None:
         self._file = file
@@ -290,6 +294,6 @@ def changed(entry: trees.Entry) -> errors.Conflict:
     path = trees.shown(entry.path)
     return errors.Conflict(
         f"{path} was replaced or cut while it was packed",
-        hint=f"try again when nothing writes it, or add /{path} to .oarlockignore",
+        hint=f"try again when no program writes to it, or add /{path} to .oarlockignore",
         path=path,
     )

@@ -1,9 +1,9 @@
-"""What of a working directory goes into a snapshot: a walk that decides by ignore files, kind and place.
+"""The choice of the files of a working directory that go into a snapshot, by ignore files, kind and place.
 
-A directory in; out come its folders and files in a fixed order with their `stat`, and what was left out, with the
-reason; no content is read. Names are bytes: a file system promises nothing about UTF-8. Links inside the directory are
-walked as what they point to, since archives hold regular files and folders only; a link that leaves it is refused,
-since the job would meet something else there, or nothing.
+The result is the folders and files in a fixed order with their `stat`, and those left out, with the reason. No content
+is read. Names are bytes, because a file system may hold names that are not UTF-8. A link inside the directory is packed
+as its target, because archives hold only regular files and folders. A link that leaves the directory is refused,
+because on the job's machine it would lead to another file or to none.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from oarlock.spec import errors
 MAX_ENTRIES = 500_000
 NEVER = frozenset({b".git", b".hg", b".svn", b"__pycache__", b"node_modules", b".oarlock"})
 IGNORE_FILES = (b".oarlockignore", b".gitignore")
-"""In order of precedence: what ours says wins over git's, whatever the folder."""
+"""The ignore files. The rules of the first win over those of the second, in any folder."""
 IGNORE_BYTES = 1 << 20
 EXAMPLES = 3
 REMEMBERED = 200
 
 
 class Entry(NamedTuple):
-    """A folder (`size` -1) or a file to pack. `path` is relative to the directory, `real` what to open."""
+    """A folder (`size` -1) or a file to pack. `path` is relative to the directory; `real` is the path to open."""
 
     path: bytes
     real: bytes
@@ -45,9 +45,9 @@ class Entry(NamedTuple):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """How many files or whole folders were left out for one reason, and the first of them. Folders end in `/`.
+    """The number of files or whole folders left out for one reason, and the first of them. Folders end in `/`.
 
-    `paths` are as many of them as a job remembers.
+    `paths` are those that a job's record keeps.
     """
 
     why: str
@@ -61,7 +61,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """`entries` are sorted by path: the order in which they are packed."""
+    """The chosen files. `entries` are sorted by path, which is the order of packing."""
 
     entries: list[Entry]
     left_out: tuple[LeftOut, ...]
@@ -79,13 +79,13 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 def shown(path: bytes) -> str:
-    """A path for people: bytes that are not UTF-8 and control characters escaped."""
+    """Return a path for people, with bytes that are not UTF-8 and control characters escaped."""
     text = path.decode(errors="backslashreplace")
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Ledger:
-    """Collects what was left out, by reason."""
+    """The files and folders left out, by reason."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, list[str]]] = {}
@@ -104,7 +104,7 @@ class Ledger:
 
 
 class Scope(NamedTuple):
-    """An ignore file in force: `skip` is the length of the prefix that its paths do not have."""
+    """An ignore file in force. `skip` is the length of the prefix that paths lose before its rules apply."""
 
     prefix: bytes
     skip: int
@@ -112,14 +112,14 @@ class Scope(NamedTuple):
 
 
 def walk(directory: Path, *, home: Path | None = None) -> Tree:
-    """The tree of `directory`; `home` is Oarlock's own, left out where it lies inside.
+    """Return the tree of `directory`. `home`, Oarlock's own directory, is left out.
 
-    Raises InvalidInput, naming the path: no directory, a link that leaves it or has no end, what cannot be read, more
-    than MAX_ENTRIES.
+    InvalidInput, with the path, for: not a directory, a link that leaves it or has no end, a file that cannot be read,
+    more than MAX_ENTRIES entries.
     """
     root = os.fsencode(directory.resolve())
     if not directory.is_dir():
-        raise errors.InvalidInput(f"{directory} is not a directory", hint="name the directory that holds the code")
+        raise errors.InvalidInput(f"{directory} is not a directory", hint="name the directory of the code")
     walker = Walker(root, os.path.realpath(os.fsencode(home)) if home is not None else None)
     entries = sorted(walker.walk())
     return Tree(entries, walker.left_out.summary())
@@ -153,7 +153,7 @@ class Walker:
                     pending.append((path + b"/", entry.real, scopes, (*chain, entry.real)))
 
     def _above(self, name: bytes) -> tuple[Scope, ...]:
-        """Rules of the folders between the repository's root and the directory: they hold for it too."""
+        """Return the rules of the folders between the repository's root and the directory, which apply too."""
         above = []
         folder = self.root
         while not os.path.lexists(os.path.join(folder, b".git")):
@@ -188,7 +188,7 @@ class Walker:
         return (Scope(b"", len(prefix), rules), *outer) if rules else outer
 
     def _entry(self, path: bytes, child: os.DirEntry[bytes], scopes: dict[bytes, tuple[Scope, ...]]) -> Entry | None:
-        """What to pack for this name; None where it is left out, with the reason noted."""
+        """Return the entry to pack for this name; None, with the reason noted, if it is left out."""
         if child.name in NEVER:
             self.left_out.add(path + (b"/" if child.is_dir(follow_symlinks=False) else b""), "never packed")
             return None
@@ -243,8 +243,8 @@ class Walker:
     def _check_inside(self, path: bytes, real: bytes) -> None:
         if real != self.root and not real.startswith(self.root.rstrip(b"/") + b"/"):
             raise errors.InvalidInput(
-                f"{shown(path)} is a link to {shown(real)}, outside of the directory that is packed",
-                hint="copy what it points to here, name it under `data:` in the job file, "
+                f"{shown(path)} is a link to {shown(real)}, outside of the packed directory",
+                hint="copy the target here, name it under `data:` in the job file, "
                 f"or add /{shown(path)} to .oarlockignore",
                 path=shown(path),
             )
@@ -252,7 +252,7 @@ class Walker:
     def _check_end(self, path: bytes, real: bytes, chain: tuple[bytes, ...]) -> None:
         if real in chain:
             raise errors.InvalidInput(
-                f"{shown(path)} is a link to a folder that it lies in: following it has no end",
+                f"{shown(path)} is a link to a folder that contains it: following it has no end",
                 hint=f"remove the link, or add /{shown(path)} to .oarlockignore",
                 path=shown(path),
             )
@@ -262,7 +262,7 @@ class Walker:
         if self.found > MAX_ENTRIES:
             raise errors.InvalidInput(
                 f"{shown(self.root)} has more than {MAX_ENTRIES:,} files and folders",
-                hint="run from the directory of the code, or name what is not code in .oarlockignore",
+                hint="run from the directory of the code, or list the files that are not code in .oarlockignore",
             )
 
 

@@ -1,9 +1,9 @@
-"""`fetch SOURCE DEST`: bring data onto this disk, as a whole or not at all.
+"""The command `fetch SOURCE DEST`: copy data to this disk, all of it or nothing.
 
-What is fetched gathers beside DEST in `.NAME.oarlock-fetch/`, under a lock, so that tasks that share a disk fetch once.
-A listing of the source is kept there: who is killed and started again goes on with the files that are there, unless the
-source has changed. At the end one rename puts everything in place. DEST becomes the directory, or, where the source is
-one file, the file; a file goes into DEST where that is a directory.
+The files are collected beside DEST in `.NAME.oarlock-fetch/`, under a lock, so that tasks that share a disk fetch once.
+That folder also has a listing of the source: a fetch that was killed and started again continues with the files that
+are there, unless the source has changed. At the end one rename puts everything in place. DEST becomes the directory or,
+if the source is one file, the file. If DEST is a directory, one file is put into it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What lies in the gathering place, or was put in place."""
+    """The record of the files in the collecting folder, or of those put in place."""
 
     source: str
     listing: str
 
 
 def run(source: str, dest: str, *, home: str | None = None) -> Path:
-    """Return where the data lies. Nothing is fetched from `home`, the server's.
+    """Fetch the data and return its path. A source inside `home`, the server's, is refused.
 
-    Raises what `places`, `weblinks` and `homeguard` raise; InvalidInput where DEST is taken.
+    Errors: those of `places`, `weblinks` and `homeguard`; InvalidInput if DEST has other content.
     """
     web = schemes.of(source) in ("http", "https")
     if home is not None:
@@ -65,7 +65,7 @@ def fingerprint(listing: places.Listing) -> str:
 
 @contextmanager
 def gathering(target: Path) -> Iterator[Path]:
-    """The gathering place, held by one fetcher at a time; the lock dies with its process."""
+    """Lock the collecting folder for one fetch at a time. The lock ends with its process."""
     target.parent.mkdir(parents=True, exist_ok=True)
     place = target.with_name(f".{target.name}.oarlock-fetch")
     place.mkdir(mode=0o700, exist_ok=True)
@@ -83,17 +83,17 @@ def bring(source: str, listing: places.Listing, record: Record, place: Path, tar
     known = read_record(place)
     if occupied(target):
         if known == record and not files.exists():
-            return  # somebody was here before, for the same
+            return  # another task has fetched the same data
         raise errors.InvalidInput(
-            f"{target} is there already, and is not what {source} holds now",
-            hint="mount the data at another path, or delete that one",
+            f"{target} exists already, with other content than {source}",
+            hint="mount the data at another path, or delete the existing one",
             path="mount",
         )
     if known != record:
         shutil.rmtree(files, ignore_errors=True)
         durable.write(place / "record", msgspec.json.encode(record))
     files.mkdir(exist_ok=True)
-    check_room(listing, files)
+    check_free_space(listing, files)
     download(source, listing, files, web=web)
     put_in_place(listing, files, target)
 
@@ -111,15 +111,15 @@ def occupied(target: Path) -> bool:
     return os.path.lexists(target)
 
 
-def check_room(listing: places.Listing, files: Path) -> None:
-    """Before the first byte, so that a task does not fill the disk of its neighbours to find out."""
+def check_free_space(listing: places.Listing, files: Path) -> None:
+    """Raise an error before the first byte if the data does not fit: other tasks use the disk too."""
     if listing.bytes is None:
         return
     there = sum(path.stat().st_size for path in files.rglob("*") if path.is_file())
     free = shutil.disk_usage(files).free
     if listing.bytes - there > free:
         raise errors.Unavailable(
-            f"the data has {sizes.text(listing.bytes)}, and there are {sizes.text(free)} free for it",
+            f"the data has {sizes.text(listing.bytes)}, but only {sizes.text(free)} are free",
             hint="free some space, or fetch less",
         )
 
@@ -153,7 +153,7 @@ def download(source: str, listing: places.Listing, files: Path, *, web: bool) ->
 
 
 def draft_name(name: str) -> str:
-    """The same at the next start, no other file's, and no longer than a file system allows, whatever `name` is."""
+    """Return a file name for the draft of `name`: unique, the same at the next start, and short enough."""
     return f".{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.oarlock-part"
 
 
@@ -170,13 +170,14 @@ def copied(system: Any, source: str, item: places.Item, draft: Path, meter: repo
     found = draft.stat().st_size
     if item.size is not None and found != item.size:
         raise errors.Unavailable(
-            f"{item.path} has {found:,} bytes, and {item.size:,} were announced", hint="try again when it stands still"
+            f"{item.path} has {found:,} bytes instead of {item.size:,}",
+            hint="try again when the source no longer changes",
         )
-    meter.moved(max(0, found - heard.value))  # not every file system tells
+    meter.moved(max(0, found - heard.value))  # not every file system reports progress
 
 
 def counting(meter: reporting.Meter) -> Any:
-    """fsspec's way to hear of progress: it has `value`, what was told so far."""
+    """Return a callback for fsspec that reports progress. Its `value` is the number of bytes so far."""
     from fsspec import callbacks
 
     class Counting(callbacks.Callback):  # type: ignore[misc]  # fsspec publishes no types

@@ -1,8 +1,8 @@
-"""The server's home is no place to read data from or to store results in: tokens and other people's files lie there.
+"""The refusal of the server's home as a source of data or a destination of results.
 
-A path is judged by where it leads: symbolic links and `..` are resolved. It is judged when the job is submitted, and
-again when data is fetched or stored, since a link may have changed. On the local backend this keeps jobs from a mistake
-and users from a short way; a program that runs as the server's user can open any of its files itself.
+The home holds tokens and other users' files. A path is checked after symbolic links and `..` are resolved: when the job
+is submitted, and again when data is fetched or stored, because a link may have changed. On the local backend this only
+prevents mistakes: a program that runs as the server's user can open any of the server's files itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from urllib.parse import unquote, urlsplit
 from oarlock.spec import errors
 
 OWN = ("checkpoints", "results", "files")
-"""The server's own places below the home, to which its errands store what no user has named."""
+"""The folders of the home to which the helper command itself stores files."""
 
 
 def check_source(source: str, home: str) -> None:
-    """Raise InvalidInput for a file or directory of this machine that lies in the home, or that holds it."""
+    """Raise InvalidInput for a file or directory of this machine that is in the home, or that contains it."""
     path = _local(source)
     if path is not None:
         found, kept = _real(path), _real(Path(home))
@@ -28,7 +28,7 @@ def check_source(source: str, home: str) -> None:
 
 
 def check_destination(url: str, home: str, allowed: Sequence[str] = ()) -> None:
-    """Raise InvalidInput for a directory in the home, unless it lies in one of the `allowed` directories there."""
+    """Raise InvalidInput for a directory in the home, unless it is in one of the `allowed` directories there."""
     path = _local(url)
     if path is None:
         return
@@ -38,7 +38,7 @@ def check_destination(url: str, home: str, allowed: Sequence[str] = ()) -> None:
 
 
 def check_files(paths: Iterable[str], home: str) -> None:
-    """As `check_source`, for each file that was found at a local source: one may be a link into the home."""
+    """Check each file found at a local source as `check_source` does: one may be a link into the home."""
     kept = _real(Path(home))
     for path in paths:
         if _real(Path(path)).is_relative_to(kept):
@@ -46,7 +46,7 @@ def check_files(paths: Iterable[str], home: str) -> None:
 
 
 def _local(place: str) -> Path | None:
-    """The path of a place on this machine: an absolute path, or a `file` URL however it is written."""
+    """Return the path of a place on this machine (an absolute path or a `file` URL), else None."""
     if place.startswith("/"):
         return Path(place)
     parts = urlsplit(place)
@@ -59,7 +59,7 @@ def _real(path: Path) -> Path:
 
 def _refused(place: str) -> errors.InvalidInput:
     return errors.InvalidInput(
-        f"{place} leads into the home of the server, where its tokens and everybody's files lie",
-        hint="Name another directory: copy what the job needs there, or into the directory that is submitted.",
+        f"{place} leads into the home of the server, which holds its tokens and all users' files",
+        hint="Name another directory: copy the files that the job needs there, or into the submitted directory.",
         path="source",
     )

@@ -1,7 +1,7 @@
-"""Where data comes from and results go: a URL of an allowed scheme, and the file system of fsspec behind it.
+"""The sources of data and the destinations of results: URLs of the allowed schemes, read through fsspec.
 
-Everything but http and https goes through fsspec (`weblinks.py` has those two, because addresses and redirects must be
-looked at). Whatever the libraries behind fsspec raise becomes one of our errors here.
+`weblinks.py` handles http and https, because it must check addresses and redirects; fsspec handles all other schemes.
+Every error of the libraries behind fsspec becomes one of Oarlock's errors here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXTRAS = {"s3": "s3", "gs": "gs"}
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A file at the source. `name` is relative to what was asked for, `version` changes when its content does."""
+    """A file at the source. `name` is relative to the source; `version` changes when the content changes."""
 
     name: str
     path: str
@@ -30,7 +30,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """`single`: the source is one file, and not a directory or prefix."""
+    """The files at a source. `single`: the source is one file, not a directory or prefix."""
 
     items: tuple[Item, ...]
     single: bool
@@ -42,19 +42,21 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def local(url: str) -> Path:
-    """The path of a `file` URL."""
+    """Return the path of a `file` URL."""
     if url.startswith("/"):
         return Path(url)
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise errors.InvalidInput(f"{url!r} names no absolute path", hint="write file:///absolute/path", path="source")
+        raise errors.InvalidInput(
+            f"{url!r} does not name an absolute path", hint="write file:///absolute/path", path="source"
+        )
     from urllib.parse import unquote
 
     return Path(unquote(parts.path))
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's file system for the URL, and the path in it. It reads its own configuration (FSSPEC_*, AWS_*)."""
+    """Return fsspec's file system for the URL, and the path in it. fsspec reads its own settings (FSSPEC_*, AWS_*)."""
     import fsspec
 
     kind = schemes.of(url)
@@ -67,28 +69,30 @@ def filesystem(url: str) -> tuple[Any, str]:
         extra = EXTRAS[kind]
         raise errors.InvalidInput(
             f"{kind}:// needs a library that is not installed ({error})",
-            hint=f"Where the server runs: {extras.command(extra)}",
+            hint=f"On the server's machine: {extras.command(extra)}",
         ) from error
 
 
 @contextlib.contextmanager
 def foreign(url: str) -> Iterator[None]:
-    """Turn what other people's libraries raise into our errors."""
+    """Turn the errors of the libraries behind fsspec into Oarlock's errors."""
     try:
         yield
     except (errors.OarlockError, ImportError):
         raise
     except FileNotFoundError as error:
-        raise errors.NotFound(f"there is nothing at {url}", hint="look at the URL, and at who may list it") from error
+        raise errors.NotFound(
+            f"there is nothing at {url}", hint="check the URL, and the permission to list it"
+        ) from error
     except PermissionError as error:
         raise forbidden(url, error) from error
     except OSError as error:
-        raise errors.Unavailable(f"{url}: {error}", hint="try again, or look at the disk and the network") from error
+        raise errors.Unavailable(f"{url}: {error}", hint="try again, or check the disk and the network") from error
     except Exception as error:  # botocore, aiohttp and google's libraries share no root
         if "Credentials" in type(error).__name__:
             raise forbidden(url, error) from error
         raise errors.Unavailable(
-            f"{url}: {type(error).__name__}: {error}", hint="look at the URL and the network"
+            f"{url}: {type(error).__name__}: {error}", hint="check the URL and the network"
         ) from error
 
 
@@ -100,9 +104,9 @@ def forbidden(url: str, error: Exception) -> errors.Forbidden:
 
 
 def listing(url: str) -> Listing:
-    """Every file at the URL, by name.
+    """Return every file at the URL, ordered by name.
 
-    Raises NotFound where there is none, InvalidInput for a name that leads elsewhere.
+    NotFound if there is none; InvalidInput for a name that leads out of the target.
     """
     system, path = filesystem(url)
     with foreign(url):
@@ -114,7 +118,7 @@ def listing(url: str) -> Listing:
         item(info, relative(name, path, url)) for name, info in sorted(found.items()) if not name.endswith("/")
     )
     if not items:
-        raise errors.NotFound(f"there are no files at {url}", hint="look at the URL")
+        raise errors.NotFound(f"there are no files at {url}", hint="check the URL")
     return Listing(items, single=False)
 
 
@@ -124,8 +128,10 @@ def item(info: dict[str, Any], name: str) -> Item:
 
 
 def relative(name: str, root: str, url: str) -> str:
-    """The name below `root`. An object store may call its objects anything: none of it leads out of the target."""
+    """Return the name below `root`. InvalidInput if it leads out of the target: objects may have any name."""
     below = name.removeprefix(f"{root.rstrip('/')}/")
     if below == name or "\0" in below or any(part in ("", ".", "..") for part in below.split("/")):
-        raise errors.InvalidInput(f"{url} has an object called {name!r}, which is no file's name", hint="rename it")
+        raise errors.InvalidInput(
+            f"{url} has an object called {name!r}, which is not a valid file name", hint="rename it"
+        )
     return below

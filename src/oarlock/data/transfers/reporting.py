@@ -1,4 +1,4 @@
-"""What `python -m oarlock.data` says while it works and when it fails: one JSON object a line on stderr.
+"""The progress and the errors of `python -m oarlock.data`: one JSON object per line on stderr.
 
 `{"event": "progress", "detail": TEXT, "moved": {"files", "total_files", "bytes", "total_bytes"}}` at most twice a
 second, and `{"event": "error", "code", "message", "hint"}` as the last line. The result is the last line on stdout.
@@ -38,7 +38,7 @@ def result(text: str) -> None:
 
 
 class Meter:
-    """Counts what was moved, from any thread, and says so."""
+    """The counter of moved files and bytes, for any thread. It reports the progress."""
 
     def __init__(self, verb: str, total_files: int, total_bytes: int | None) -> None:
         self._verb = verb

@@ -1,4 +1,4 @@
-"""The kinds of places that data may come from and results may go to, by the scheme of their URL."""
+"""The schemes of URLs that may be a source of data or a destination of results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SCHEMES = ("file", "http", "https", "s3", "gs")
 
 
 def of(url: str) -> str:
-    """Return the scheme of a URL; `file` for an absolute path. Raises InvalidInput for any that is not allowed."""
+    """Return the scheme of a URL; `file` for an absolute path. InvalidInput if it is not allowed."""
     if url.startswith("/"):
         return "file"
     found = urlsplit(url).scheme
     if found not in SCHEMES or "\0" in url:
         raise errors.InvalidInput(
-            f"{url!r} is not a place that Oarlock reads from or writes to",
+            f"{url!r} is not a place from which Oarlock can read or to which it can write",
             hint=f"use an absolute path or a URL with one of the schemes {', '.join(SCHEMES)}",
             path="source",
         )

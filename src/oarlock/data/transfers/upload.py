@@ -1,8 +1,8 @@
-"""`store DIR URL`: send a directory's files, each as a whole, those that say that all is there last.
+"""The command `store DIR URL`: copy a directory's files to a URL, each file as a whole.
 
-Object stores show an object only when it is complete; on a file system each file is written under another name, synced
-and renamed. A file called `manifest.json`, `index.json`, `_SUCCESS` or such goes when everything else has gone. Storing
-again sends everything again.
+Object stores show an object only when it is complete. On a file system each file is written under another name, synced
+and renamed. Files that show that all others are there, such as `manifest.json`, `index.json` and `_SUCCESS`, are copied
+last. Storing again copies everything again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST = ("manifest.json", "index.json", "_SUCCESS")
 
 
 def run(directory: str, url: str) -> int:
-    """Returns how many files were sent. An empty directory is no error: a job need not have results."""
+    """Copy the files and return their number. An empty directory is not an error: a job need not have results."""
     kind = schemes.of(url)
     if kind in ("http", "https"):
         raise errors.InvalidInput(f"{url}: nothing can be stored by {kind}", hint="use file, s3 or gs", path="results")
@@ -58,7 +58,7 @@ def is_last(path: Path) -> bool:
 
 
 def found(root: Path) -> Iterator[Path]:
-    """Regular files, and links to such inside the directory. What is not sent is said."""
+    """Yield regular files, and links to regular files inside the directory. Report the others."""
     real = root.resolve()
     for folder, folders, names in os.walk(root):
         for name in [*folders, *names]:

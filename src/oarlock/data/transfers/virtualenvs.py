@@ -1,10 +1,10 @@
-"""`environment --requirements FILE --cache DIR`: a virtual environment with these requirements, made once per content.
+"""The command `environment --requirements FILE --cache DIR`: a virtual environment, made once for each content of FILE.
 
-It sees what the job's own Python sees, and adds what is missing: the packages of a virtual environment that this Python
-is part of are put on its path too, which `--system-site-packages` alone does not do. The cache is keyed by the
-requirements (and the files they name), the Python and the state of its packages. An environment is made where it stays,
-since its scripts hold its path; a marker, renamed into place last, says that it is whole. Tasks that want the same one
-wait for the first.
+The environment sees the packages of the job's own Python and adds the missing ones. If that Python is itself in a
+virtual environment, its packages are put on the path too, which `--system-site-packages` alone does not do. The key of
+the cache is made of the requirements (and the files they name), the Python and the state of its packages. An
+environment is made in its final place, because its scripts contain its path. A marker, renamed into place last, shows
+that it is complete. Tasks that need the same environment wait for the first.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ print(json.dumps({"version": sys.version, "prefix": sys.prefix, "base": sys.base
 
 
 def run(requirements: str, cache: str, python: str | None) -> Path:
-    """The environment's path.
+    """Make the environment, if it is not cached, and return its path.
 
-    Raises InvalidInput for requirements that cannot be meant, Unavailable with pip's last lines.
+    InvalidInput for requirements that cannot be used, Unavailable with pip's last lines.
     """
     text = "\0".join(told(Path(requirements)))
     interpreter = python or shutil.which("python") or shutil.which("python3")
     if interpreter is None:
-        raise errors.InvalidInput("there is no Python for the job", hint="install one, or say which with --python")
+        raise errors.InvalidInput("there is no Python for the job", hint="install Python, or name one with --python")
     about = probed(interpreter)
     place = Path(cache).absolute() / key_of(text, about)
     try:
@@ -73,7 +73,7 @@ def wait_for(lock: int) -> None:
 
 
 def told(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
-    """The text of a requirements file and of those it includes: everything that decides what is installed."""
+    """Yield the text of a requirements file and of those it includes: all that decides the installed packages."""
     try:
         raw = file.read_bytes()
     except OSError as error:
@@ -84,7 +84,7 @@ def told(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
         ) from error
     if len(raw) > MAX_REQUIREMENTS_BYTES:
         raise errors.InvalidInput(
-            f"{file} is no requirements file: it has {len(raw):,} bytes", hint="name another file"
+            f"{file} is not a requirements file: it has {len(raw):,} bytes", hint="name another file"
         )
     text = raw.decode("utf-8-sig", errors="replace")
     yield text
@@ -100,7 +100,7 @@ def told(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
 
 
 def local(file: Path, line: str) -> str:
-    """A wheel beside the requirements counts with its content; a folder would be gone before the cache is."""
+    """Return the content digest of a wheel beside the requirements. Refuse a folder: the cache outlives it."""
     path = file.parent / line.removeprefix("file://")
     if not path.is_file():
         raise errors.InvalidInput(
@@ -124,13 +124,13 @@ def probed(python: str) -> dict[str, object]:
         about = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise errors.InvalidInput(
-            f"{python} is no Python that works: {errors.words(error)}", hint="say which with --python"
+            f"{python} is not a working Python: {errors.words(error)}", hint="name one with --python"
         ) from error
     return dict(about)
 
 
 def key_of(text: str, about: dict[str, object]) -> str:
-    """An environment leans on the packages of its Python: when those change, it is made anew."""
+    """Return the key of the cache. An environment uses the packages of its Python: if they change, so does the key."""
     paths = [Path(str(path)) for path in list_of(about["paths"])]
     states = [(str(path), path.stat().st_mtime_ns if path.is_dir() else 0) for path in paths]
     told = json.dumps([FORMAT, text, about["version"], about["prefix"], states])
@@ -157,7 +157,7 @@ def make(place: Path, requirements: Path, python: str, about: dict[str, object])
 
 
 def call(argv: list[str], folder: Path) -> None:
-    """Run a step and tell its lines as progress. Raises Unavailable with its last ones."""
+    """Run a step and report its lines as progress. Unavailable, with the last lines, if it fails."""
     lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     with subprocess.Popen(
@@ -180,12 +180,12 @@ def call(argv: list[str], folder: Path) -> None:
             f"`{_shown(argv)}` failed:\n" + "\n".join(line[:MAX_LINE] for line in lines),
             hint=""
             if "pip" in argv and "install" in argv
-            else "On Debian, `No module named venv` asks for the package python3-venv.",
+            else "On Debian, `No module named venv` means that the package python3-venv is missing.",
         )
 
 
 def _shown(argv: list[str]) -> str:
-    """The step as a person would type it."""
+    """Return the step as a person would type it."""
     if "pip" in argv and "install" in argv:
         return f"pip install --requirement {Path(argv[-1]).name}"
     return " ".join(argv[1:4])

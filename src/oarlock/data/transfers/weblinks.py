@@ -1,8 +1,8 @@
-"""Files from http and https: every address is resolved once, judged, and the connection pinned to it.
+"""Files from http and https. Every host is resolved once, its address is checked, and the connection uses that address.
 
-Link-local addresses are never asked (a cloud's metadata service hands out credentials there), nor is a private address
-because a public server pointed to it. A download that broke off goes on where it stopped, when the server can say that
-the file is still the same.
+Link-local addresses are refused, because a cloud's metadata service gives out credentials there. A private address is
+refused if a public server redirects to it. An interrupted download continues if the server confirms that the file has
+not changed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_REDIRECTS = 10
 TRIES = 5
 METADATA = frozenset(map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "192.0.0.192")))
-"""Metadata services that do not lie in the link-local range."""
+"""Metadata services outside of the link-local range."""
 
 
 def listing(url: str) -> places.Listing:
     if urlsplit(url).path.endswith("/"):
         raise errors.InvalidInput(
             f"{url} is a directory, and http cannot list one",
-            hint="name each file as a source of its own",
+            hint="name each file as a separate source",
             path="source",
         )
     name = PurePosixPath(unquote(urlsplit(url).path)).name or "download"
     with Client() as client, client.ask("HEAD", url) as head:
         answer = head
-    if answer.status_code in (403, 405, 501):  # some sign or allow GET alone
+    if answer.status_code in (403, 405, 501):  # some servers sign or allow only GET
         with Client() as client, client.ask("GET", url) as got:
             answer = got
     check(url, answer)
@@ -52,7 +52,7 @@ def listing(url: str) -> places.Listing:
 
 
 def fetch(item: places.Item, target: Path, moved: Callable[[int], None]) -> None:
-    """The file into `target`, going on with what is there. Raises Unavailable when TRIES in a row got no further."""
+    """Fetch the file into `target`, after the bytes already there. Unavailable after TRIES without progress."""
     failures, reached = 0, 0
     while True:
         try:
@@ -60,7 +60,7 @@ def fetch(item: places.Item, target: Path, moved: Callable[[int], None]) -> None
                 attempted(item, target, moved)
             return
         except errors.Unavailable:
-            # What gets further each time may break off as often as it likes.
+            # A download that makes progress may be interrupted any number of times.
             there = target.stat().st_size if target.exists() else 0
             failures = 1 if there > reached else failures + 1
             reached = max(reached, there)
@@ -91,15 +91,18 @@ def attempted(item: places.Item, target: Path, moved: Callable[[int], None]) -> 
 def check(url: str, answer: httpx.Response) -> None:
     status = answer.status_code
     if status in (404, 410):
-        raise errors.NotFound(f"there is nothing at {url} (status {status})", hint="look at the URL")
+        raise errors.NotFound(f"there is nothing at {url} (status {status})", hint="check the URL")
     if status in (401, 403):
-        raise errors.Forbidden(f"{url} may not be read (status {status})", hint="use a URL that carries its permission")
+        raise errors.Forbidden(
+            f"{url} may not be read (status {status})",
+            hint="use a URL that contains the permission, such as a signed one",
+        )
     if status not in (200, 206):
         raise errors.Unavailable(f"{url} answered with status {status}", hint="try again later")
 
 
 class Client:
-    """One conversation: a request, and what it is redirected to."""
+    """A client for one request and its redirects."""
 
     def __enter__(self) -> Client:
         import httpx
@@ -112,7 +115,7 @@ class Client:
 
     @contextlib.contextmanager
     def ask(self, method: str, url: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
-        """Follow redirects by hand: each place is judged before it is asked."""
+        """Send the request and follow redirects. Each address is checked before the request."""
         asked = url
         from_public = False
         for _ in range(MAX_REDIRECTS):
@@ -128,22 +131,22 @@ class Client:
                 answer.close()
             from_public = from_public or public
             asked = urljoin(asked, following)
-        raise errors.Unavailable(f"{url} redirects for ever", hint="look at the URL")
+        raise errors.Unavailable(f"{url} redirects without end", hint="check the URL")
 
     def _request(
         self, method: str, url: str, headers: dict[str, str], *, from_public: bool
     ) -> tuple[httpx.Request, bool]:
-        """A request to the judged address itself, under the host's name; and whether the address is a public one."""
+        """Return a request to the checked address, with the host's name, and whether the address is public."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise errors.InvalidInput(f"{url!r} is no http or https URL", hint="look at where the source redirects to")
+            raise errors.InvalidInput(f"{url!r} is not an http or https URL", hint="check the redirect of the source")
         if proxied(url):
-            # The proxy resolves the name; what can be judged here is an address written out.
+            # The proxy resolves the name, so only a numeric address can be checked here.
             with contextlib.suppress(ValueError):
-                judge(url, ipaddress.ip_address(parts.hostname), from_public=from_public)
+                check_address(url, ipaddress.ip_address(parts.hostname), from_public=from_public)
             return self._client.build_request(method, url, headers=headers), True
         address = resolved(url, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-        judge(url, address, from_public=from_public)
+        check_address(url, address, from_public=from_public)
         host = f"[{address}]" if address.version == 6 else str(address)
         pinned = parts._replace(netloc=f"{host}:{parts.port}" if parts.port else host).geturl()
         user = parts.netloc.rpartition("@")[0]
@@ -166,17 +169,17 @@ def resolved(url: str, host: str, port: int) -> Address:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise errors.Unavailable(
-            f"{url}: there is no address for {host} ({errors.words(error)})", hint="look at the URL"
+            f"{url}: there is no address for {host} ({errors.words(error)})", hint="check the URL"
         ) from error
-    # All are judged: one bad address among good ones is no accident. IPv4 first, since it works in more places.
+    # All addresses are checked: one bad address among good ones is an attack. IPv4 comes first: it works more often.
     addresses = sorted((ipaddress.ip_address(one[4][0]) for one in found), key=lambda address: address.version)
     for address in addresses:
-        judge(url, address, from_public=False)
+        check_address(url, address, from_public=False)
     return addresses[0]
 
 
-def judge(url: str, address: Address, *, from_public: bool) -> None:
-    """Raises Forbidden for an address that no data set lies at."""
+def check_address(url: str, address: Address, *, from_public: bool) -> None:
+    """Raise Forbidden for an address that cannot be that of a data set."""
     plain = getattr(address, "ipv4_mapped", None) or address
     if plain.is_link_local or plain.is_multicast or plain.is_unspecified or plain in METADATA:
         raise errors.Forbidden(f"{url} leads to {address}, a link-local or metadata address", hint="use another source")

@@ -1,9 +1,10 @@
-"""`keep DIR URL`: send what is new or changed in a working directory, each file as a whole.
+"""The command `keep DIR URL`: copy the new and changed files of a working directory, each file as a whole.
 
-The baseline says what was there before the processes began (`oarlock.agent.workdir` writes it). Caches and what the
-job's patterns name are left out, and so is what leads out of the directory; the bounds hold for all lives of the task
-together, so that older ones make room. On this machine's disk files are linked, not copied: their processes have ended,
-and the working directory is deleted next. What could not be kept is counted in the result, by reason.
+The baseline lists the files that were there before the processes began (`oarlock.agent.transfers.workdir` writes it).
+Caches, files that match the job's patterns, and links out of the directory are not kept. The limits hold for all lives
+of the task together: files of older lives are deleted first. On this machine's disk files are linked, not copied,
+because the processes have ended and the working directory is deleted next. The result counts the files that could not
+be kept, by reason.
 """
 
 from __future__ import annotations
@@ -38,23 +39,27 @@ CACHES = (
     ".ruff_cache/",
     ".oarlock/",
 )
-"""Left out wherever they lie, unless a pattern of the job brings them back (`!.venv/`)."""
+"""Names that are left out in every folder, unless a pattern of the job includes them again (`!.venv/`)."""
 A_CACHE, IGNORED, UNREADABLE = "a cache", "ignored by files.ignore", "cannot be read"
-A_FOLDER_LINK, OUTSIDE, SPECIAL = "a link to a folder", "a link that leads elsewhere", "neither a file nor a folder"
+A_FOLDER_LINK, OUTSIDE, SPECIAL = (
+    "a link to a folder",
+    "a link that leads out of the directory",
+    "neither a file nor a folder",
+)
 SYNCS_AT_ONCE = 16
 EXAMPLES = 5
 EXAMPLE_CHARACTERS = 200
 
 
 class Bounds(NamedTuple):
-    """The most that is kept of one task, all its lives together."""
+    """The limits for the kept files of one task, all its lives together."""
 
     bytes: int
     files: int
 
 
 class Found(NamedTuple):
-    """A file that is new or changed. `path` is below the directory, `real` what to open."""
+    """A new or changed file. `path` is relative to the directory; `real` is the path to open."""
 
     path: bytes
     real: bytes
@@ -63,7 +68,7 @@ class Found(NamedTuple):
 
 
 class Ledger:
-    """Counts what is not kept, by reason."""
+    """The numbers of files and bytes that are not kept, by reason."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int, list[str]]] = {}
@@ -82,7 +87,7 @@ class Ledger:
 
 
 def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds: Bounds) -> str:
-    """Return what was kept, and what was not, as the JSON of `attempts.Kept`."""
+    """Keep the files; return the kept and the other files as the JSON of `attempts.Kept`."""
     ledger = Ledger()
     found = list(changes(os.fsencode(directory), known(baseline), rules(patterns), ledger))
     kept = within(found, bounds, ledger)
@@ -90,7 +95,7 @@ def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds
     meter = reporting.Meter("kept", len(kept), sum(one.size for one in kept))
     placed = store.put(kept, ledger, meter) if kept else []
     size = sum(one.size for one in placed)
-    removed = store.make_room(bounds.bytes - size, bounds.files - len(placed)) if placed else ()
+    removed = store.delete_older(bounds.bytes - size, bounds.files - len(placed)) if placed else ()
     meter.done()
     said = attempts.Kept(
         files=len(placed),
@@ -103,19 +108,19 @@ def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds
 
 
 def known(baseline: str) -> dict[bytes, bytes]:
-    """Return the record of each file that was there before, by its path."""
+    """Return the record of each file in the baseline, by its path."""
     try:
         records = Path(baseline).read_bytes().split(b"\0")
     except OSError as error:
         raise errors.Unavailable(
-            f"it is not known what was in the working directory before: {error.strerror}",
-            hint="the task's directory was changed from outside",
+            f"the list of the files that were there before cannot be read: {error.strerror}",
+            hint="another program changed the task's directory",
         ) from error
     return {record.split(b" ", 4)[4]: record for record in records if record.count(b" ") >= 4}
 
 
 def rules(patterns: Iterable[str]) -> tuple[ignores.Rules, ignores.Rules]:
-    """Return the job's own rules and ours, to be asked in this order."""
+    """Return the job's own rules and ours. The first rule that matches counts."""
     own = "\n".join(patterns).encode("utf-8", "surrogateescape")
     return ignores.Rules(own), ignores.Rules("\n".join(CACHES).encode())
 
@@ -123,7 +128,7 @@ def rules(patterns: Iterable[str]) -> tuple[ignores.Rules, ignores.Rules]:
 def changes(
     root: bytes, before: dict[bytes, bytes], rules: tuple[ignores.Rules, ignores.Rules], ledger: Ledger
 ) -> Iterator[Found]:
-    """The files below `root` that are new or changed and may be kept."""
+    """Yield the new and changed files below `root` that may be kept."""
     real_root = os.path.realpath(root)
     pending = [b""]
     while pending:
@@ -139,7 +144,7 @@ def changes(
             try:
                 info = child.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # a process that outlived the task's own has removed it meanwhile
+                continue  # another process has removed it meanwhile
             except OSError:
                 ledger.add(path, UNREADABLE)
                 continue
@@ -160,7 +165,7 @@ def changes(
 
 
 def weigh(prefix: bytes, place: bytes, why: str, before: dict[bytes, bytes], ledger: Ledger) -> None:
-    """Count what is new or changed in a folder that is left out."""
+    """Count the new and changed files in a folder that is left out."""
     count = size = 0
     for folder, _, names in os.walk(place):
         for name in names:
@@ -175,12 +180,12 @@ def weigh(prefix: bytes, place: bytes, why: str, before: dict[bytes, bytes], led
 
 
 def record(path: bytes, info: os.stat_result) -> bytes:
-    """As `oarlock.agent.workdir` writes it."""
+    """Return the record of a file, as `oarlock.agent.transfers.workdir` writes it."""
     return b"%d %d %d %d %s" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, path)
 
 
 def left_out(path: bytes, name: bytes, folder: bool, rules: tuple[ignores.Rules, ignores.Rules]) -> str:
-    """Return why it is left out, or nothing. The job's own patterns win over ours."""
+    """Return why the entry is left out, or an empty text. The job's own patterns win over ours."""
     tail = b"/" if folder else b""
     for one, why in zip(rules, (IGNORED, A_CACHE), strict=True):
         verdict = one.ignored(path + tail, name + tail)
@@ -190,7 +195,7 @@ def left_out(path: bytes, name: bytes, folder: bool, rules: tuple[ignores.Rules,
 
 
 def followed(path: bytes, place: bytes, info: os.stat_result, real_root: bytes, ledger: Ledger) -> Found | None:
-    """A regular file, or the one inside the directory that a link leads to."""
+    """Return a regular file, also one inside the directory to which a link leads."""
     real = place
     if stat.S_ISLNK(info.st_mode):
         real = os.path.realpath(place)
@@ -212,7 +217,7 @@ def followed(path: bytes, place: bytes, info: os.stat_result, real_root: bytes, 
 
 
 def within(found: Sequence[Found], bounds: Bounds, ledger: Ledger) -> list[Found]:
-    """As many as the bounds allow: what lies higher in the directory first, then what is smaller."""
+    """Return as many files as the limits allow: files in higher folders first, then smaller ones."""
     kept: list[Found] = []
     size = 0
     for one in sorted(found, key=lambda one: (one.path.count(b"/"), one.size, one.path)):
@@ -227,7 +232,7 @@ def within(found: Sequence[Found], bounds: Bounds, ledger: Ledger) -> list[Found
 
 
 def each(work: Callable[[Found], str], found: Sequence[Found], ledger: Ledger) -> list[Found]:
-    """Return those that are in place. `work` runs on a few threads, and returns why a file is not in place."""
+    """Return the files that were kept. `work` runs on a few threads and returns why a file was not kept."""
     with futures.ThreadPoolExecutor(upload.WORKERS) as pool:
         try:
             reasons = list(pool.map(work, found))
@@ -241,13 +246,13 @@ def each(work: Callable[[Found], str], found: Sequence[Found], ledger: Ledger) -
 
 
 class Folder:
-    """A directory of this machine, beside those of the task's other lives. Names stay the bytes that they are."""
+    """The kept files in a directory of this machine, beside those of the task's other lives. Names stay bytes."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
 
     def put(self, found: Sequence[Found], ledger: Ledger, meter: reporting.Meter) -> list[Found]:
-        """First all names, then the disk: a kill while the disk is waited for loses nothing but the wait."""
+        """Make all names first, then sync: a kill during the sync loses no file."""
 
         def place(one: Found) -> str:
             target = self._target(one)
@@ -267,7 +272,7 @@ class Folder:
                 os.fsync(file.fileno())
 
         placed = each(place, found, ledger)
-        with futures.ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:  # the disk writes down together what waits together
+        with futures.ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:  # the disk writes waiting files together
             list(pool.map(sync, placed))
             list(pool.map(durable.sync_folder, {self._target(one).parent for one in placed}))
         return placed
@@ -275,8 +280,8 @@ class Folder:
     def _target(self, one: Found) -> Path:
         return self._place / os.fsdecode(one.path)
 
-    def make_room(self, left_bytes: int, left_files: int) -> list[str]:
-        """Delete earlier lives of this task that no longer fit beside the later ones; return their names."""
+    def delete_older(self, left_bytes: int, left_files: int) -> list[str]:
+        """Delete earlier lives of this task that no longer fit into the limits; return their names."""
         lives = {}
         for path in self._place.parent.iterdir():
             files = [one.lstat().st_size for one in path.rglob("*") if not one.is_dir()]
@@ -288,7 +293,7 @@ class Folder:
 
 
 class Objects:
-    """A prefix of an object store. Names are keys there, as nothing promises that a store takes any bytes."""
+    """The kept files under a prefix of an object store. Names become keys: a store may refuse arbitrary bytes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -304,8 +309,8 @@ class Objects:
 
         return each(place, found, ledger)
 
-    def make_room(self, left_bytes: int, left_files: int) -> list[str]:
-        """As `Folder.make_room`."""
+    def delete_older(self, left_bytes: int, left_files: int) -> list[str]:
+        """Delete earlier lives, as `Folder.delete_older` does."""
         parent, _, own = self._root.rpartition("/")
         names: dict[str, list[str]] = {}
         lives: dict[str, tuple[int, int]] = {}
@@ -322,7 +327,7 @@ class Objects:
 
 
 def outgrown(lives: Mapping[str, tuple[int, int]], own: str, left_bytes: int, left_files: int) -> list[str]:
-    """Which lives before `own` no longer fit, the latest first. `lives` has the bytes and files of each."""
+    """Return the lives before `own` that no longer fit, the latest first. `lives` has the bytes and files of each."""
     removed = []
     for life in sorted(lives.keys() - {own}, key=age, reverse=True):
         left_bytes, left_files = left_bytes - lives[life][0], left_files - lives[life][1]
@@ -332,12 +337,12 @@ def outgrown(lives: Mapping[str, tuple[int, int]], own: str, left_bytes: int, le
 
 
 def age(life: str) -> list[int]:
-    """Sort the names of lives (`attempts.TaskKey.life`) by their numbers."""
+    """Return the sort key of a life's name (`attempts.TaskKey.life`): its numbers."""
     return [int(word) for word in life.split("-") if word.isdecimal()]
 
 
 def link_or_copy(real: bytes, target: Path) -> None:
-    """Another name for the same file where the file system can, else a copy that is there as a whole or not at all."""
+    """Link the file if the file system can, else copy it. The copy appears as a whole."""
     draft = durable.temporary(target)
     try:
         try:
