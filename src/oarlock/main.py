@@ -35,8 +35,9 @@ from oarlock.spec import errors, failpoints, privacy, quantities
 if TYPE_CHECKING:
     import uvicorn
 
-    from oarlock.api import checkpoints, connections, meters, results, services
-    from oarlock.api import home as homes
+    from oarlock.api.process import checkpoints, connections, homefolder, results
+    from oarlock.api.security import secretfiles
+    from oarlock.api.services import meters, provided
     from oarlock.backends.local import backend
     from oarlock.controllers import assigning, running, timing
     from oarlock.data import storage
@@ -58,10 +59,9 @@ def serve(settings: Settings) -> None:
 
     Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
     """
-    from oarlock.api import home as homes
-    from oarlock.api import serverlog
+    from oarlock.api.process import homefolder, serverlog
 
-    home = homes.Home(settings.home)
+    home = homefolder.Home(settings.home)
     home.lock()
     try:
         serverlog.open_log(settings.home / "server.log", settings.log_level.upper())
@@ -104,14 +104,16 @@ def _allow_many_connections() -> None:
 class Server:
     """One server, from the sockets to the last thread."""
 
-    def __init__(self, settings: Settings, home: homes.Home) -> None:
+    def __init__(self, settings: Settings, home: homefolder.Home) -> None:
         self._settings = settings
         self._home = home
         self._started_at = time.time()
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
-        from oarlock.api import application, connections, meters, serverlog
+        from oarlock.api import application
+        from oarlock.api.process import connections, serverlog
+        from oarlock.api.services import meters
         from oarlock.controllers import succession
 
         settings = self._settings
@@ -151,7 +153,7 @@ class Server:
                 )
             serverlog.report("ended", {"url": url})
 
-    async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: services.Services) -> None:
+    async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: provided.Services) -> None:
         """Answer requests until the end is requested; then let long polls go, and the rest come to theirs."""
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         ending = asyncio.create_task(self._ending.wait())
@@ -163,25 +165,18 @@ class Server:
 
     def _services(
         self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
-    ) -> services.Services:
-        from oarlock.api import (
-            authentication,
-            capabilities,
-            crossing,
-            forecaster,
-            health,
-            inbox,
-            serverlog,
-            services,
-            wakes,
-        )
+    ) -> provided.Services:
+        from oarlock.api.jobs import capabilities
+        from oarlock.api.process import crossing, health, serverlog
+        from oarlock.api.security import authentication
+        from oarlock.api.services import forecaster, inbox, provided, wakes
 
         root, settings = self._settings.home, self._settings
         over = crossing.Crossing(engine.loop)
         woken = wakes.Wakes(store, time.monotonic, measured.queue_wait_s.observe)
         secret = self._home.task_secret(secrets.token_bytes)
         said = engine.backend.capabilities()
-        return services.Services(
+        return provided.Services(
             store=store,
             logs=kept.logs,
             metrics=kept.metrics,
@@ -192,7 +187,7 @@ class Server:
             results=kept.results,
             files=kept.files,
             health=health.Health(store, lambda: over.over(engine.backend.nodes), engine.clock, kept.folders),
-            about=services.About(
+            about=provided.About(
                 version=oarlock.__version__,
                 backend=engine.backend.name,
                 home=str(root),
@@ -219,7 +214,7 @@ class Server:
 
     async def _admit_owner(self, store: stores.Store) -> None:
         """Make the user of the server's process its first administrator, by the token in the home."""
-        from oarlock.api import authentication
+        from oarlock.api.security import authentication
         from oarlock.spec import users
 
         name = getpass.getuser()
@@ -250,10 +245,10 @@ class Server:
             for number in wanted:
                 loop.remove_signal_handler(number)
 
-    def _file(self, url: str) -> homes.ServerFile:
-        from oarlock.api import home as homes
+    def _file(self, url: str) -> homefolder.ServerFile:
+        from oarlock.api.process import homefolder
 
-        return homes.ServerFile(
+        return homefolder.ServerFile(
             url=url,
             pid=os.getpid(),
             started_at=self._started_at,
@@ -268,7 +263,7 @@ class Kept(msgspec.Struct, frozen=True):
     logs: storage.Logs
     metrics: storage.Metrics
     blobs: storage.Blobs
-    secrets: homes.SecretFiles
+    secrets: secretfiles.SecretFiles
     checkpoints: checkpoints.CheckpointDirectories
     results: results.ResultDirectories
     files: storage.JobFiles
@@ -276,8 +271,8 @@ class Kept(msgspec.Struct, frozen=True):
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
-        from oarlock.api import checkpoints, results
-        from oarlock.api import home as homes
+        from oarlock.api.process import checkpoints, results
+        from oarlock.api.security import secretfiles
         from oarlock.data import jobfiles
         from oarlock.data.logs import logfiles
         from oarlock.data.metrics import metricfiles
@@ -290,7 +285,7 @@ class Kept(msgspec.Struct, frozen=True):
             logs=kept_logs,
             metrics=kept_metrics,
             blobs=blobs.DirectoryBlobs(root / "blobs"),
-            secrets=homes.SecretFiles(root / "secrets"),
+            secrets=secretfiles.SecretFiles(root / "secrets"),
             checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
             results=results.ResultDirectories(root / "results", root / "files"),
             files=jobfiles.DirectoryJobFiles(root),
@@ -310,7 +305,7 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        home: homes.Home,
+        home: homefolder.Home,
         store: stores.Store,
         kept: Kept,
         measured: meters.Meters,
@@ -357,7 +352,7 @@ class Engine:
 
     async def _live(self) -> None:
         from oarlock.agent import zipapp
-        from oarlock.api import libraries
+        from oarlock.api.process import libraries
         from oarlock.backends.local import backend, cgroups
 
         root, settings = self._settings.home, self._settings
@@ -460,7 +455,7 @@ class Engine:
         )
 
     def _told_to_agents(self, hook: Path) -> assigning.Settings:
-        from oarlock.api import libraries
+        from oarlock.api.process import libraries
         from oarlock.controllers import assigning
 
         root = self._settings.home
@@ -539,7 +534,7 @@ def _url(settings: Settings, port: int) -> str:
 def _http(app: Any, settings: Settings, counted: connections.OpenConnections) -> uvicorn.Server:
     import uvicorn
 
-    from oarlock.api import connections
+    from oarlock.api.process import connections
 
     config = uvicorn.Config(
         app,

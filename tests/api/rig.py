@@ -16,18 +16,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from oarlock.api import (
-    application,
-    authentication,
-    capabilities,
-    checkpoints,
-    inbox,
-    meters,
-    results,
-    services,
-    wakes,
-)
-from oarlock.api import home as homes
+from oarlock.api import application
+from oarlock.api.jobs import capabilities
+from oarlock.api.process import checkpoints, results
+from oarlock.api.security import authentication, secretfiles
+from oarlock.api.services import inbox, meters, provided, wakes
 from oarlock.data import jobfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
@@ -87,12 +80,12 @@ class Secrets:
             raise errors.NotFound(f"There is no secret `{name}`.", hint="Make it.")
         return self.values[name]
 
-    def listed(self, owner: str, *, admin: bool = False) -> list[homes.SecretInfo]:
-        return [homes.SecretInfo(name=name) for name in self.values if admin]
+    def listed(self, owner: str, *, admin: bool = False) -> list[secretfiles.SecretInfo]:
+        return [secretfiles.SecretInfo(name=name) for name in self.values if admin]
 
-    def put(self, name: str, value: str | None, owner: str, sharing: homes.Sharing) -> homes.SecretInfo:
+    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> secretfiles.SecretInfo:
         self.values[name] = value or ""
-        return homes.SecretInfo(name=name, owner=owner)
+        return secretfiles.SecretInfo(name=name, owner=owner)
 
     def remove(self, name: str, owner: str) -> None:
         self.values.pop(name, None)
@@ -150,7 +143,7 @@ class Rig:
         self.tokens: dict[str, str] = {}
         self.meters = meters.Meters()
         self.wakes = wakes.Wakes(self.store, time.monotonic, self.meters.queue_wait_s.observe)
-        self.services = services.Services(
+        self.services = provided.Services(
             store=self.store,
             logs=self.logs,
             metrics=self.metrics,
@@ -161,7 +154,7 @@ class Rig:
             results=self.results,
             files=jobfiles.DirectoryJobFiles(home),
             health=self._health,
-            about=services.About(
+            about=provided.About(
                 version="0",
                 backend="local",
                 home=str(home),

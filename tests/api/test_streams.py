@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette import types
 from tests.api import rig as rigs
-from tests.api import test_agents
+from tests.api.agents import test_agents
 
-from oarlock.api import events as event_routes
+from oarlock.api.jobs import events as event_routes
 from oarlock.spec import attempts, errors, events, jobs
 
 

@@ -19,7 +19,7 @@ import msgspec
 import uvicorn
 from tests.api import rig as rigs
 
-from oarlock.api import connections
+from oarlock.api.process import connections
 from oarlock.spec import attempts, events, jobs, phases, refusals
 from oarlock.store import stores
 

@@ -10,7 +10,7 @@ import pytest
 from tests.controllers.plant import Killed, MemoryLogs, MemoryMetrics, OfControllers, Phase, Plant
 from tests.data.checkpoints.test_checkpoints import flip, save
 
-from oarlock.api import checkpoints as api_checkpoints
+from oarlock.api.process import checkpoints as api_checkpoints
 from oarlock.controllers import leadership, retention
 from oarlock.spec import errors, failpoints, jobs, validation
 

@@ -17,54 +17,38 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette import responses, routing, types
 
-from oarlock.api import (
-    agents,
-    authorisation,
-    blobs,
-    decisions,
-    events,
-    files,
-    jobs,
-    logs,
-    metrics,
-    nodes,
-    openapi,
-    operations,
-    outlook,
-    pools,
-    routes,
-    server,
-    speed,
-    usage,
-    users,
-    usersecrets,
-)
-from oarlock.api import errors as wire
-from oarlock.api import exec as exec_module
-from oarlock.api import services as services_module
+from oarlock.api import failures, openapi, routes
+from oarlock.api.administration import operations, server, users, usersecrets
+from oarlock.api.agents import agents
+from oarlock.api.cluster import nodes, pools, usage
+from oarlock.api.data import blobs, files, logs, metrics
+from oarlock.api.jobs import decisions, events, execution, jobs, outlook, speed
+from oarlock.api.security import authorisation
+from oarlock.api.services import provided
 from oarlock.spec import errors
 from oarlock.spec import users as users_module
 
-TABLE: tuple[routes.Route, ...] = (
-    *jobs.ROUTES,
-    *outlook.ROUTES,
-    *decisions.ROUTES,
-    *speed.ROUTES,
-    *logs.ROUTES,
-    *metrics.ROUTES,
-    *files.ROUTES,
-    *exec_module.ROUTES,
-    *events.ROUTES,
-    *blobs.ROUTES,
-    *nodes.ROUTES,
-    *pools.ROUTES,
-    *usage.ROUTES,
-    *users.ROUTES,
-    *usersecrets.ROUTES,
-    *server.ROUTES,
-    *operations.ROUTES,
-    *openapi.ROUTES,
-    *agents.ROUTES,
+TABLE: tuple[routes.Route, ...] = openapi.described(
+    (
+        *jobs.ROUTES,
+        *outlook.ROUTES,
+        *decisions.ROUTES,
+        *speed.ROUTES,
+        *logs.ROUTES,
+        *metrics.ROUTES,
+        *files.ROUTES,
+        *execution.ROUTES,
+        *events.ROUTES,
+        *blobs.ROUTES,
+        *nodes.ROUTES,
+        *pools.ROUTES,
+        *usage.ROUTES,
+        *users.ROUTES,
+        *usersecrets.ROUTES,
+        *server.ROUTES,
+        *operations.ROUTES,
+        *agents.ROUTES,
+    )
 )
 """Every route there is. The tests go through this table, too."""
 
@@ -78,7 +62,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-def make(services: services_module.Services) -> types.ASGIApp:
+def make(services: provided.Services) -> types.ASGIApp:
     """The ASGI application. Its lifespan follows the event log for those who wait."""
 
     @contextlib.asynccontextmanager
@@ -108,7 +92,7 @@ def make(services: services_module.Services) -> types.ASGIApp:
 class Guard:
     """Around everything: the Host header, the headers of every answer, and the last catch."""
 
-    def __init__(self, services: services_module.Services, app: types.ASGIApp) -> None:
+    def __init__(self, services: provided.Services, app: types.ASGIApp) -> None:
         self._services = services
         self._app = app
 
@@ -157,7 +141,7 @@ class NotFound:
 class Endpoint:
     """All methods of one path."""
 
-    def __init__(self, services: services_module.Services, methods: dict[str, routes.Route]) -> None:
+    def __init__(self, services: provided.Services, methods: dict[str, routes.Route]) -> None:
         self._services = services
         self._methods = methods
 
@@ -181,7 +165,7 @@ class Endpoint:
             response = failure(error)
         except Exception as error:  # noqa: BLE001 - the last catch: told to nobody but our own log
             self._services.report("request_failed", {"route": route.path, "method": method, "error": error})
-            response = failure(wire.unforeseen())
+            response = failure(failures.unforeseen())
         await self._send(route, method, response, scope, receive, send, started)
 
     async def _send(
@@ -262,7 +246,7 @@ def failure(error: errors.OarlockError, *, allow: str = "") -> responses.Respons
         headers["retry-after"] = "1"
     if isinstance(error, errors.TooLarge | errors.Truncated):
         headers["connection"] = "close"  # what is left of the body is not read
-    return responses.Response(wire.body(error), error.status, headers, media_type="application/json")
+    return responses.Response(failures.body(error), error.status, headers, media_type="application/json")
 
 
 async def refuse(

@@ -13,22 +13,32 @@ from typing import Any
 import msgspec
 from starlette import responses
 
-from oarlock.api import errors as wire
-from oarlock.api import routes
+from oarlock.api import failures, routes
 from oarlock.spec import users
 
 _REF = "#/components/schemas/{name}"
 
 
-async def show(call: routes.Call) -> responses.Response:
-    return responses.Response(_own(call.services.about.version), media_type="application/json")
+def described(table: tuple[routes.Route, ...]) -> tuple[routes.Route, ...]:
+    """Return the table with one more route: the one that describes all of them, itself included."""
 
+    @functools.cache
+    def written(version: str) -> bytes:
+        return document(whole, version)
 
-@functools.cache
-def _own(version: str) -> bytes:
-    from oarlock.api import application  # the table has this route in it
+    async def show(call: routes.Call) -> responses.Response:
+        return responses.Response(written(call.services.about.version), media_type="application/json")
 
-    return document(application.TABLE, version)
+    description = routes.Route(
+        method="GET",
+        path="/openapi.json",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="this description",
+        answer=dict[str, Any],
+    )
+    whole = (*table, description)
+    return whole
 
 
 def document(table: tuple[routes.Route, ...], version: str) -> bytes:
@@ -57,7 +67,7 @@ def document(table: tuple[routes.Route, ...], version: str) -> bytes:
 
 def _kinds(table: Iterable[routes.Route]) -> list[Any]:
     """Every type that a body or an answer is made of, once."""
-    found: dict[str, Any] = {_key(wire.Failure): wire.Failure}
+    found: dict[str, Any] = {_key(failures.Failure): failures.Failure}
     for route in table:
         for kind in (route.body, route.answer):
             if kind is not None and kind is not bytes:
@@ -136,7 +146,7 @@ def _responses(route: routes.Route, schema_of: dict[str, Any]) -> dict[str, Any]
         answers[str(status)] = {"description": meaning} if status == HTTPStatus.NO_CONTENT else with_body
     answers["default"] = {
         "description": "an error",
-        "content": {"application/json": {"schema": schema_of[_key(wire.Failure)]}},
+        "content": {"application/json": {"schema": schema_of[_key(failures.Failure)]}},
     }
     return answers
 
@@ -158,15 +168,3 @@ def _security(route: routes.Route) -> list[dict[str, Any]]:
     if route.needs in (routes.Open.ANYBODY, routes.Open.LOOPBACK):
         return [{}]
     return [{"user": []}]
-
-
-ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/openapi.json",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="this description",
-        answer=dict[str, Any],
-    ),
-)

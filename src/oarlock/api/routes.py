@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette import types
 
-from oarlock.api import authorisation, services
-from oarlock.api import errors as wire
+from oarlock.api import failures
+from oarlock.api.security import authorisation
+from oarlock.api.services import provided
 from oarlock.spec import attempts, errors, users, validation
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Call:
 
     def __init__(
         self,
-        services: services.Services,
+        services: provided.Services,
         route: Route,
         scope: types.Scope,
         receive: types.Receive,
@@ -221,11 +222,11 @@ def _converted(found: dict[str, Any], kind: type[Q]) -> Q:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise validation.explained(error, found, kind, page=wire.PAGE) from error
+        raise validation.explained(error, found, kind, page=failures.PAGE) from error
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
-        raise wire.from_decoding(error, raw, kind) from error
+        raise failures.from_decoding(error, raw, kind) from error

@@ -40,11 +40,11 @@ def temporary(beside: Path) -> Path:
     return beside.with_name(f".{beside.name[:64]}.{secrets.token_hex(6)}.tmp")
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replace the file as a whole: a reader, or a restart, sees the old bytes or the new ones."""
     draft = temporary(path)
     try:
-        with draft.open("xb") as file:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

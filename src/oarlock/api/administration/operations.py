@@ -1,0 +1,89 @@
+"""For those who run the server: is it alive, is it ready, what does it measure."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette import responses
+
+from oarlock.api import routes
+from oarlock.api.services import meters
+from oarlock.spec import phases
+from oarlock.store import stores
+
+
+class Healthy(msgspec.Struct, frozen=True):
+    status: str = "ok"
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """`problems` by part; empty when `ready`."""
+
+    ready: bool
+    problems: dict[str, str]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    jobs: dict[phases.Phase, int]
+    epoch: int
+    seq: int
+    devices: int
+
+
+async def alive(call: routes.Call) -> Healthy:
+    return Healthy()
+
+
+async def ready(call: routes.Call) -> Readiness | routes.Answer:
+    problems = await call.services.health()
+    answer = Readiness(not problems, problems)
+    return answer if answer.ready else routes.Answer(503, answer)
+
+
+async def measure(call: routes.Call) -> responses.Response:
+    counted = await call.services.store.read(_count)
+    told = call.services.meters
+    told.counted(counted.jobs)
+    told.leader_epoch.set(counted.epoch)
+    told.event_seq.set(counted.seq)
+    told.held_devices.set(counted.devices)
+    return responses.Response(told.exposition(), media_type=meters.CONTENT_TYPE)
+
+
+def _count(view: stores.View) -> Counted:
+    leader = view.leader()
+    return Counted(
+        jobs=view.count(),
+        epoch=leader.epoch if leader is not None else 0,
+        seq=view.last_seq(),
+        devices=len({(holding.node, device) for holding in view.holdings() for device in holding.devices}),
+    )
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/healthz",
+        handler=alive,
+        needs=routes.Open.ANYBODY,
+        summary="the server answers",
+        answer=Healthy,
+    ),
+    routes.Route(
+        method="GET",
+        path="/readyz",
+        handler=ready,
+        needs=routes.Open.ANYBODY,
+        summary="store and folders take writes, a leader plans, the backend answers",
+        answer=Readiness,
+        others={503: "not ready: `problems` say why"},
+    ),
+    routes.Route(
+        method="GET",
+        path="/metrics",
+        handler=measure,
+        needs=routes.Open.LOOPBACK,
+        summary="what the server measures, for Prometheus",
+        answer=str,
+        media="text/plain",
+    ),
+)

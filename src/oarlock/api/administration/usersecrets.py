@@ -1,0 +1,97 @@
+"""Secrets of users and of the server: made, listed and removed here, and read by nobody but a task that may use them.
+
+A secret belongs to the user who made it, and only that user's jobs get it. Administrators make secrets of the server's
+and share them with users or with everyone. No route answers a value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.api.security import secretfiles
+from oarlock.spec import errors, users
+
+
+class NewSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`server` is for administrators, and so are `everyone` and `users`; without `value` it stays as it is."""
+
+    value: str | None = None
+    server: bool = False
+    everyone: bool = False
+    users: tuple[str, ...] = ()
+
+
+class SecretQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    server: bool = False
+
+
+class SecretList(msgspec.Struct, frozen=True):
+    items: list[secretfiles.SecretInfo]
+    next: str | None = None
+
+
+async def show(call: routes.Call) -> SecretList:
+    access = call.access
+    listed = await asyncio.to_thread(call.services.secrets.listed, access.user.name, admin=access.admin)
+    return SecretList(listed)
+
+
+async def confide(call: routes.Call) -> secretfiles.SecretInfo:
+    told = call.body(NewSecret)
+    if told.value is not None and not 0 < len(told.value.encode()) <= secretfiles.SECRET_LIMIT_BYTES:
+        raise errors.InvalidInput(
+            "That is no value of a secret.",
+            path="value",
+            hint=f"Give 1 to {secretfiles.SECRET_LIMIT_BYTES} bytes of text.",
+        )
+    if (told.everyone or told.users) and not told.server:
+        raise errors.InvalidInput(
+            "Only secrets of the server's are shared.", path="server", hint="Say `server`, as an administrator."
+        )
+    owner = _owner(call, told.server)
+    sharing = secretfiles.Sharing(told.everyone, tuple(dict.fromkeys(told.users)))
+    return await asyncio.to_thread(call.services.secrets.put, call.path["name"], told.value, owner, sharing)
+
+
+async def remove(call: routes.Call) -> None:
+    owner = _owner(call, call.query(SecretQuery).server)
+    await asyncio.to_thread(call.services.secrets.remove, call.path["name"], owner)
+
+
+def _owner(call: routes.Call, server: bool) -> str:
+    if server:
+        call.access.demand(users.Right.ADMIN)
+    return "" if server else call.access.user.name
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/secrets",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="the secrets that one's jobs may name, without their values",
+        answer=SecretList,
+    ),
+    routes.Route(
+        method="PUT",
+        path="/api/v1/secrets/{name}",
+        handler=confide,
+        needs=users.Right.USER,
+        summary="make or replace a secret of one's own; of the server's, and shared, for administrators",
+        body=NewSecret,
+        answer=secretfiles.SecretInfo,
+    ),
+    routes.Route(
+        method="DELETE",
+        path="/api/v1/secrets/{name}",
+        handler=remove,
+        needs=users.Right.USER,
+        summary="remove a secret of one's own, or with `server` the server's",
+        query=SecretQuery,
+        status=204,
+    ),
+)

@@ -1,0 +1,195 @@
+"""The resource pools: what each is entitled to and holds, and changing them, for administrators.
+
+What is entitled is computed here as the scheduler computes it, from the same nouns by the same function, so that what
+is shown is what is decided by. A change is checked and written in one transaction, in which a job can neither come to a
+pool that vanishes nor to one that becomes a parent (see `api/jobs/jobs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.scheduler import gangs
+from oarlock.scheduler.policies import registry
+from oarlock.scheduler.pools import entitlement
+from oarlock.spec import errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
+from oarlock.store import stores
+
+COUNTED_JOBS = 100
+"""So many jobs that are in a change's way are counted; that there are more need not be known."""
+
+Amounts = dict[str, float]
+
+
+class PoolState(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool with all that lies below it. Amounts by resource: devices, cores, bytes."""
+
+    pool: pools.Pool
+    held: holdings.Resources
+    entitled: Amounts  # what it may hold now
+    demand: Amounts  # what its jobs hold and wait for, at their largest
+    reserved: Amounts  # within what its jobs that must not be preempted stay; empty for a pool that is no leaf
+    running: int
+    waiting: int
+
+
+class PoolList(msgspec.Struct, frozen=True, kw_only=True):
+    """A parent stands before its children. `capacity` is of the nodes that are ready; `notes` are plain sentences."""
+
+    items: list[PoolState]
+    next: str | None = None
+    capacity: Amounts = {}
+    notes: tuple[str, ...] = ()
+
+
+async def show_all(call: routes.Call) -> PoolList:
+    return await call.access.shared(_look)
+
+
+async def change(call: routes.Call) -> routes.Answer:
+    wanted, name = call.body(poolchanges.Change), call.path["pool"]
+    if isinstance(wanted.policy, str):
+        registry.named(wanted.policy)
+
+    def write(tx: stores.Transaction) -> tuple[bool, pools.Pool]:
+        declared = tx.pools()
+        before = next((pool for pool in declared if pool.name == name), None)
+        _check_version(name, before, wanted.version)
+        after = poolchanges.changed(before or pools.Pool(name=name), wanted)
+        pooltrees.check(after, declared, lambda pool: _names(tx, pool))
+        return before is None, after if after == before else tx.put_pool(after)
+
+    made, pool = await call.access.administer(write)
+    return routes.Answer(201 if made else 200, pool)
+
+
+async def remove(call: routes.Call) -> None:
+    name = call.path["pool"]
+
+    def write(tx: stores.Transaction) -> None:
+        pooltrees.check_removal(name, tx.pools(), lambda pool: _names(tx, pool))
+        tx.remove_pool(name)
+
+    await call.access.administer(write)
+
+
+def _check_version(name: str, before: pools.Pool | None, version: int | None) -> None:
+    stored = before.version if before is not None else 0
+    if version is not None and version != stored:
+        raise errors.VersionMismatch(
+            f"`{name[:63]}` is at version {stored}, not {version}.",
+            hint="Look at it again, whether the change is still wanted: oarlock pools",
+            detail={"version": stored},
+        )
+
+
+def _names(view: stores.View, pool: str) -> list[str]:
+    which = stores.JobFilter(pool=pool, phases=phases.NOT_OVER, limit=COUNTED_JOBS)
+    return [job.name for job in view.jobs(which)]
+
+
+def _look(view: stores.View) -> PoolList:
+    declared, active = view.pools(), view.active()
+    held: dict[str, list[holdings.Holding]] = {}
+    for holding in view.holdings():
+        held.setdefault(holding.job, []).append(holding)
+    snapshot = plans.Snapshot(
+        nodes=tuple(view.nodes()),
+        pools=tuple(declared),
+        waiting=tuple(gangs.gang(job) for job in active if _waits(job)),
+        running=tuple(gangs.running(job, held[job.id]) for job in active if job.id in held),
+    )
+    capacity = entitlement.capacity(snapshot.nodes)
+    demand = entitlement.demand(snapshot.waiting, snapshot.running)
+    entitled = entitlement.divide(declared, capacity, demand)
+    reserved = entitlement.reserved(declared, capacity)
+    tree = _Sums(declared, [job.pool for job in active], demand)
+    for job in active:
+        tree.count(job, held.get(job.id, []))
+    items = [
+        PoolState(
+            pool=tree.known[name],
+            held=tree.held[name],
+            entitled=entitled.get(name, {}),
+            demand=tree.demand[name],
+            reserved=reserved.get(name, {}),
+            running=tree.running[name],
+            waiting=tree.waiting[name],
+        )
+        for name in tree.order()
+    ]
+    return PoolList(items=items, capacity=capacity, notes=_notes(declared, capacity))
+
+
+class _Sums:
+    """What is counted for a pool and for every one above it."""
+
+    def __init__(self, declared: Iterable[pools.Pool], named: Iterable[str], demand: dict[str, Amounts]) -> None:
+        self.known = {pool.name: pool for pool in declared}
+        for name in (pools.DEFAULT, *named):
+            self.known.setdefault(name, pools.Pool(name=name))
+        self.held = dict.fromkeys(self.known, holdings.Resources())
+        self.running = dict.fromkeys(self.known, 0)
+        self.waiting = dict.fromkeys(self.known, 0)
+        self.demand: dict[str, Amounts] = {name: dict.fromkeys(pools.RESOURCES, 0.0) for name in self.known}
+        self._lines = {name: pooltrees.line(name, self.known) for name in self.known}
+        for name, amounts in demand.items():
+            for above in self._lines[name]:
+                for resource, amount in amounts.items():
+                    self.demand[above][resource] += amount
+
+    def count(self, job: jobs.Job, held: Sequence[holdings.Holding]) -> None:
+        amount = sum((holding.amount for holding in held), holdings.Resources())
+        for name in self._lines[job.pool]:
+            self.held[name] += amount
+            self.running[name] += job.live is not None
+            self.waiting[name] += _waits(job)
+
+    def order(self) -> list[str]:
+        """As the tree is drawn: a parent, then its children by their names."""
+        return sorted(self.known, key=lambda name: self._lines[name][::-1])
+
+
+def _waits(job: jobs.Job) -> bool:
+    return job.phase is phases.Phase.QUEUED and job.live is None
+
+
+def _notes(declared: Iterable[pools.Pool], capacity: Amounts) -> tuple[str, ...]:
+    return tuple(
+        f"The pools reserve {pooltrees.shown(resource, together)} together, and the nodes that are ready have "
+        f"{pooltrees.shown(resource, there)}: every reservation is kept to the same part."
+        for resource, together, there in entitlement.shortages(declared, capacity)
+    )
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/pools",
+        handler=show_all,
+        needs=users.Right.VIEWER,
+        summary="the tree of pools: what each is entitled to, holds and waits for",
+        answer=PoolList,
+    ),
+    routes.Route(
+        method="PATCH",
+        path="/api/v1/pools/{pool}",
+        handler=change,
+        needs=users.Right.ADMIN,
+        summary="make a pool or change it; what is left out stays as it is",
+        body=poolchanges.Change,
+        answer=pools.Pool,
+        others={201: "the pool, newly made"},
+    ),
+    routes.Route(
+        method="DELETE",
+        path="/api/v1/pools/{pool}",
+        handler=remove,
+        needs=users.Right.ADMIN,
+        summary="remove a pool that has neither jobs nor pools below it",
+        status=204,
+    ),
+)

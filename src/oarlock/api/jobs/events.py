@@ -1,0 +1,133 @@
+"""The event log, as far as the caller may see it: page by page, as a long poll, and as server-sent events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from starlette import responses
+
+from oarlock.api import routes
+from oarlock.api.security import authorisation
+from oarlock.api.services import provided
+from oarlock.spec import errors, events, users
+
+MAX_PAGE = 1000
+MAX_WAIT_S = 60.0
+_BEAT_S = 15.0
+
+Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class JobEventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: Seq = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+class EventsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: Seq = 0
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
+
+
+class WatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: Seq | None = None
+
+
+class RecordPage(msgspec.Struct, frozen=True):
+    """Give `next` as `after` to go on: it has passed what the caller may not see, too."""
+
+    items: list[events.Record]
+    next: int
+
+
+async def of_job(call: routes.Call) -> RecordPage:
+    query = call.query(JobEventsQuery)
+    job = await call.access.job(call.path["job"])
+    found = await call.access.records(query.after, query.limit, job_id=job.id)
+    return RecordPage(found.items, found.seen)
+
+
+async def of_all(call: routes.Call) -> RecordPage:
+    query = call.query(EventsQuery)
+    after = query.after
+    until = time.monotonic() + query.wait
+    with call.services.wakes.listening() as ear:
+        while True:
+            found = await call.access.records(after, MAX_PAGE)
+            left = until - time.monotonic()
+            if found.items or left <= 0 or call.services.wakes.closed:
+                return RecordPage(found.items, found.seen)
+            if found.seen == after:
+                await ear.wait(left)
+            after = found.seen
+
+
+async def watch(call: routes.Call) -> responses.StreamingResponse:
+    after = call.query(WatchQuery).after
+    last = call.headers.get("last-event-id", "")  # a browser that reconnects says where it was
+    if last.isascii() and last.isdigit() and len(last) < 16:
+        after = int(last)
+    if after is None:
+        after = await call.access.shared(lambda view: view.last_seq())
+    first = await call.access.records(after, MAX_PAGE)  # Gone is an answer, not an event
+    return responses.StreamingResponse(_events(call.services, call.access, first), media_type="text/event-stream")
+
+
+async def _events(
+    services: provided.Services, access: authorisation.Access, found: authorisation.Records
+) -> AsyncIterator[bytes]:
+    encoder = msgspec.json.Encoder()
+    yield b": oarlock\n\n"
+    with services.wakes.listening() as ear:
+        while not services.wakes.closed:
+            if found.items:
+                yield b"".join(
+                    b"id: %d\nevent: %b\ndata: %b\n\n" % (item.seq, item.kind.encode(), encoder.encode(item))
+                    for item in found.items
+                )
+            seen = found.seen
+            try:
+                found = await access.records(seen, MAX_PAGE)
+            except errors.Gone:
+                yield b"event: gone\ndata: {}\n\n"
+                return
+            if found.seen == seen and not found.items:
+                await ear.wait(_BEAT_S)
+                yield b": beat\n\n"
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/events",
+        handler=of_job,
+        needs=users.Right.VIEWER,
+        summary="the job's lines of the event log",
+        query=JobEventsQuery,
+        answer=RecordPage,
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/events",
+        handler=of_all,
+        needs=users.Right.VIEWER,
+        summary="the event log of all jobs one may see; `wait` seconds for something new",
+        query=EventsQuery,
+        answer=RecordPage,
+        long=True,
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/watch",
+        handler=watch,
+        needs=users.Right.VIEWER,
+        summary="the event log as server-sent events",
+        query=WatchQuery,
+        answer=events.Record,
+        media="text/event-stream",
+        headers=("Last-Event-ID",),
+        long=True,
+    ),
+)

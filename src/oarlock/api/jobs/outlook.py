@@ -1,0 +1,145 @@
+"""What will become of a job: `plan` before it is submitted, `why` for as long as there is a job.
+
+Both ask the scheduler itself, among all that wait and run now; nothing is stored.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.api.jobs import jobs
+from oarlock.api.services import forecaster
+from oarlock.scheduler import gangs, wording
+from oarlock.scheduler.explaining import reasons
+from oarlock.spec import attempts, intents, jobfile, phases, plans, refusals, users
+from oarlock.spec import jobs as nouns
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the job is where it is: three plain lines, and the values they were made of."""
+
+    phase: phases.Phase
+    reason: str
+    refusal: refusals.Refusal | None
+    forecast: plans.Forecast | None
+    lines: tuple[str, ...]
+
+
+async def plan(call: routes.Call) -> plans.Forecast:
+    submission = call.body(jobfile.Submission)
+    services = call.services
+    await jobs.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    job = jobs.draft(services, call.access.user.name, submission)
+    forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+    shown = call.access.shown_forecast(forecast)
+    assert shown is not None
+    return shown
+
+
+async def why(call: routes.Call) -> Why:
+    job, services = await call.access.job(call.path["job"]), call.services
+    now = services.clock()
+    forecast = None
+    if forecaster.waits(job):
+        forecast = call.access.shown_forecast(await services.forecaster.of(call.access, services.rules, now, job))
+    waiting = job.phase is phases.Phase.QUEUED
+    return Why(
+        phase=job.phase,
+        reason=job.reason,
+        refusal=(forecast.refusal if forecast is not None else job.refusal) if waiting else None,
+        forecast=forecast,
+        lines=explain(job, forecast, now),
+    )
+
+
+def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:
+    """Three lines. Of a job that waits: for what, with the numbers; who has it, and what would change that; when, and
+    its place among those that wait. Of another: where it is, why, and what can be done.
+    """
+    lately = wording.about(max(0.0, now - job.phase_at))
+    where = (
+        f"{job.name} ended {lately} ago: {job.phase}."
+        if job.terminal
+        else f"{job.name} has been {job.phase} for {lately}."
+    )
+    verdict = job.attempt.verdict if job.attempt is not None else None
+    if forecast is not None:
+        return _waiting(job, forecast, where, now)
+    if job.phase is phases.Phase.FAILED and verdict is not None:
+        last = next((line for line in reversed(verdict.last_lines) if any(map(str.isalnum, line))), "")  # no rulers
+        return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
+    live = job.live
+    if live is not None and live.frozen_until is not None:
+        left = wording.about(max(0.0, live.frozen_until - now))
+        where = f"{job.name} has failed, and its place is kept for {left} more."
+        change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
+        return where, job.reason or "One of its tasks failed.", change
+    if job.phase is phases.Phase.HALTED:
+        return where, _sentence(job.reason) or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
+    if job.terminal:
+        return where, _sentence(job.reason) or "It has ended.", f"Look at its output: oarlock logs {job.name}"
+    if live is not None:
+        return where, _placed(job, live, now), _end(job, now)
+    return where, _sentence(job.reason) or "Its turn comes with the next plan.", f"Follow it: oarlock show {job.name}"
+
+
+def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
+    refusal = forecast.refusal
+    if refusal is None:
+        return where, forecast.message, "It starts with the next plan."
+    told = [reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
+    rank = wording.ordinal(forecast.position)
+    place = f"It is {rank} of {forecast.waiting:,} that wait." if forecast.position else ""
+    place = "Nobody else waits." if forecast.waiting == 1 else place
+    return (
+        f"{job.name} has waited {wording.about(max(0.0, now - job.phase_at))}. {refusal.message}",
+        " ".join(filter(None, told)) or "No single change that was tried would start it now.",
+        " ".join(filter(None, [forecast.expected, place])) or "It can never start as it is.",
+    )
+
+
+def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
+    """What it holds, since when and why; or why it is being stopped."""
+    if job.intent is not intents.Intent.RUN or live.stop is not None:
+        return _sentence(job.reason or live.stop_message) or "It is being stopped."
+    devices = sum(len(task.devices) for task in live.tasks)
+    held = f"{wording.shown('gpus', devices)} on " if devices else ""
+    nodes = wording.named(dict.fromkeys(task.node for task in live.tasks), "more nodes")
+    reason = f" It was admitted for this reason: {job.reason.rstrip('.')}." if job.reason else ""
+    return f"It has held {held}{nodes} for {wording.about(max(0.0, now - live.started_at))}.{reason}"
+
+
+def _end(job: nouns.Job, now: float) -> str:
+    end, latest = gangs.expected_end(job), gangs.latest_end(job)
+    told = ""
+    if forecaster.tells(job) and end is not None and end > now:
+        told = f"It should end in about {wording.about(end - now)}. "
+    elif latest is not None and latest > now:
+        told = f"Its time-out ends it within {wording.about(latest - now)}. "
+    return f"{told}Follow it: oarlock logs {job.name} -f"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="POST",
+        path="/api/v1/plan",
+        handler=plan,
+        needs=users.Right.VIEWER,
+        summary="what would happen to this submission: now, later or never, and why",
+        body=jobfile.Submission,
+        answer=plans.Forecast,
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/jobs/{job}/why",
+        handler=why,
+        needs=users.Right.VIEWER,
+        summary="why the job is where it is",
+        answer=Why,
+    ),
+)

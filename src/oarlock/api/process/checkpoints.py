@@ -1,0 +1,158 @@
+"""Checkpoints as directories of this machine: the reading before one becomes visible, what is there now, and their end.
+
+Paths come from tasks. A checkpoint is deleted only where it is what it claims to be: a directory that is named as the
+protocol names it, with a manifest in it. What lies in an object store is out of the server's reach: the agents that
+copied it there look after it, and say what they removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from oarlock.data.checkpoints import checkpoints, verification
+from oarlock.spec import checkpointlocations, errors, jobs
+
+_NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
+
+
+class CheckpointDirectories:
+    """`provided.Checkpoints`, and what retention asks. `root/JOB/` is the server's own place."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._verifier = verification.Verifier()
+
+    @property
+    def own(self) -> str:
+        return str(self._root)
+
+    async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
+        """See `provided.Checkpoints`."""
+        if not local(path):
+            raise errors.NotFound(f"{path} is not a directory of this machine", hint="Report an absolute path.")
+        return await self._verifier.verify(Path(path), _digest(manifest_sha256))
+
+    async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
+        """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it."""
+        if not local(checkpoint.path):
+            return False
+        try:
+            await self._verifier.verify(Path(checkpoint.path), _digest(checkpoint.manifest_sha256), fresh=fresh)
+        except (errors.NotFound, errors.InvalidInput):
+            return False
+        return True
+
+    async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that were read before and are as they were then."""
+
+        def look() -> set[str]:
+            return {
+                one.path
+                for one in listed
+                if local(one.path) and self._verifier.knows(Path(one.path), _digest(one.manifest_sha256))
+            }
+
+        return await asyncio.to_thread(look)
+
+    async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """The paths of those that have been removed. A job's place that is missing may be mounted again: not those."""
+        return await asyncio.to_thread(lambda: {one.path for one in listed if _removed(one.path)})
+
+    async def absent(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        """See `provided.Checkpoints`."""
+        return await asyncio.to_thread(
+            lambda: {one.path for one in listed if "://" not in one.path and not _there(one.path)}
+        )
+
+    async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
+        """See `provided.Checkpoints`. Shards are linked where the file system can, else copied."""
+        if not local(checkpoint.path):
+            raise errors.NotFound(f"{checkpoint.path} is not a directory of this machine", hint="It cannot be held.")
+        source = Path(checkpoint.path)
+        name = checkpointlocations.name(0, checkpoint.round, checkpoint.step)
+        place = source.parent.parent / job / name
+        sha256 = _digest(checkpoint.manifest_sha256)
+        await self._verifier.verify(source, sha256)  # asked again, for want of patience, it is not read again
+        try:
+            await asyncio.to_thread(checkpoints.duplicate, source, place, manifest_sha256=sha256 or None)
+            await self._verifier.verify(place, sha256)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(_drop, place))
+            raise
+        return str(place)
+
+    async def drop(self, checkpoint: jobs.Checkpoint) -> None:
+        """See `provided.Checkpoints`. One in an object store is only referred to."""
+        if local(checkpoint.path):
+            await asyncio.to_thread(_drop, Path(checkpoint.path))
+
+    async def unwritable(self, place: str) -> str:
+        """See `provided.Checkpoints`. Tasks of this machine run as the server's user."""
+        return await asyncio.to_thread(_unwritable, Path(place))
+
+    async def delete(self, checkpoint: jobs.Checkpoint) -> None:
+        """Again: nothing. What lies elsewhere stays."""
+        await asyncio.to_thread(_delete, checkpoint.path)
+
+    async def forget(self, job_id: str) -> None:
+        """`job_id` is an id that the server has made."""
+        await asyncio.to_thread(shutil.rmtree, self._root / job_id, True)
+
+    def close(self) -> None:
+        self._verifier.close()
+
+
+def local(path: str) -> bool:
+    """Whether it can be a path of this machine, and nothing that would be read relative to where the server runs."""
+    return path.startswith("/") and "\0" not in path
+
+
+def _digest(sha256: str) -> str:
+    """Agents and libraries may write `sha256:` before it."""
+    return sha256.rpartition(":")[2]
+
+
+def _there(path: str) -> bool:
+    try:
+        return local(path) and (Path(path) / checkpoints.MANIFEST).is_file()
+    except OSError:  # a name that is too long, a directory that may not be entered
+        return False
+
+
+def _removed(path: str) -> bool:
+    place = Path(path)
+    try:
+        return local(path) and place.parent.is_dir() and not (place / checkpoints.MANIFEST).exists()
+    except OSError:  # a name that is too long, a directory that may not be entered
+        return False
+
+
+def _unwritable(place: Path) -> str:
+    """A directory is made in the nearest one that there is, and removed again: permissions alone say too little."""
+    try:
+        there = next(path for path in (place, *place.parents) if path.exists())
+        Path(tempfile.mkdtemp(prefix=".oarlock-", dir=there)).rmdir()
+    except OSError as error:
+        return f"a directory cannot be made below {place}: {error.strerror}"
+    return ""
+
+
+def _drop(place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        place.parent.rmdir()  # the job's, where nothing else is in it
+
+
+def _delete(path: str) -> None:
+    place = Path(path)
+    if not local(path) or not _NAME.fullmatch(place.name):
+        return
+    with contextlib.suppress(OSError):
+        if (place / checkpoints.MANIFEST).is_file():
+            checkpoints.delete(place)

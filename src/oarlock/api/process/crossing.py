@@ -1,0 +1,73 @@
+"""Calls from the API's event loop into the one where controllers and backend live.
+
+Scheduling a long queue takes its time, and must not hold up requests: the two have a thread each. The store and the
+logs may be used from both. The backend belongs to one: what the API asks of it (`exec`, a look at its nodes) crosses
+over here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from oarlock.backends import backends
+from oarlock.spec import attempts
+
+T = TypeVar("T")
+
+
+class Crossing:
+    """Carries coroutines over to `loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def over(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the coroutine, run in the other loop. Cancelled here, it is cancelled there."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+
+
+class Exec:
+    """`provided.Exec` over a backend of another loop."""
+
+    def __init__(self, crossing: Crossing, backend: backends.Backend) -> None:
+        self._crossing = crossing
+        self._backend = backend
+
+    async def __call__(
+        self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
+    ) -> backends.ExecProcess:
+        process = await self._crossing.over(
+            lambda: self._backend.exec(key, command, tty=tty, rows=rows, columns=columns)
+        )
+        return Process(self._crossing, process)
+
+
+class Process:
+    """`backends.ExecProcess` of another loop."""
+
+    def __init__(self, crossing: Crossing, process: backends.ExecProcess) -> None:
+        self._crossing = crossing
+        self._process = process
+
+    async def output(self) -> AsyncIterator[tuple[str, bytes]]:
+        output = self._process.output()
+        while (item := await self._crossing.over(lambda: _next(output))) is not None:
+            yield item
+
+    async def write(self, data: bytes) -> None:
+        await self._crossing.over(lambda: self._process.write(data))
+
+    async def close_stdin(self) -> None:
+        await self._crossing.over(self._process.close_stdin)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._crossing.over(lambda: self._process.resize(rows, columns))
+
+    async def kill(self) -> None:
+        await self._crossing.over(self._process.kill)
+
+
+async def _next(output: AsyncIterator[tuple[str, bytes]]) -> tuple[str, bytes] | None:
+    return await anext(output, None)

@@ -1,0 +1,230 @@
+"""When waiting jobs will start: one forecast of each state of the store, shared by everybody who asks for it.
+
+The scheduler's forecast answers for all jobs that wait at once, and takes up to a quarter of a second; so a hundred who
+ask `why` at one moment cost as much as one. It is made in a thread, and kept for `KEPT_S`, while no line is written to
+the event log. At ten thousand nodes a single plan takes longer than all of that: there nobody is kept waiting for it.
+
+Where nobody has said how long a job lasts, by its progress or otherwise, earlier jobs of the same name and owner that
+completed are asked: the median of what the last few took. Of one that has run for longer than some of them, only those
+that took longer still tell anything; of one that has outlasted them all, nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from oarlock.api.security import authorisation
+from oarlock.scheduler import gangs
+from oarlock.scheduler.forecasting import forecasts, remedies
+from oarlock.spec import holdings, jobs, phases, plans, privacy, refusals
+from oarlock.store import stores
+
+KEPT_S = 2.0
+KEPT_TIMES = 10
+"""One that took long is kept for so many times as long, though lines be written: a large cluster writes them always."""
+
+SLOW_S = 1.0
+PATIENCE_S = 2.0
+"""So long somebody who asks is kept waiting for it. It is made all the same, for whoever asks next."""
+
+HISTORY_KEPT_S = 10.0
+HISTORY_JOBS = 5
+HISTORY_NAMES = 100
+"""Names whose history one forecast looks up; the others it knows already, or does without."""
+
+
+ADVICE = refusals.NEVER | {refusals.Code.NO_NODES}
+"""The refusals whose `change` is advice, and no promise that the job would start."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The cluster as the scheduler sees it, and up to which line of the event log. `bounded` are the jobs of which
+    nothing but their time-out tells when they end.
+    """
+
+    snapshot: plans.Snapshot
+    bounded: frozenset[str]
+    seq: int
+
+
+class Told(msgspec.Struct, frozen=True):
+    look: Look
+    at: float
+    made_at: float  # monotonic
+    took_s: float
+    forecasts: dict[str, plans.Forecast]
+
+
+class Forecaster:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, names: privacy.Names = privacy.PUBLIC) -> None:
+        self._monotonic = monotonic
+        self.names = names
+        self._told: Told | None = None
+        self._making: asyncio.Task[Told] | None = None
+        self._history: dict[tuple[str, str], tuple[float, tuple[float, ...]]] = {}
+
+    async def of(
+        self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job
+    ) -> plans.Forecast | None:
+        """The forecast of a job that waits, with the smallest change that would start it; None where it does not wait
+        any more. Where the cluster is so large that one plan takes longer than anybody waits, what was told last.
+        """
+        for _ in range(2):  # the one under way may have begun before the job was there
+            told = await self._fresh(access, rules, now)
+            if told is None:
+                return _untold(job)
+            gang = next((gang for gang in told.look.snapshot.waiting if gang.job == job.id), None)
+            if gang is not None:
+                forecast = told.forecasts[job.id]
+                slow = told.took_s > SLOW_S
+                return (
+                    _untried(forecast) if slow else await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
+                )
+            if told.took_s > SLOW_S:
+                return _untold(job)
+            self._told = None
+        return None
+
+    async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
+        """The forecast of a job that nobody has submitted yet."""
+        look = await access.shared(lambda view: self._look(view, rules, now))
+        gang = gangs.gang(job, self.names)
+        if gang.lasts_s is None:
+            took = await access.shared(lambda view: _took(view, job.owner, job.name))
+            gang = msgspec.structs.replace(gang, lasts_s=_median(took))
+        forecast = await asyncio.to_thread(forecasts.forecast, look.snapshot, gang, now, self._spent(), look.bounded)
+        return await self._with_remedy(forecast, look.snapshot, gang, now)
+
+    async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
+        """The forecast of the present state, or one that is as good; None where it is still being made."""
+        told = self._told
+        young = told is not None and self._monotonic() - told.made_at < max(KEPT_S, KEPT_TIMES * told.took_s)
+        if told is not None and young and (told.took_s > SLOW_S or await self._still(access, told)):
+            return told
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make(access, rules, now))
+        making = self._making
+        await asyncio.wait({making}, timeout=PATIENCE_S)
+        return making.result() if making.done() else None
+
+    async def _still(self, access: authorisation.Access, told: Told) -> bool:
+        """Whether nothing was written since."""
+        return await access.shared(lambda view: view.last_seq()) == told.look.seq
+
+    async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
+        look = await access.shared(lambda view: self._look(view, rules, now))
+        spent = self._spent()
+        found = await asyncio.to_thread(forecasts.forecasts, look.snapshot, now, spent, look.bounded)
+        self._told = Told(look, now, self._monotonic(), spent(), found)
+        return self._told
+
+    async def _with_remedy(
+        self, forecast: plans.Forecast, snapshot: plans.Snapshot, gang: plans.Gang, now: float
+    ) -> plans.Forecast:
+        refusal = forecast.refusal
+        if refusal is None or refusal.code in ADVICE:
+            return forecast
+        words = await asyncio.to_thread(remedies.smallest, snapshot, gang, refusal, now, self._spent())
+        return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=words))
+
+    def _spent(self) -> Callable[[], float]:
+        began = self._monotonic()
+        return lambda: self._monotonic() - began
+
+    # The snapshot
+
+    def _look(self, view: stores.View, rules: plans.Rules, now: float) -> Look:
+        held: dict[str, list[holdings.Holding]] = {}
+        for holding in view.holdings():
+            held.setdefault(holding.job, []).append(holding)
+        active = view.active()
+        self._remember(view, [job for job in active if not tells(job)])
+        return Look(
+            snapshot=plans.Snapshot(
+                nodes=tuple(view.nodes()),
+                pools=tuple(view.pools()),
+                waiting=tuple(self._waiting(job) for job in active if waits(job)),
+                running=tuple(self._running(job, held[job.id], now) for job in active if job.id in held),
+                rules=rules,
+            ),
+            bounded=frozenset(job.id for job in active if not tells(job) and self._lasts_s(job, now) is None),
+            seq=view.last_seq(),
+        )
+
+    def _waiting(self, job: jobs.Job) -> plans.Gang:
+        gang = gangs.gang(job, self.names)
+        return gang if gang.lasts_s is not None else msgspec.structs.replace(gang, lasts_s=_median(self._known(job)))
+
+    def _running(self, job: jobs.Job, held: Iterable[holdings.Holding], now: float) -> plans.Running:
+        running = gangs.running(job, held, self.names)
+        lasts_s = None if tells(job) else self._lasts_s(job, now)
+        processing_at = job.live.processing_at if job.live is not None else None
+        if lasts_s is None or processing_at is None:
+            return running
+        end = processing_at + lasts_s - job.processed_s
+        if running.expected_end is not None:
+            end = min(end, running.expected_end)
+        return msgspec.structs.replace(running, expected_end=end)
+
+    # Earlier jobs
+
+    def _known(self, job: jobs.Job) -> tuple[float, ...]:
+        return self._history.get((job.owner, job.name), (0.0, ()))[1]
+
+    def _lasts_s(self, job: jobs.Job, now: float) -> float | None:
+        """All that it should take, of which it has had a part."""
+        processing_at = job.live.processing_at if job.live is not None else None
+        had_s = job.processed_s + (now - processing_at if processing_at is not None else 0.0)
+        return _median([took_s for took_s in self._known(job) if took_s > had_s])
+
+    def _remember(self, view: stores.View, asked: Iterable[jobs.Job]) -> None:
+        now = self._monotonic()
+        self._history = {key: row for key, row in self._history.items() if now - row[0] < HISTORY_KEPT_S}
+        names = dict.fromkeys((job.owner, job.name) for job in asked)
+        for owner, name in [key for key in names if key not in self._history][:HISTORY_NAMES]:
+            self._history[owner, name] = now, _took(view, owner, name)
+
+
+def _took(view: stores.View, owner: str, name: str) -> tuple[float, ...]:
+    """Seconds of processing of the jobs of this name that completed lately."""
+    which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
+    return tuple(job.processed_s for job in view.jobs(which) if job.processed_s > 0)
+
+
+def _median(took: Sequence[float]) -> float | None:
+    return statistics.median(took) if took else None
+
+
+def _untold(job: jobs.Job) -> plans.Forecast:
+    """What the scheduler wrote down last, without a time."""
+    message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
+    return _untried(
+        plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasts.UNCOMPUTED)
+    )
+
+
+def _untried(forecast: plans.Forecast) -> plans.Forecast:
+    """Without a change that nobody has tried out."""
+    refusal = forecast.refusal
+    if refusal is None or refusal.code in ADVICE:
+        return forecast
+    return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=""))
+
+
+def waits(job: jobs.Job) -> bool:
+    return job.phase is phases.Phase.QUEUED and job.live is None
+
+
+_COMPLETED = frozenset({phases.Phase.COMPLETED})
+
+
+def tells(job: jobs.Job) -> bool:
+    """Whether its progress says how long it still takes, or said so when it last ran."""
+    if job.live is None:
+        return job.lasts_s is not None
+    return any(task.left_s is not None for task in job.live.tasks)
