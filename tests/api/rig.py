@@ -25,7 +25,7 @@ from oarlock.data import jobfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
 from oarlock.lifecycle import stepping
-from oarlock.spec import attempts, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
+from oarlock.spec import attempts, bodies, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
 from oarlock.store import memory
 
 SECRET = b"s" * 32
@@ -80,12 +80,12 @@ class Secrets:
             raise errors.NotFound(f"There is no secret `{name}`.", hint="Make it.")
         return self.values[name]
 
-    def listed(self, owner: str, *, admin: bool = False) -> list[secretfiles.SecretInfo]:
-        return [secretfiles.SecretInfo(name=name) for name in self.values if admin]
+    def listed(self, owner: str, *, admin: bool = False) -> list[bodies.SecretInfo]:
+        return [bodies.SecretInfo(name=name) for name in self.values if admin]
 
-    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> secretfiles.SecretInfo:
+    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> bodies.SecretInfo:
         self.values[name] = value or ""
-        return secretfiles.SecretInfo(name=name, owner=owner)
+        return bodies.SecretInfo(name=name, owner=owner)
 
     def remove(self, name: str, owner: str) -> None:
         self.values.pop(name, None)

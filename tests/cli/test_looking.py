@@ -19,8 +19,8 @@ from oarlock.cli import main
 from oarlock.cli.following import endings
 from oarlock.cli.output import progress, tables, terminal
 from oarlock.cli.verbs import metrics, ps, show
-from oarlock.client import answers, verbs
-from oarlock.spec import attempts, errors, events, intents, jobfile, jobs, phases, refusals, roles
+from oarlock.client import verbs
+from oarlock.spec import attempts, bodies, errors, events, intents, jobfile, jobs, phases, refusals, roles
 
 
 class Typed:
@@ -41,11 +41,11 @@ def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
 
 def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
     show._speed(
-        answers.Speed(
+        bodies.Speed(
             items=(
-                answers.SpeedPoint(devices=1, nodes=1, per_s=1234.5, local=32, measured=1),
-                answers.SpeedPoint(devices=2, nodes=1, per_s=2.5, servers=1),
-                answers.SpeedPoint(devices=16, nodes=2, per_s=12345.6, local=32, measured=9),
+                bodies.SpeedPoint(devices=1, nodes=1, per_s=1234.5, local=32, measured=1),
+                bodies.SpeedPoint(devices=2, nodes=1, per_s=2.5, servers=1),
+                bodies.SpeedPoint(devices=16, nodes=2, per_s=12345.6, local=32, measured=9),
             ),
             noise=4321.0,
         )
@@ -57,7 +57,7 @@ def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture
         "2 devices, 1 server 2.5 expected",
         "16 devices on 2 nodes 12,346 measured 9 times, 32 at once",
     ]
-    show._speed(answers.Speed())
+    show._speed(bodies.Speed(()))
     assert capsys.readouterr().out == ""
 
 

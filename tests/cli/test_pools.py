@@ -15,8 +15,7 @@ from tests.documentation import blocks
 
 from oarlock.cli import main
 from oarlock.cli.output import pooltree, terminal
-from oarlock.client import answers
-from oarlock.spec import events, holdings, jobs, nodes, pools
+from oarlock.spec import bodies, events, holdings, jobs, nodes, pools
 
 DOCS = Path(__file__).parents[2] / "docs" / "pools.md"
 
@@ -190,7 +189,7 @@ def test_bars(amounts: tuple[float, float, float, float | None], drawn: str) -> 
     assert pooltree.bar(pooltree.Stretch(*amounts), 16, pooltree.ASCII) == drawn
 
 
-def big() -> answers.PoolTree:
+def big() -> bodies.PoolList:
     """Ten levels, long names, great numbers."""
     found = []
     for level in range(10):
@@ -205,8 +204,12 @@ def big() -> answers.PoolTree:
         )
         entitled = {"gpus": 80_000.25, "cpus": 1e6 / 3, "memory": 1.1e18}
         held = holdings.Resources(12_345_678, 1 << 55, 70_000)
-        found.append(answers.PoolView(pool=pool, held=held, entitled=entitled, running=12_345, waiting=100_000))
-    return answers.PoolTree(items=tuple(found), capacity={"gpus": 80_000.0, "cpus": 1_280_000.0, "memory": 1e18})
+        found.append(
+            bodies.PoolState(
+                pool=pool, held=held, entitled=entitled, demand={}, reserved={}, running=12_345, waiting=100_000
+            )
+        )
+    return bodies.PoolList(items=tuple(found), capacity={"gpus": 80_000.0, "cpus": 1_280_000.0, "memory": 1e18})
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120, 300])
@@ -237,10 +240,18 @@ def test_on_a_terminal_it_has_colours_and_fits(server: live.LiveServer) -> None:
 
 
 def test_a_resource_that_nobody_has_or_speaks_of_is_not_drawn() -> None:
-    view = answers.PoolView(pool=pools.Pool(name="default"), entitled={"gpus": 0.0, "cpus": 4.0, "memory": 0.0})
-    tree = answers.PoolTree(items=(view,), capacity={"gpus": 0.0, "cpus": 4.0, "memory": 0.0})
+    view = bodies.PoolState(
+        pool=pools.Pool(name="default"),
+        held=holdings.Resources(),
+        entitled={"gpus": 0.0, "cpus": 4.0, "memory": 0.0},
+        demand={},
+        reserved={},
+        running=0,
+        waiting=0,
+    )
+    tree = bodies.PoolList(items=(view,), capacity={"gpus": 0.0, "cpus": 4.0, "memory": 0.0})
     shown = "\n".join(pooltree.lines(tree))
     assert "cpus" in shown
     assert "gpus" not in shown
-    wanting = answers.PoolTree(items=(msgspec.structs.replace(view, demand={"gpus": 2.0}),), capacity=tree.capacity)
+    wanting = bodies.PoolList(items=(msgspec.structs.replace(view, demand={"gpus": 2.0}),), capacity=tree.capacity)
     assert "gpus" in "\n".join(pooltree.lines(wanting)), "somebody waits for what is not there"

@@ -17,8 +17,8 @@ from tests.client import live
 import oarlock
 from oarlock.client import answers, downloads, elsewhere
 from oarlock.client.synchronous import downloading
-from oarlock.data import jobfiles, storage
-from oarlock.spec import errors, jobs
+from oarlock.data import jobfiles
+from oarlock.spec import bodies, errors, jobs
 
 Download = Callable[..., answers.Downloaded]
 
@@ -124,7 +124,7 @@ def test_a_link_on_the_way_is_not_followed(job: jobs.Job, tmp_path: Path, downlo
 
 @pytest.mark.parametrize("key", ["files/../../x", "/etc/x", "files//x", "files/%2e%2e/x", "files/a%2Fb"])
 def test_a_server_cannot_lead_a_download_elsewhere(tmp_path: Path, key: str) -> None:
-    evil = answers.FileList(items=(storage.JobFile(path=key, bytes=1, modified_at=0.0),))
+    evil = answers.FileList((bodies.JobFile(path=key, bytes=1, modified_at=0.0),), next=None, files=1, bytes=1)
     with pytest.raises(errors.InvalidInput):
         downloads.targets(evil, "", tmp_path, overwrite=False)
 

@@ -142,7 +142,7 @@ def test_what_is_not_repeatable_is_not_repeated(home: Path, new_client: driven.N
 
 
 def test_what_was_never_sent_may_be_sent_again(home: Path, new_client: driven.NewClient) -> None:
-    answer = {"token": "oar_x", "user": "ann"}
+    answer = {"token": "oar_x", "sha256": "", "user": "ann"}
     script = Script(httpx.ConnectError("refused"), ok(answer))
     with connected(new_client, home, script) as sdk:
         assert sdk.add_token("ann").token == "oar_x"

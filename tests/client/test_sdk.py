@@ -13,7 +13,7 @@ import pytest
 from tests.client import driven, live
 
 from oarlock.client import connection, requests
-from oarlock.spec import errors, phases
+from oarlock.spec import bodies, errors, phases
 
 
 def code(directory: Path) -> Path:
@@ -179,7 +179,6 @@ def test_a_local_server_that_comes_back_elsewhere_is_found(
 
 
 def test_following_ends_with_how_the_job_ended(server: live.LiveServer, new_client: driven.NewClient) -> None:
-    from oarlock.client import answers
 
     with new_client() as client:
         job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
@@ -187,7 +186,7 @@ def test_following_ends_with_how_the_job_ended(server: live.LiveServer, new_clie
         server.process(job.id)
         server.end(job.id, 3)
         *_, last = client.log_items(job.id, requests.LogChoice(), follow=True)
-        assert isinstance(last, answers.End)
+        assert isinstance(last, bodies.Ended)
         assert last.phase is phases.Phase.FAILED
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e import shell as shells
 
 from oarlock.client import downloads
-from oarlock.data import storage
+from oarlock.spec import bodies
 
 WRITES = """
     import os, pathlib, sys, time
@@ -105,7 +105,7 @@ def test_a_download_goes_on_after_the_server_was_killed(fresh: shells.Shell) -> 
     fresh.do("run", "--name", "big", "--", "python", "big.py")
     (listed,) = fresh.json("files", "big", "files")["items"]
     stored = next((fresh.home / "files").rglob("big.bin")).read_bytes()
-    target = downloads.Target(storage.JobFile(**listed), Path("big.bin"))
+    target = downloads.Target(bodies.JobFile(**listed), Path("big.bin"))
     part = fresh.work / downloads.Draft(target).path
     part.write_bytes(stored[:1_000_000])
     os.kill(fresh.server_pid(), signal.SIGKILL)

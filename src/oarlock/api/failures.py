@@ -10,38 +10,22 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import errors, jobfile, validation
+from oarlock.spec import bodies, errors, jobfile, validation
 
 PAGE = "docs/rest-api.md"
 MAX_QUOTED = 2000
 """The most characters of a message: a sender's own words may be in it."""
 
 
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`code` is a word of `oarlock.spec.errors`, `hint` the next step, `path` the offending field."""
-
-    code: str
-    message: str
-    hint: str = ""
-    path: str = ""
-    detail: Any = None
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """The body of every answer that is no success."""
-
-    error: ErrorBody
-
-
 def body(error: errors.OarlockError) -> bytes:
-    told = ErrorBody(
+    told = bodies.ErrorBody(
         code=error.code,
         message=_quotable(error.message),
         hint=_quotable(error.hint),
         path=_quotable(error.path),
         detail=error.detail,
     )
-    return msgspec.json.encode(Failure(told))
+    return msgspec.json.encode(bodies.Failure(told))
 
 
 def unforeseen() -> errors.OarlockError:

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from starlette import responses
 
-from oarlock.api import failures, routes
-from oarlock.spec import users
+from oarlock.api import routes
+from oarlock.spec import bodies, users
 
 _REF = "#/components/schemas/{name}"
 
@@ -67,7 +67,7 @@ def document(table: tuple[routes.Route, ...], version: str) -> bytes:
 
 def _kinds(table: Iterable[routes.Route]) -> list[Any]:
     """Every type that a body or an answer is made of, once."""
-    found: dict[str, Any] = {_key(failures.Failure): failures.Failure}
+    found: dict[str, Any] = {_key(bodies.Failure): bodies.Failure}
     for route in table:
         for kind in (route.body, route.answer):
             if kind is not None and kind is not bytes:
@@ -146,7 +146,7 @@ def _responses(route: routes.Route, schema_of: dict[str, Any]) -> dict[str, Any]
         answers[str(status)] = {"description": meaning} if status == HTTPStatus.NO_CONTENT else with_body
     answers["default"] = {
         "description": "an error",
-        "content": {"application/json": {"schema": schema_of[_key(failures.Failure)]}},
+        "content": {"application/json": {"schema": schema_of[_key(bodies.Failure)]}},
     }
     return answers
 

@@ -4,62 +4,15 @@ that the server may be newer than the client.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from oarlock.data import storage
-from oarlock.spec import errors, extras, holdings, nodes, phases, plans, pools, refusals, users
+from oarlock.spec import bodies, errors, extras
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
-
-
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A part of a list; `next` is the `after` of the part that follows."""
-
-    items: tuple[T, ...]
-    next: str | int | None = None
-
-
-class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job is where it is, in three lines."""
-
-    phase: phases.Phase
-    reason: str = ""
-    refusal: refusals.Refusal | None = None
-    forecast: plans.Forecast | None = None
-    lines: tuple[str, ...] = ()
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision about a job. `what` is admitted, refused, preempted, resized, moved, batch or owner."""
-
-    at: float
-    what: str
-    text: str = ""
-    reason: str = ""
-    code: str = ""
-    attempt: int = 0
-    until: float = 0.0
-    count: int = 1
-
-
-class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Oldest first; not `complete` where the oldest are kept no longer."""
-
-    items: tuple[Decision, ...] = ()
-    complete: bool = True
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job ended: the last line of its log that is followed."""
-
-    phase: phases.Phase
-    exit_code: int | None = None
 
 
 class LogItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +27,8 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     partial: bool = False
     last: int | None = None  # the fields are those of `Lines`
-    end: End | None = None
-    error: dict[str, Any] | None = None
+    end: bodies.Ended | None = None
+    error: bodies.ErrorBody | None = None
 
     def line(self) -> storage.Line:
         if self.last is not None:
@@ -155,48 +108,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`per_s` with so many devices; `measured` is from how many looks at it, 0: fitted. `beside`: the job with which it
-    shared its device then. `gpu_type` is empty where no type was told.
-    """
+class Elsewhere(bodies.Elsewhere, frozen=True):
+    """A part of the tree that lies elsewhere. `failure` says why this process cannot list it; else it is empty."""
 
-    devices: int
-    nodes: int
-    per_s: float
-    servers: int = 0
-    local: int = 0  # examples that each process takes at once; 0: it does not say
-    measured: int = 0
-    beside: str = ""
-    gpu_type: str = ""
-
-
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a job is with what it is given; empty while nothing was measured."""
-
-    items: tuple[SpeedPoint, ...] = ()
-    unit: str = "examples"  # or `steps`
-    noise: float | None = None  # gradient noise scale, in examples
-    per_s: float | None = None  # of the attempt that runs now
-
-
-class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a job's tree of files that its job file sends to a place of its own.
-
-    `failure` says why that could not be looked at from here.
-    """
-
-    path: str
-    url: str
     failure: str = ""
 
 
-class FileList(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a job, by path. `files` and `bytes` are of all pages."""
+class FileList(bodies.FileList, frozen=True):
+    """The files of a job, those that lie elsewhere included."""
 
-    items: tuple[storage.JobFile, ...] = ()
-    next: str | None = None
-    files: int = 0
-    bytes: int = 0
     elsewhere: tuple[Elsewhere, ...] = ()
 
 
@@ -207,96 +127,6 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     bytes: int = 0
     present: int = 0
-
-
-class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret without its value. `owner` is "" for one of the server's, which `users`, or everyone, may use."""
-
-    name: str
-    owner: str = ""
-    everyone: bool = False
-    users: tuple[str, ...] = ()
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of any user and what it holds. `job` is "" where the server hides other users' jobs."""
-
-    user: str
-    pool: str
-    name: str
-    job: str = ""
-    amount: holdings.Resources = holdings.Resources()
-
-
-class QueueRow(Held, frozen=True, kw_only=True):
-    """A job that runs or waits. `amount` is zero where it waits; `since` is when it came to its phase, Unix seconds."""
-
-    phase: phases.Phase
-    since: float
-    nodes: tuple[str, ...] = ()
-
-
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    node: nodes.Node
-    held: holdings.Resources = holdings.Resources()
-    holdings: tuple[holdings.Holding, ...] = ()
-    holders: tuple[Held, ...] = ()
-
-
-class PoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool with all that lies below it. Amounts by resource: devices, cores, bytes."""
-
-    pool: pools.Pool
-    held: holdings.Resources = holdings.Resources()
-    entitled: dict[str, float] = {}  # what it may hold now
-    demand: dict[str, float] = {}  # what its jobs hold and wait for, at their largest
-    reserved: dict[str, float] = {}  # within what its jobs that must not be preempted stay; empty where it is no leaf
-    running: int = 0
-    waiting: int = 0
-
-
-class PoolTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The pools, a parent before its children. `capacity` is of the nodes that are ready; `notes` are sentences."""
-
-    items: tuple[PoolView, ...]
-    capacity: dict[str, float] = {}
-    notes: tuple[str, ...] = ()
-
-    def __iter__(self) -> Iterator[PoolView]:
-        return iter(self.items)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-
-class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`name` is a user's or a pool's."""
-
-    name: str = ""
-    device_hours: float = 0.0
-    cpu_hours: float = 0.0
-    cost: float = 0.0
-
-
-class Server(msgspec.Struct, frozen=True, kw_only=True):
-    version: str = ""
-    backend: str = ""
-    home: str = ""
-    url: str = ""
-    local: bool = False
-    started_at: float = 0.0
-    user: str = ""
-    right: users.Right = users.Right.USER
-    capabilities: tuple[str, ...] = ()
-    currency: str = ""
-
-
-class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token is shown this once."""
-
-    token: str
-    user: str = ""
-    sha256: str = ""
 
 
 class Nothing(msgspec.Struct, frozen=True):

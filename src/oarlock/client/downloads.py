@@ -19,8 +19,8 @@ from typing import IO
 import msgspec
 
 from oarlock.client import answers, failures
-from oarlock.data import durable, filekeys, sizes, storage
-from oarlock.spec import errors
+from oarlock.data import durable, filekeys, sizes
+from oarlock.spec import bodies, errors
 
 AT_ONCE = 8
 LOSSES = 6
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], object]
 class Target(msgspec.Struct, frozen=True):
     """A file of the job, and where it goes. `url` is set where it does not come from the server."""
 
-    file: storage.JobFile
+    file: bodies.JobFile
     place: Path
     url: str = ""
 
@@ -71,7 +71,7 @@ def targets(found: answers.FileList, path: str, to: Path, *, overwrite: bool) ->
     return missing, len(wanted) - len(missing)
 
 
-def whole(last: answers.FileList, items: Sequence[storage.JobFile]) -> answers.FileList:
+def whole(last: answers.FileList, items: Sequence[bodies.JobFile]) -> answers.FileList:
     """Return the pages of a list as one."""
     return msgspec.structs.replace(last, items=tuple(items), next=None)
 

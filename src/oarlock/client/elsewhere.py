@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.client import answers
-from oarlock.data import durable, filekeys, storage
+from oarlock.data import durable, filekeys
 from oarlock.data.transfers import schemes
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 T = TypeVar("T")
 
@@ -47,15 +47,13 @@ def is_under(path: str, folder: str) -> bool:
     return not folder or path == folder or path.startswith(folder + "/")
 
 
-def _listed(part: answers.Elsewhere, same_machine: bool) -> list[storage.JobFile]:
+def _listed(part: answers.Elsewhere, same_machine: bool) -> list[bodies.JobFile]:
     from oarlock.data.transfers import places
 
     if schemes.of(part.url) == "file" and not same_machine:
         raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
     return [
-        storage.JobFile(
-            path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0
-        )
+        bodies.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)
         for item in within(LIMIT_S, lambda: places.listing(part.url).items)
     ]
 
@@ -81,7 +79,7 @@ def within(limit_s: float, look: Callable[[], T]) -> T:
     return found[0]
 
 
-def fetch(url: str, file: storage.JobFile, place: Path, moved: Callable[[int], object]) -> int:
+def fetch(url: str, file: bodies.JobFile, place: Path, moved: Callable[[int], object]) -> int:
     """Bring one of these files to `place`, as a whole or not at all; return its size."""
     from oarlock.data.transfers import places
 

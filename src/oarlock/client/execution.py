@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oarlock.client import connection, failures, places, requests
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 STDIN, STDOUT, STDERR = b"\x00", b"\x01", b"\x02"
 OPEN_TIMEOUT_S = 20.0
@@ -38,7 +38,7 @@ class Result(msgspec.Struct, frozen=True):
 
 class _Ending(msgspec.Struct, frozen=True, kw_only=True):
     exit: int | None = None
-    error: failures.ErrorBody | None = None
+    error: bodies.ErrorBody | None = None
 
 
 def opening(command: Sequence[str]) -> str:
@@ -59,7 +59,7 @@ def parsed(frame: bytes | str) -> Output | Exited | None:
     if isinstance(frame, str):
         told = failures.decoded(frame.encode(), _Ending)
         if told.error is not None:
-            raise failures.from_response(500, msgspec.json.encode({"error": told.error}))
+            raise failures.raised(told.error)
         return Exited(told.exit) if told.exit is not None else None
     names = {STDOUT: "stdout", STDERR: "stderr"}
     return Output(names[frame[:1]], frame[1:]) if frame[:1] in names else None

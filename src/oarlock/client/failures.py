@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oarlock.client import answers, places, requests
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 T = TypeVar("T")
 
@@ -25,26 +25,17 @@ class Lost(errors.Unavailable):
     """The connection broke, or the time was over, after something had been sent."""
 
 
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    code: str = ""
-    message: str = ""
-    hint: str = ""
-    path: str = ""
-    detail: Any = None
-
-
-class Failure(msgspec.Struct, frozen=True):
-    error: ErrorBody
-
-
 def from_response(status: int, body: bytes) -> errors.OarlockError:
-    """The error that the server raised: its class by its code, else by the HTTP status."""
+    """Return the error in the body of an answer. A body of another form becomes the error of its HTTP status."""
     try:
-        told = msgspec.json.decode(body, type=Failure).error
+        return raised(msgspec.json.decode(body, type=bodies.Failure).error, status)
     except (msgspec.DecodeError, RecursionError):
-        told = ErrorBody(message=f"the server answered {status}" + _first_line(body))
-    by_code = errors.tree()
-    kind = by_code.get(told.code) or _BY_STATUS.get(status, errors.OarlockError)
+        return raised(bodies.ErrorBody(code="", message=f"the server answered {status}" + _first_line(body)), status)
+
+
+def raised(told: bodies.ErrorBody, status: int = 500) -> errors.OarlockError:
+    """Return the error that the server raised: its class by its code, else by the HTTP status."""
+    kind = errors.tree().get(told.code) or _BY_STATUS.get(status, errors.OarlockError)
     hint = told.hint or _HINTS.get(status, "")
     return kind(told.message or f"the server answered {status}", hint=hint, path=told.path, detail=told.detail)
 

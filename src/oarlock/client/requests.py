@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
-from oarlock.spec import errors, events, intents, jobfile, jobs, phases, plans, poolchanges, users
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, phases, plans, poolchanges, users
 from oarlock.spec import pools as pool_nouns
 
 T = TypeVar("T")
@@ -114,9 +114,9 @@ def list_jobs(
     after: str | None = None,
     limit: int | None = None,
     continues: str | None = None,
-) -> Request[answers.Page[jobs.Job]]:
+) -> Request[bodies.JobPage]:
     query = _query(phase=phase, owner=owner, pool=pool, name=name, continues=continues, after=after, limit=limit)
-    return Request(method="GET", path=f"{_V1}/jobs", answer=answers.Page[jobs.Job], query=query)
+    return Request(method="GET", path=f"{_V1}/jobs", answer=bodies.JobPage, query=query)
 
 
 def job(name: str) -> Request[jobs.Job]:
@@ -127,30 +127,25 @@ def remove(name: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=_job(name), answer=answers.Nothing)
 
 
-class IntentBody(msgspec.Struct, frozen=True):
-    intent: intents.Intent
-    reason: str = ""
-
-
 def intend(name: str, intent: intents.Intent, reason: str = "") -> Request[jobs.Job]:
-    return Request(method="PUT", path=_job(name, "/intent"), answer=jobs.Job, body=IntentBody(intent, reason))
+    return Request(method="PUT", path=_job(name, "/intent"), answer=jobs.Job, body=bodies.Wanted(intent, reason))
 
 
-def why(name: str) -> Request[answers.Why]:
-    return Request(method="GET", path=_job(name, "/why"), answer=answers.Why)
+def why(name: str) -> Request[bodies.Why]:
+    return Request(method="GET", path=_job(name, "/why"), answer=bodies.Why)
 
 
-def decisions(name: str) -> Request[answers.Decisions]:
-    return Request(method="GET", path=_job(name, "/decisions"), answer=answers.Decisions)
+def decisions(name: str) -> Request[bodies.DecisionList]:
+    return Request(method="GET", path=_job(name, "/decisions"), answer=bodies.DecisionList)
 
 
-def speed(name: str) -> Request[answers.Speed]:
-    return Request(method="GET", path=_job(name, "/speed"), answer=answers.Speed)
+def speed(name: str) -> Request[bodies.Speed]:
+    return Request(method="GET", path=_job(name, "/speed"), answer=bodies.Speed)
 
 
-def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[answers.Page[events.Record]]:
+def job_events(name: str, after: int | None = None, limit: int | None = None) -> Request[bodies.RecordPage]:
     query = _query(after=after, limit=limit)
-    return Request(method="GET", path=_job(name, "/events"), answer=answers.Page[events.Record], query=query)
+    return Request(method="GET", path=_job(name, "/events"), answer=bodies.RecordPage, query=query)
 
 
 class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,8 +171,8 @@ def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> 
     return Request(method="GET", path=target, answer=answers.Metrics, query=_query(points=points))
 
 
-def checkpoints(name: str) -> Request[answers.Page[jobs.Checkpoint]]:
-    return Request(method="GET", path=_job(name, "/checkpoints"), answer=answers.Page[jobs.Checkpoint])
+def checkpoints(name: str) -> Request[bodies.CheckpointList]:
+    return Request(method="GET", path=_job(name, "/checkpoints"), answer=bodies.CheckpointList)
 
 
 def files(name: str, under: str = "", after: str | None = None) -> Request[answers.FileList]:
@@ -196,9 +191,9 @@ def file(name: str, path: str, headers: Mapping[str, str]) -> Request[answers.No
     )
 
 
-def event_log(after: int | None = None, wait_s: float | None = None) -> Request[answers.Page[events.Record]]:
+def event_log(after: int | None = None, wait_s: float | None = None) -> Request[bodies.RecordPage]:
     query = _query(after=after, wait=wait_s)
-    return Request(method="GET", path=f"{_V1}/events", answer=answers.Page[events.Record], query=query)
+    return Request(method="GET", path=f"{_V1}/events", answer=bodies.RecordPage, query=query)
 
 
 def has_blob(digest: str) -> Request[answers.Nothing]:
@@ -216,16 +211,16 @@ def put_blob(digest: str, content: Path | bytes) -> Request[answers.Nothing]:
     )
 
 
-def nodes() -> Request[answers.Page[answers.NodeView]]:
-    return Request(method="GET", path=f"{_V1}/nodes", answer=answers.Page[answers.NodeView])
+def nodes() -> Request[bodies.NodeList]:
+    return Request(method="GET", path=f"{_V1}/nodes", answer=bodies.NodeList)
 
 
-def queue() -> Request[answers.Page[answers.QueueRow]]:
-    return Request(method="GET", path=f"{_V1}/queue", answer=answers.Page[answers.QueueRow])
+def queue() -> Request[bodies.Queue]:
+    return Request(method="GET", path=f"{_V1}/queue", answer=bodies.Queue)
 
 
-def pools() -> Request[answers.PoolTree]:
-    return Request(method="GET", path=f"{_V1}/pools", answer=answers.PoolTree)
+def pools() -> Request[bodies.PoolList]:
+    return Request(method="GET", path=f"{_V1}/pools", answer=bodies.PoolList)
 
 
 def set_pool(name: str, change: poolchanges.Change) -> Request[pool_nouns.Pool]:
@@ -239,36 +234,29 @@ def remove_pool(name: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=_pool(name), answer=answers.Nothing)
 
 
-def usage(since: float | None = None, by: str | None = None) -> Request[answers.Page[answers.UsageRow]]:
+def usage(since: float | None = None, by: str | None = None) -> Request[bodies.UsageList]:
     query = _query(since=since, by=by)
-    return Request(method="GET", path=f"{_V1}/usage", answer=answers.Page[answers.UsageRow], query=query)
+    return Request(method="GET", path=f"{_V1}/usage", answer=bodies.UsageList, query=query)
 
 
-def server() -> Request[answers.Server]:
-    return Request(method="GET", path=f"{_V1}/server", answer=answers.Server)
+def server() -> Request[bodies.Server]:
+    return Request(method="GET", path=f"{_V1}/server", answer=bodies.Server)
 
 
-def list_users() -> Request[answers.Page[users.User]]:
-    return Request(method="GET", path=f"{_V1}/users", answer=answers.Page[users.User])
-
-
-class UserBody(msgspec.Struct, frozen=True):
-    name: str
-    right: users.Right = users.Right.USER
+def list_users() -> Request[bodies.UserList]:
+    return Request(method="GET", path=f"{_V1}/users", answer=bodies.UserList)
 
 
 def add_user(name: str, right: users.Right) -> Request[users.User]:
-    return Request(method="POST", path=f"{_V1}/users", answer=users.User, body=UserBody(name, right), repeatable=False)
+    return Request(
+        method="POST", path=f"{_V1}/users", answer=users.User, body=bodies.NewUser(name, right), repeatable=False
+    )
 
 
-class TokenBody(msgspec.Struct, frozen=True):
-    note: str = ""
-
-
-def add_token(user: str, note: str = "") -> Request[answers.NewToken]:
+def add_token(user: str, note: str = "") -> Request[bodies.ShownToken]:
     """Not repeatable: a second token would be made, and the first never be seen."""
     path = _user(user, "/tokens")
-    return Request(method="POST", path=path, answer=answers.NewToken, body=TokenBody(note), repeatable=False)
+    return Request(method="POST", path=path, answer=bodies.ShownToken, body=bodies.NewToken(note), repeatable=False)
 
 
 def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
@@ -276,19 +264,12 @@ def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=path, answer=answers.Nothing)
 
 
-def secrets() -> Request[answers.Page[answers.SecretInfo]]:
-    return Request(method="GET", path=f"{_V1}/secrets", answer=answers.Page[answers.SecretInfo])
+def secrets() -> Request[bodies.SecretList]:
+    return Request(method="GET", path=f"{_V1}/secrets", answer=bodies.SecretList)
 
 
-class SecretBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    value: str | None = None
-    server: bool = False
-    everyone: bool = False
-    users: tuple[str, ...] = ()
-
-
-def set_secret(name: str, told: SecretBody) -> Request[answers.SecretInfo]:
-    return Request(method="PUT", path=_secret(name), answer=answers.SecretInfo, body=told)
+def set_secret(name: str, told: bodies.NewSecret) -> Request[bodies.SecretInfo]:
+    return Request(method="PUT", path=_secret(name), answer=bodies.SecretInfo, body=told)
 
 
 def remove_secret(name: str, server: bool) -> Request[answers.Nothing]:

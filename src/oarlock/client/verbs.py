@@ -13,7 +13,7 @@ import msgspec
 
 from oarlock.client import answers, failures, packing
 from oarlock.data import storage
-from oarlock.spec import errors, jobfile, phases, poolchanges
+from oarlock.spec import bodies, errors, jobfile, phases, poolchanges
 
 if TYPE_CHECKING:
     from oarlock.spec import jobs
@@ -142,11 +142,11 @@ def fresh_key() -> str:
     return os.urandom(16).hex()
 
 
-def log_item(raw: bytes) -> storage.Line | answers.End:
+def log_item(raw: bytes) -> storage.Line | bodies.Ended:
     """A line of the log's NDJSON. Raises what the server says instead."""
     item = failures.decoded(raw, answers.LogItem)
     if item.error is not None:
-        raise failures.from_response(500, msgspec.json.encode({"error": item.error}))
+        raise failures.raised(item.error)
     return item.end if item.end is not None else item.line()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from oarlock.data import filekeys, storage, taskfolders
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 _LIFE = re.compile(r"attempt-(\d{1,9})(?:-incarnation-(\d{1,9}))?")
 _TASK = re.compile(r"[a-z]{1,32}-\d{1,9}")
@@ -42,13 +42,13 @@ class DirectoryJobFiles:
     def __init__(self, home: Path) -> None:
         self._home = home
 
-    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[storage.JobFile]:
+    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[bodies.JobFile]:
         return await asyncio.to_thread(lambda: sorted(self._listing(job, checkpoints), key=lambda one: one.path))
 
     async def open(self, job: str, key: str, checkpoints: Collection[str] = ()) -> storage.OpenFile:
         return await asyncio.to_thread(self._open, job, key, checkpoints)
 
-    def _listing(self, job: str, checkpoints: Collection[str]) -> Iterator[storage.JobFile]:
+    def _listing(self, job: str, checkpoints: Collection[str]) -> Iterator[bodies.JobFile]:
         for root in self._roots(job, checkpoints):
             yield from listed(root)
 
@@ -94,7 +94,7 @@ def age_of(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 1)) if found is not None else None
 
 
-def listed(root: Root) -> Iterator[storage.JobFile]:
+def listed(root: Root) -> Iterator[bodies.JobFile]:
     """Yield the regular files at and below a root, in no order."""
     pending = [(root.key, os.fsencode(root.place))]
     while pending:
@@ -102,7 +102,7 @@ def listed(root: Root) -> Iterator[storage.JobFile]:
         try:
             info = os.lstat(place)
             if stat.S_ISREG(info.st_mode):
-                yield storage.JobFile(path=key, bytes=info.st_size, modified_at=info.st_mtime, version=version_of(info))
+                yield bodies.JobFile(path=key, bytes=info.st_size, modified_at=info.st_mtime, version=version_of(info))
             elif stat.S_ISDIR(info.st_mode):
                 with os.scandir(place) as children:
                     pending += [

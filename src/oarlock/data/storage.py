@@ -17,6 +17,8 @@ from oarlock.spec import attempts
 if TYPE_CHECKING:  # the command line packs with this package and must start fast
     import asyncio
 
+    from oarlock.spec import bodies
+
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
@@ -89,19 +91,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     high: tuple[float, ...] = ()
 
 
-class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job.
-
-    `path` is its key (`oarlock.data.filekeys`) in the job's tree of files; `modified_at` is in Unix seconds. `version`
-    differs if the content may differ.
-    """
-
-    path: str
-    bytes: int
-    modified_at: float
-    version: str = ""
-
-
 class OpenFile(Protocol):
     """A file that is open for reading."""
 
@@ -116,7 +105,7 @@ class OpenFile(Protocol):
 class JobFiles(Protocol):
     """The files of a job in the server's home. `checkpoints` are the paths of the checkpoints that users may see."""
 
-    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[JobFile]:
+    async def listing(self, job: str, checkpoints: Collection[str] = ()) -> list[bodies.JobFile]:
         """Return all files, ordered by path."""
         ...
 

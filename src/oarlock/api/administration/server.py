@@ -5,29 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import users
-
-
-class Server(msgspec.Struct, frozen=True, kw_only=True):
-    version: str
-    backend: str
-    home: str
-    url: str
-    local: bool
-    started_at: float
-    user: str
-    right: users.Right
-    capabilities: tuple[str, ...]
-    currency: str  # of all prices; empty: none was named
+from oarlock.spec import bodies, users
 
 
 class Ending(msgspec.Struct, frozen=True):
     ending: bool = True
 
 
-async def show(call: routes.Call) -> Server:
+async def show(call: routes.Call) -> bodies.Server:
     about, user = call.services.about, call.access.user
-    return Server(
+    return bodies.Server(
         version=about.version,
         backend=about.backend,
         home=about.home,
@@ -54,7 +41,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show,
         needs=users.Right.VIEWER,
         summary="what the server is, and who is asking",
-        answer=Server,
+        answer=bodies.Server,
     ),
     routes.Route(
         method="POST",

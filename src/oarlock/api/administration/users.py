@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from oarlock.api import routes
 from oarlock.api.security import authentication
-from oarlock.spec import errors, users, validation
+from oarlock.spec import bodies, errors, users, validation
 from oarlock.store import stores
 
 MAX_NAME_LENGTH = 63
@@ -17,34 +15,12 @@ _NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._@-]*[a-zA-Z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    right: users.Right = users.Right.USER
-
-
-class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    note: str = ""
-
-
-class ShownToken(msgspec.Struct, frozen=True):
-    """`token` is shown this once; `sha256` names it from now on."""
-
-    token: str
-    sha256: str
-    user: str
-
-
-class UserList(msgspec.Struct, frozen=True):
-    items: list[users.User]
-    next: str | None = None
-
-
-async def show_all(call: routes.Call) -> UserList:
-    return UserList(await call.access.administered(lambda view: view.users()))
+async def show_all(call: routes.Call) -> bodies.UserList:
+    return bodies.UserList(tuple(await call.access.administered(lambda view: view.users())))
 
 
 async def add(call: routes.Call) -> users.User:
-    wanted = call.body(NewUser)
+    wanted = call.body(bodies.NewUser)
     if len(wanted.name) > MAX_NAME_LENGTH or not _NAME.fullmatch(wanted.name):
         raise errors.InvalidInput(
             "That is no name of a user.", path="name", hint="Use letters, digits and `.`, `_`, `@`, `-` between them."
@@ -59,8 +35,8 @@ async def add(call: routes.Call) -> users.User:
     return await call.access.administer(write)
 
 
-async def add_token(call: routes.Call) -> ShownToken:
-    note = call.body(NewToken).note
+async def add_token(call: routes.Call) -> bodies.ShownToken:
+    note = call.body(bodies.NewToken).note
     validation.text(note, MAX_NOTE_CHARACTERS)
     name, now = call.path["name"], call.services.clock()
     token = authentication.fresh_token(call.services.entropy)
@@ -71,7 +47,7 @@ async def add_token(call: routes.Call) -> ShownToken:
         tx.put_token(users.Token(sha256=sha256, user=name, created_at=now, note=note))
 
     await call.access.administer(write)
-    return ShownToken(token, sha256, name)
+    return bodies.ShownToken(token, sha256, name)
 
 
 async def remove_token(call: routes.Call) -> None:
@@ -100,7 +76,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show_all,
         needs=users.Right.ADMIN,
         summary="users and their rights",
-        answer=UserList,
+        answer=bodies.UserList,
     ),
     routes.Route(
         method="POST",
@@ -108,7 +84,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=add,
         needs=users.Right.ADMIN,
         summary="a new user",
-        body=NewUser,
+        body=bodies.NewUser,
         answer=users.User,
         status=201,
     ),
@@ -118,8 +94,8 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=add_token,
         needs=users.Right.ADMIN,
         summary="a new token of a user; it is shown this once",
-        body=NewToken,
-        answer=ShownToken,
+        body=bodies.NewToken,
+        answer=bodies.ShownToken,
         status=201,
     ),
     routes.Route(

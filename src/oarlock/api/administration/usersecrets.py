@@ -12,35 +12,21 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.api.security import secretfiles
-from oarlock.spec import errors, users
-
-
-class NewSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`server` is for administrators, and so are `everyone` and `users`; without `value` it stays as it is."""
-
-    value: str | None = None
-    server: bool = False
-    everyone: bool = False
-    users: tuple[str, ...] = ()
+from oarlock.spec import bodies, errors, users
 
 
 class SecretQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     server: bool = False
 
 
-class SecretList(msgspec.Struct, frozen=True):
-    items: list[secretfiles.SecretInfo]
-    next: str | None = None
-
-
-async def show(call: routes.Call) -> SecretList:
+async def show(call: routes.Call) -> bodies.SecretList:
     access = call.access
     listed = await asyncio.to_thread(call.services.secrets.listed, access.user.name, admin=access.admin)
-    return SecretList(listed)
+    return bodies.SecretList(tuple(listed))
 
 
-async def confide(call: routes.Call) -> secretfiles.SecretInfo:
-    told = call.body(NewSecret)
+async def confide(call: routes.Call) -> bodies.SecretInfo:
+    told = call.body(bodies.NewSecret)
     if told.value is not None and not 0 < len(told.value.encode()) <= secretfiles.SECRET_LIMIT_BYTES:
         raise errors.InvalidInput(
             "That is no value of a secret.",
@@ -74,7 +60,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show,
         needs=users.Right.VIEWER,
         summary="the secrets that one's jobs may name, without their values",
-        answer=SecretList,
+        answer=bodies.SecretList,
     ),
     routes.Route(
         method="PUT",
@@ -82,8 +68,8 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=confide,
         needs=users.Right.USER,
         summary="make or replace a secret of one's own; of the server's, and shared, for administrators",
-        body=NewSecret,
-        answer=secretfiles.SecretInfo,
+        body=bodies.NewSecret,
+        answer=bodies.SecretInfo,
     ),
     routes.Route(
         method="DELETE",

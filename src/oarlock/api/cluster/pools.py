@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.policies import registry
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
+from oarlock.spec import bodies, errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
 from oarlock.store import stores
 
 COUNTED_JOBS = 100
@@ -24,28 +22,7 @@ COUNTED_JOBS = 100
 Amounts = dict[str, float]
 
 
-class PoolState(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool with all that lies below it. Amounts by resource: devices, cores, bytes."""
-
-    pool: pools.Pool
-    held: holdings.Resources
-    entitled: Amounts  # what it may hold now
-    demand: Amounts  # what its jobs hold and wait for, at their largest
-    reserved: Amounts  # within what its jobs that must not be preempted stay; empty for a pool that is no leaf
-    running: int
-    waiting: int
-
-
-class PoolList(msgspec.Struct, frozen=True, kw_only=True):
-    """A parent stands before its children. `capacity` is of the nodes that are ready; `notes` are plain sentences."""
-
-    items: list[PoolState]
-    next: str | None = None
-    capacity: Amounts = {}
-    notes: tuple[str, ...] = ()
-
-
-async def show_all(call: routes.Call) -> PoolList:
+async def show_all(call: routes.Call) -> bodies.PoolList:
     return await call.access.shared(_look)
 
 
@@ -91,7 +68,7 @@ def _names(view: stores.View, pool: str) -> list[str]:
     return [job.name for job in view.jobs(which)]
 
 
-def _look(view: stores.View) -> PoolList:
+def _look(view: stores.View) -> bodies.PoolList:
     declared, active = view.pools(), view.active()
     held: dict[str, list[holdings.Holding]] = {}
     for holding in view.holdings():
@@ -109,8 +86,8 @@ def _look(view: stores.View) -> PoolList:
     tree = _Sums(declared, [job.pool for job in active], demand)
     for job in active:
         tree.count(job, held.get(job.id, []))
-    items = [
-        PoolState(
+    items = tuple(
+        bodies.PoolState(
             pool=tree.known[name],
             held=tree.held[name],
             entitled=entitled.get(name, {}),
@@ -120,8 +97,8 @@ def _look(view: stores.View) -> PoolList:
             waiting=tree.waiting[name],
         )
         for name in tree.order()
-    ]
-    return PoolList(items=items, capacity=capacity, notes=_notes(declared, capacity))
+    )
+    return bodies.PoolList(items=items, capacity=capacity, notes=_notes(declared, capacity))
 
 
 class _Sums:
@@ -172,7 +149,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show_all,
         needs=users.Right.VIEWER,
         summary="the tree of pools: what each is entitled to, holds and waits for",
-        answer=PoolList,
+        answer=bodies.PoolList,
     ),
     routes.Route(
         method="PATCH",

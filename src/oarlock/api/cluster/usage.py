@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import attempts, holdings, jobs, users
+from oarlock.spec import attempts, bodies, holdings, jobs, users
 
 
 class By(StrEnum):
@@ -21,19 +21,7 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     by: By = By.USER
 
 
-class UsageRow(msgspec.Struct, frozen=True):
-    name: str
-    device_hours: float
-    cpu_hours: float
-    cost: float
-
-
-class UsageList(msgspec.Struct, frozen=True):
-    items: list[UsageRow]
-    next: str | None = None
-
-
-async def show(call: routes.Call) -> UsageList:
+async def show(call: routes.Call) -> bodies.UsageList:
     query = call.query(UsageQuery)
     now = call.services.clock()
     ended, running = await call.access.usage(query.since)
@@ -52,9 +40,8 @@ async def show(call: routes.Call) -> UsageList:
             name = _name(job, query.by)
             cost = live.price_per_h * seconds / 3600
             _count(sums, name, amount.devices * seconds, amount.cpus_milli / 1000 * seconds, cost)
-    return UsageList(
-        [UsageRow(name, devices / 3600, cpus / 3600, cost) for name, (devices, cpus, cost) in sorted(sums.items())]
-    )
+    rows = (bodies.UsageRow(name, devices / 3600, cpus / 3600, cost) for name, (devices, cpus, cost) in sums.items())
+    return bodies.UsageList(tuple(sorted(rows, key=lambda row: row.name)))
 
 
 def _since(live: attempts.Attempt, since: float, now: float) -> float:
@@ -80,6 +67,6 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="device-hours, CPU-hours and cost by user or pool",
         query=UsageQuery,
-        answer=UsageList,
+        answer=bodies.UsageList,
     ),
 )

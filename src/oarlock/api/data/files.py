@@ -16,7 +16,7 @@ from starlette import responses, types
 
 from oarlock.api import routes
 from oarlock.data import storage
-from oarlock.spec import errors, jobs, users
+from oarlock.spec import bodies, errors, jobs, users
 
 MAX_PAGE = 10_000
 CHUNK_BYTES = 1 << 18
@@ -36,24 +36,7 @@ class FileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     path: Key = ""
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
-    """A part of the tree that the job file sends to a place of its own."""
-
-    path: str
-    url: str
-
-
-class FileList(msgspec.Struct, frozen=True):
-    """A page of the files, by path; `files` and `bytes` are of all pages. `next` is to be given as `after`."""
-
-    items: list[storage.JobFile]
-    next: str | None
-    files: int
-    bytes: int
-    elsewhere: tuple[Elsewhere, ...] = ()
-
-
-async def show_all(call: routes.Call) -> FileList:
+async def show_all(call: routes.Call) -> bodies.FileList:
     query = call.query(FilesQuery)
     job = await call.access.job(call.path["job"])
     under = query.under.strip("/")
@@ -65,7 +48,8 @@ async def show_all(call: routes.Call) -> FileList:
     page = [one for one in found if one.path > query.after][: query.limit + 1]
     more = len(page) > query.limit
     page = page[: query.limit]
-    return FileList(page, page[-1].path if more else None, len(found), sum(one.bytes for one in found), there)
+    after = page[-1].path if more else None
+    return bodies.FileList(tuple(page), after, len(found), sum(one.bytes for one in found), there)
 
 
 async def send(call: routes.Call) -> responses.Response:
@@ -101,9 +85,9 @@ class Sending(responses.StreamingResponse):
             self._file.close()
 
 
-def elsewhere(job: jobs.Job) -> list[Elsewhere]:
+def elsewhere(job: jobs.Job) -> list[bodies.Elsewhere]:
     places = (("results", job.spec.results), ("checkpoints", job.spec.checkpoint.to))
-    found = [Elsewhere(path, url) for path, url in places if url is not None]
+    found = [bodies.Elsewhere(path, url) for path, url in places if url is not None]
     return [
         msgspec.structs.replace(one, url=f"{one.url.rstrip('/')}/{job.id}") if one.path == "checkpoints" else one
         for one in found
@@ -151,7 +135,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="what the job left: files of the working directory, results, checkpoints and logs, as one tree",
         query=FilesQuery,
-        answer=FileList,
+        answer=bodies.FileList,
     ),
     routes.Route(
         method="GET",

@@ -17,7 +17,7 @@ from starlette import responses
 from oarlock.api import failures, routes
 from oarlock.api.services import provided
 from oarlock.data import storage
-from oarlock.spec import errors, jobs, phases, roles, users
+from oarlock.spec import bodies, errors, jobs, phases, roles, users
 
 MAX_TAIL = 1_000_000
 CHUNK_BYTES = 64 * 1024
@@ -34,17 +34,6 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
     follow: bool = False
     blocks: bool = False  # lines that arrived together come together: `text` joins them, `last` is the last's offset
-
-
-class Ended(msgspec.Struct, frozen=True):
-    phase: phases.Phase
-    exit_code: int | None
-
-
-class End(msgspec.Struct, frozen=True):
-    """The last line of a stream with `follow`."""
-
-    end: Ended
 
 
 async def stream(call: routes.Call) -> responses.StreamingResponse:
@@ -122,7 +111,7 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
         if isinstance(item, errors.OarlockError):  # too late for a status: the last line says it
             yield failures.body(item) + b"\n"
         elif ending.done() and (job := ending.result()) is not None:
-            yield encoder.encode(End(Ended(job.phase, job.exit_code))) + b"\n"
+            yield encoder.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
     finally:
         for task in (ending, reading):
             task.cancel()

@@ -7,14 +7,13 @@ A refusal that only counts on (the same reason, other numbers) is one decision, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from oarlock.api import routes
 from oarlock.scheduler import wording
-from oarlock.spec import errors, events, intents, users
+from oarlock.spec import bodies, errors, events, intents, users
 
 MAX_RECORDS = 20_000
 """Lines of one job's log that are looked through."""
@@ -22,38 +21,7 @@ MAX_RECORDS = 20_000
 _PAGE = 1000
 
 
-class What(StrEnum):
-    ADMITTED = "admitted"
-    REFUSED = "refused"
-    PREEMPTED = "preempted"
-    RESIZED = "resized"
-    MOVED = "moved"
-    BATCH = "batch"
-    OWNER = "owner"  # what its owner wanted: halt, resume, cancel
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """`at` is when it was made, Unix seconds; `until` when a refusal was last renewed, `count` how often it was."""
-
-    at: float
-    what: What
-    text: str
-    reason: str = ""
-    code: str = ""  # of a refusal
-    attempt: int = 0
-    until: float = 0.0
-    count: int = 1
-
-
-class DecisionList(msgspec.Struct, frozen=True):
-    """Oldest first. `complete` is false where the log's older lines were compacted away."""
-
-    items: list[Decision]
-    next: str | None = None
-    complete: bool = True
-
-
-async def show(call: routes.Call) -> DecisionList:
+async def show(call: routes.Call) -> bodies.DecisionList:
     job = await call.access.job(call.path["job"])
     after, complete = 0, True
     found: list[events.Record] = []
@@ -69,57 +37,63 @@ async def show(call: routes.Call) -> DecisionList:
         if len(page.items) < _PAGE:
             break
         after = page.seen
-    return DecisionList(list(made(found)), None, complete)
+    return bodies.DecisionList(tuple(made(found)), None, complete)
 
 
-def made(records: Iterable[events.Record]) -> Iterable[Decision]:
+def made(records: Iterable[events.Record]) -> Iterable[bodies.Decision]:
     """The decisions in a job's records, oldest first."""
-    refused: Decision | None = None
+    refused: bodies.Decision | None = None
     for record in records:
         decision = _decision(record)
         if decision is None:
             continue
-        if decision.what is What.REFUSED and refused is not None and refused.code == decision.code:
+        if decision.what is bodies.What.REFUSED and refused is not None and refused.code == decision.code:
             refused = msgspec.structs.replace(decision, at=refused.at, until=decision.at, count=refused.count + 1)
             continue
         if refused is not None:
             yield refused
-        refused = decision if decision.what is What.REFUSED else None
+        refused = decision if decision.what is bodies.What.REFUSED else None
         if refused is None:
             yield decision
     if refused is not None:
         yield refused
 
 
-def _decision(record: events.Record) -> Decision | None:
+def _decision(record: events.Record) -> bodies.Decision | None:
     data = record.data
     if record.kind == "admitted":
-        return Decision(
+        return bodies.Decision(
             at=record.at,
-            what=What.ADMITTED,
+            what=bodies.What.ADMITTED,
             text=f"attempt {data.get('attempt')}: {places(data.get('holdings', ()))}",
             reason=data.get("reason", ""),
             attempt=int(data.get("attempt", 0)),
         )
     if record.kind == "refused":
         refusal = data.get("refusal", {})
-        return Decision(at=record.at, what=What.REFUSED, text=refusal.get("message", ""), code=refusal.get("code", ""))
+        return bodies.Decision(
+            at=record.at, what=bodies.What.REFUSED, text=refusal.get("message", ""), code=refusal.get("code", "")
+        )
     if record.kind == "batch_decided":
         batch = data.get("batch") or (0, 1)
-        return Decision(at=record.at, what=What.BATCH, text=_batch(batch), attempt=int(data.get("attempt", 0)))
+        return bodies.Decision(
+            at=record.at, what=bodies.What.BATCH, text=_batch(batch), attempt=int(data.get("attempt", 0))
+        )
     return _wish(record) if record.kind == "intended" else None
 
 
-def _wish(record: events.Record) -> Decision:
+def _wish(record: events.Record) -> bodies.Decision:
     intent, by, reason = (record.data.get(name, "") for name in ("intent", "by", "reason"))
     if intent == intents.Intent.PREEMPT:
-        return Decision(at=record.at, what=What.PREEMPTED, text=f"by {by or 'the scheduler'}", reason=reason)
+        return bodies.Decision(
+            at=record.at, what=bodies.What.PREEMPTED, text=f"by {by or 'the scheduler'}", reason=reason
+        )
     if intent == intents.Intent.RESIZE:
         said, _, why = reason.partition(": ")
-        what = What.MOVED if said.startswith("moved") else What.RESIZED
-        return Decision(at=record.at, what=what, text=said.removeprefix(f"{what} "), reason=why)
+        what = bodies.What.MOVED if said.startswith("moved") else bodies.What.RESIZED
+        return bodies.Decision(at=record.at, what=what, text=said.removeprefix(f"{what} "), reason=why)
     word = {"halt": "halted", "cancel": "canceled", "run": "resumed"}.get(intent, intent)
-    return Decision(at=record.at, what=What.OWNER, text=f"{word} by {by}" if by else word, reason=reason)
+    return bodies.Decision(at=record.at, what=bodies.What.OWNER, text=f"{word} by {by}" if by else word, reason=reason)
 
 
 def places(claims: Iterable[Mapping[str, Any]]) -> str:
@@ -164,6 +138,6 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show,
         needs=users.Right.VIEWER,
         summary="every decision that was made about the job, with its reason",
-        answer=DecisionList,
+        answer=bodies.DecisionList,
     ),
 )

@@ -12,7 +12,7 @@ from starlette import responses
 from oarlock.api import routes
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
-from oarlock.spec import errors, events, users
+from oarlock.spec import bodies, errors, events, users
 
 MAX_PAGE = 1000
 MAX_WAIT_S = 60.0
@@ -35,21 +35,14 @@ class WatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     after: Seq | None = None
 
 
-class RecordPage(msgspec.Struct, frozen=True):
-    """Give `next` as `after` to go on: it has passed what the caller may not see, too."""
-
-    items: list[events.Record]
-    next: int
-
-
-async def of_job(call: routes.Call) -> RecordPage:
+async def of_job(call: routes.Call) -> bodies.RecordPage:
     query = call.query(JobEventsQuery)
     job = await call.access.job(call.path["job"])
     found = await call.access.records(query.after, query.limit, job_id=job.id)
-    return RecordPage(found.items, found.seen)
+    return bodies.RecordPage(tuple(found.items), found.seen)
 
 
-async def of_all(call: routes.Call) -> RecordPage:
+async def of_all(call: routes.Call) -> bodies.RecordPage:
     query = call.query(EventsQuery)
     after = query.after
     until = time.monotonic() + query.wait
@@ -58,7 +51,7 @@ async def of_all(call: routes.Call) -> RecordPage:
             found = await call.access.records(after, MAX_PAGE)
             left = until - time.monotonic()
             if found.items or left <= 0 or call.services.wakes.closed:
-                return RecordPage(found.items, found.seen)
+                return bodies.RecordPage(tuple(found.items), found.seen)
             if found.seen == after:
                 await ear.wait(left)
             after = found.seen
@@ -106,7 +99,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="the job's lines of the event log",
         query=JobEventsQuery,
-        answer=RecordPage,
+        answer=bodies.RecordPage,
     ),
     routes.Route(
         method="GET",
@@ -115,7 +108,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="the event log of all jobs one may see; `wait` seconds for something new",
         query=EventsQuery,
-        answer=RecordPage,
+        answer=bodies.RecordPage,
         long=True,
     ),
     routes.Route(

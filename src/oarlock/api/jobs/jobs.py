@@ -24,6 +24,7 @@ from oarlock.lifecycle import stepping
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.spec import (
+    bodies,
     checkpointlocations,
     errors,
     events,
@@ -61,25 +62,6 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     continues: str | None = None
     after: str | None = None
     limit: Limit = 100
-
-
-class JobPage(msgspec.Struct, frozen=True):
-    """Newest first. `next` is to be given as `after`; None at the end."""
-
-    items: list[jobs.Job]
-    next: str | None
-
-
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`run` resumes a halted job."""
-
-    intent: intents.Intent
-    reason: str = ""
-
-
-class CheckpointList(msgspec.Struct, frozen=True):
-    items: list[jobs.Checkpoint]
-    next: str | None = None
 
 
 async def submit(call: routes.Call) -> routes.Answer:
@@ -132,7 +114,7 @@ async def _add(
     return stored, fresh
 
 
-async def show_all(call: routes.Call) -> JobPage:
+async def show_all(call: routes.Call) -> bodies.JobPage:
     query = call.query(ListQuery)
     found = await call.access.list_jobs(
         stores.JobFilter(
@@ -145,7 +127,7 @@ async def show_all(call: routes.Call) -> JobPage:
             limit=query.limit,
         )
     )
-    return JobPage(found, found[-1].id if len(found) == query.limit else None)
+    return bodies.JobPage(tuple(found), found[-1].id if len(found) == query.limit else None)
 
 
 async def show(call: routes.Call) -> jobs.Job:
@@ -167,7 +149,7 @@ async def forget(call: routes.Call) -> None:
 
 
 async def want(call: routes.Call) -> jobs.Job:
-    wanted = call.body(Wanted)
+    wanted = call.body(bodies.Wanted)
     services = call.services
     validation.text(wanted.reason, MAX_REASON_CHARACTERS)
     if wanted.intent not in (intents.Intent.HALT, intents.Intent.CANCEL, intents.Intent.RUN):
@@ -191,10 +173,10 @@ async def want(call: routes.Call) -> jobs.Job:
     return call.access.shown(job)
 
 
-async def checkpoints(call: routes.Call) -> CheckpointList:
+async def checkpoints(call: routes.Call) -> bodies.CheckpointList:
     listed = await call.access.checkpoints(call.path["job"])
     absent = await call.services.checkpoints.absent(listed)
-    return CheckpointList([one for one in listed if one.path not in absent])
+    return bodies.CheckpointList(tuple(one for one in listed if one.path not in absent))
 
 
 def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
@@ -432,7 +414,7 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=users.Right.VIEWER,
         summary="jobs, newest first",
         query=ListQuery,
-        answer=JobPage,
+        answer=bodies.JobPage,
     ),
     routes.Route(method="GET", path=_JOB, handler=show, needs=users.Right.VIEWER, summary="one job", answer=jobs.Job),
     routes.Route(
@@ -449,7 +431,7 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=want,
         needs=users.Right.USER,
         summary="halt, cancel, or run (resume)",
-        body=Wanted,
+        body=bodies.Wanted,
         answer=jobs.Job,
     ),
     routes.Route(
@@ -458,6 +440,6 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=checkpoints,
         needs=users.Right.VIEWER,
         summary="the visible checkpoints, best first",
-        answer=CheckpointList,
+        answer=bodies.CheckpointList,
     ),
 )

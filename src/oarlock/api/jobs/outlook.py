@@ -12,18 +12,8 @@ from oarlock.api.jobs import jobs
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
-from oarlock.spec import attempts, intents, jobfile, phases, plans, refusals, users
+from oarlock.spec import attempts, bodies, intents, jobfile, phases, plans, users
 from oarlock.spec import jobs as nouns
-
-
-class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the job is where it is: three plain lines, and the values they were made of."""
-
-    phase: phases.Phase
-    reason: str
-    refusal: refusals.Refusal | None
-    forecast: plans.Forecast | None
-    lines: tuple[str, ...]
 
 
 async def plan(call: routes.Call) -> plans.Forecast:
@@ -37,14 +27,14 @@ async def plan(call: routes.Call) -> plans.Forecast:
     return shown
 
 
-async def why(call: routes.Call) -> Why:
+async def why(call: routes.Call) -> bodies.Why:
     job, services = await call.access.job(call.path["job"]), call.services
     now = services.clock()
     forecast = None
     if forecaster.waits(job):
         forecast = call.access.shown_forecast(await services.forecaster.of(call.access, services.rules, now, job))
     waiting = job.phase is phases.Phase.QUEUED
-    return Why(
+    return bodies.Why(
         phase=job.phase,
         reason=job.reason,
         refusal=(forecast.refusal if forecast is not None else job.refusal) if waiting else None,
@@ -140,6 +130,6 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=why,
         needs=users.Right.VIEWER,
         summary="why the job is where it is",
-        answer=Why,
+        answer=bodies.Why,
     ),
 )

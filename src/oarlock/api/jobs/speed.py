@@ -5,57 +5,24 @@ other sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-
-import msgspec
 
 from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.speed import rates
-from oarlock.spec import curves, jobs, nodes, plans, users
+from oarlock.spec import bodies, curves, jobs, nodes, plans, users
 
 MOST_POINTS = 16
 
 
-class Unit(StrEnum):
-    EXAMPLES = "examples"
-    STEPS = "steps"  # where the processes do not say how many examples they take
-
-
-class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`per_s` examples or steps with so many devices. `measured` is from how many looks at it; 0: fitted. `beside`: the
-    job with which it shared its device then. `gpu_type`: of what it was measured on, or fitted for.
-    """
-
-    devices: int
-    nodes: int
-    per_s: float
-    servers: int = 0
-    local: int = 0  # examples that each process takes at once
-    measured: int = 0
-    beside: str = ""
-    gpu_type: str = ""  # where it was measured on GPUs of a known type
-
-
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """Fewest devices first. `noise`: the gradient noise scale in examples. `per_s`: of the attempt that runs now."""
-
-    items: list[SpeedPoint]
-    unit: Unit = Unit.EXAMPLES
-    noise: float | None = None
-    per_s: float | None = None
-    next: str | None = None
-
-
-async def show(call: routes.Call) -> Speed:
+async def show(call: routes.Call) -> bodies.Speed:
     job = await call.access.job(call.path["job"])
     if job.curve is None:
-        return Speed(items=[])
+        return bodies.Speed(())
     ground = await call.access.shared(lambda view: view.nodes())
     return of(job, job.curve, ground)
 
 
-def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Speed:
+def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> bodies.Speed:
     model = curve.model
     counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
     points = [_measured(sample, steps=counted) for sample in curve.samples]
@@ -67,21 +34,21 @@ def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> Spee
         if (gpu_type, point.devices, point.servers) not in seen
     ]
     running = gangs.running(job, ()).speed
-    return Speed(
-        items=sorted(points, key=_shape)[:MOST_POINTS],
-        unit=Unit.STEPS if counted else Unit.EXAMPLES,
+    return bodies.Speed(
+        items=tuple(sorted(points, key=_shape)[:MOST_POINTS]),
+        unit=bodies.Unit.STEPS if counted else bodies.Unit.EXAMPLES,
         noise=model.noise if isinstance(model, curves.Allreduce) else None,
         per_s=running if not counted or isinstance(model, curves.Servers) else None,
     )
 
 
-def _shape(one: SpeedPoint) -> tuple[str, int, int, int, int, str]:
+def _shape(one: bodies.SpeedPoint) -> tuple[str, int, int, int, int, str]:
     return one.gpu_type, one.servers, one.devices, one.nodes, one.local, one.beside
 
 
-def _measured(sample: curves.Sample, *, steps: bool) -> SpeedPoint:
+def _measured(sample: curves.Sample, *, steps: bool) -> bodies.SpeedPoint:
     taken = 1 if steps else sample.devices * max(1, sample.local)
-    return SpeedPoint(
+    return bodies.SpeedPoint(
         devices=sample.devices,
         nodes=sample.nodes,
         servers=sample.servers,
@@ -95,7 +62,7 @@ def _measured(sample: curves.Sample, *, steps: bool) -> SpeedPoint:
 
 def _fitted(
     job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node], gpu_type: str, *, steps: bool
-) -> Iterator[SpeedPoint]:
+) -> Iterator[bodies.SpeedPoint]:
     """At the sizes that the job may have, as compactly as they fit, up to twice what was measured on that type."""
     of_type = [sample for sample in curve.samples if sample.gpu_type == gpu_type] or curve.samples
     at_once = next((sample.local for sample in reversed(of_type) if sample.local), 1)
@@ -111,7 +78,9 @@ def _fitted(
         by_parts = isinstance(curve.model, curves.Allreduce)
         per_s = rate / devices if steps and by_parts else rate
         local = 0 if steps else at_once
-        yield SpeedPoint(devices=devices, nodes=across, servers=servers, local=local, per_s=per_s, gpu_type=gpu_type)
+        yield bodies.SpeedPoint(
+            devices=devices, nodes=across, servers=servers, local=local, per_s=per_s, gpu_type=gpu_type
+        )
 
 
 def _sizes(job: jobs.Job) -> list[int]:
@@ -138,6 +107,6 @@ ROUTES: tuple[routes.Route, ...] = (
         handler=show,
         needs=users.Right.VIEWER,
         summary="how fast the job is with how many devices: measured, and fitted to that",
-        answer=Speed,
+        answer=bodies.Speed,
     ),
 )

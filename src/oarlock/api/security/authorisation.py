@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import errors, events, jobs, plans, privacy, refusals, suggestions, users
+from oarlock.spec import bodies, errors, events, jobs, plans, privacy, refusals, suggestions, users
 from oarlock.store import stores
 
 T = TypeVar("T")
@@ -32,15 +32,6 @@ class Records(msgspec.Struct, frozen=True):
 
     items: list[events.Record]
     seen: int
-
-
-class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """What every user sees of a job: whose it is, in which pool, how it is called. `job` is "" where that is hidden."""
-
-    user: str
-    pool: str
-    name: str
-    job: str = ""
 
 
 class Access:
@@ -119,12 +110,12 @@ class Access:
         self.demand(users.Right.ADMIN)
         return await self._store.read(look)
 
-    def tenant(self, job: jobs.Job) -> Tenant:
+    def tenant(self, job: jobs.Job) -> bodies.Tenant:
         """Return the facts that this user may know of any user's job that holds something or waits."""
         if self._sees(job):
-            return Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
+            return bodies.Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
         hidden = self._names.private
-        return Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
+        return bodies.Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
 
     def shown(self, job: jobs.Job) -> jobs.Job:
         """Return the job, with the ids hidden that its refusal must not tell."""

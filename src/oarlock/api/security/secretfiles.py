@@ -9,21 +9,12 @@ from pathlib import Path
 import msgspec
 
 from oarlock.data import durable
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 SECRET_LIMIT_BYTES = 64 * 1024
 MAX_SECRET_NAME = 63
 _SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _OTHERS = 0o077
-
-
-class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret without its value. `owner` is "" for one of the server's, which `users`, or everyone, may use."""
-
-    name: str
-    owner: str = ""
-    everyone: bool = False
-    users: tuple[str, ...] = ()
 
 
 class Sharing(msgspec.Struct, frozen=True):
@@ -73,18 +64,18 @@ class SecretFiles:
                 found.append(_text(place))
         return found
 
-    def listed(self, owner: str, *, admin: bool = False) -> list[SecretInfo]:
+    def listed(self, owner: str, *, admin: bool = False) -> list[bodies.SecretInfo]:
         """The secrets that jobs of `owner` may name. Only administrators see with whom one is shared."""
-        found = [SecretInfo(name=name, owner=owner) for name in _names(self._directory / f"@{owner}")]
+        found = [bodies.SecretInfo(name=name, owner=owner) for name in _names(self._directory / f"@{owner}")]
         for name in _names(self._directory):
             sharing = self._sharing(name)
             if admin:
-                found.append(SecretInfo(name=name, everyone=sharing.everyone, users=sharing.users))
+                found.append(bodies.SecretInfo(name=name, everyone=sharing.everyone, users=sharing.users))
             elif self._shared_with(name, owner):
-                found.append(SecretInfo(name=name, everyone=sharing.everyone))
+                found.append(bodies.SecretInfo(name=name, everyone=sharing.everyone))
         return found
 
-    def put(self, name: str, value: str | None, owner: str, sharing: Sharing) -> SecretInfo:
+    def put(self, name: str, value: str | None, owner: str, sharing: Sharing) -> bodies.SecretInfo:
         """Write a secret of `owner`, or the server's where `owner` is "". A value of None stays as it is."""
         place = self._place(name, owner)
         if value is not None:
@@ -94,7 +85,7 @@ class SecretFiles:
             raise errors.NotFound(f"There is no secret `{name}`.", hint="Give its value, too.")
         if not owner:
             durable.write(place.with_name(f"{name}.for"), msgspec.json.encode(sharing), 0o600)
-        return SecretInfo(name=name, owner=owner, everyone=sharing.everyone, users=sharing.users)
+        return bodies.SecretInfo(name=name, owner=owner, everyone=sharing.everyone, users=sharing.users)
 
     def remove(self, name: str, owner: str) -> None:
         place = self._place(name, owner)

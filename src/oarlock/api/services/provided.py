@@ -15,7 +15,7 @@ from oarlock.api.services import wakes as wakes_module
 from oarlock.backends import backends
 from oarlock.data import storage
 from oarlock.data.checkpoints import checkpoints
-from oarlock.spec import attempts, jobs, plans
+from oarlock.spec import attempts, bodies, jobs, plans
 from oarlock.store import stores
 
 
@@ -37,11 +37,11 @@ class Secrets(Protocol):
         """
         ...
 
-    def listed(self, owner: str, *, admin: bool = False) -> list[secretfiles.SecretInfo]:
+    def listed(self, owner: str, *, admin: bool = False) -> list[bodies.SecretInfo]:
         """The secrets that jobs of `owner` may name."""
         ...
 
-    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> secretfiles.SecretInfo:
+    def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> bodies.SecretInfo:
         """Write a user's secret, or the server's where `owner` is "", which is shared so."""
         ...
 

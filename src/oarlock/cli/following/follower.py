@@ -23,10 +23,10 @@ import msgspec
 
 from oarlock.cli.following import endings, loglines, results
 from oarlock.cli.output import progress, screen, terminal
-from oarlock.client import answers, verbs
 from oarlock.client import requests as building
+from oarlock.client import verbs
 from oarlock.data import storage
-from oarlock.spec import errors, jobs, phases
+from oarlock.spec import bodies, errors, jobs, phases
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
@@ -52,7 +52,7 @@ class Broken(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-News = storage.Line | answers.End | jobs.Job | Contact | Broken
+News = storage.Line | bodies.Ended | jobs.Job | Contact | Broken
 
 
 class Left(Exception):
@@ -145,7 +145,7 @@ class Follower:
 
     # The thread that prints
 
-    def _show(self) -> answers.End:
+    def _show(self) -> bodies.Ended:
         self._tell_job(self._job)
         while True:
             self._heed_signals()
@@ -155,7 +155,7 @@ class Follower:
                     pieces.append(self._writer.piece(item))
                     continue
                 self._print(pieces)
-                if isinstance(item, answers.End):
+                if isinstance(item, bodies.Ended):
                     self._print(self._writer.rest())
                     return item
                 self._tell(item)
@@ -319,7 +319,7 @@ class Follower:
         for line in endings.next_steps(self._job):
             terminal.say(line)
 
-    def _finish(self, end: answers.End) -> int:
+    def _finish(self, end: bodies.Ended) -> int:
         checkpoint = None
         try:
             self._job = self._client.job(self._job.id)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from oarlock.cli.output import terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import answers
+    from oarlock.spec import bodies
 
 STEP = 2
 """Cells by which a child stands to the right of its parent."""
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
     limit: float | None
 
 
-def lines(tree: answers.PoolTree, *, columns: int = 80, unicode: bool = True, colour: bool = False) -> Iterator[str]:
+def lines(tree: bodies.PoolList, *, columns: int = 80, unicode: bool = True, colour: bool = False) -> Iterator[str]:
     """At most `columns` cells each."""
     from oarlock.spec import pooltrees
 
@@ -83,7 +83,7 @@ def lines(tree: answers.PoolTree, *, columns: int = 80, unicode: bool = True, co
         yield terminal.coloured(_ended(IDLE, columns), "dim", on=colour)
 
 
-def idle(view: answers.PoolView) -> bool:
+def idle(view: bodies.PoolState) -> bool:
     """Whether nothing runs or waits in the pool, and it is entitled to a part of what no pool wants."""
     reserve = view.pool.reserve
     more = any(value > reserve.get(name, 0.0) for name, value in view.entitled.items())
@@ -97,7 +97,7 @@ def legend(glyphs: Glyphs) -> str:
     )
 
 
-def stretch(view: answers.PoolView, resource: str) -> Stretch:
+def stretch(view: bodies.PoolState, resource: str) -> Stretch:
     from oarlock.spec import pools
 
     return Stretch(
@@ -129,7 +129,7 @@ def bar(of: Stretch, cells: int, glyphs: Glyphs, *, colour: bool = False) -> str
     return "".join(terminal.coloured(getattr(glyphs, kind), COLOURS.get(kind, "bold"), on=colour) for kind in kinds)
 
 
-def _resources(tree: answers.PoolTree) -> list[str]:
+def _resources(tree: bodies.PoolList) -> list[str]:
     """Those that there are, or that some pool speaks of."""
     from oarlock.spec import pools
 
@@ -139,7 +139,7 @@ def _resources(tree: answers.PoolTree) -> list[str]:
     return [name for name in pools.RESOURCES if any(of.get(name) for of in spoken)]
 
 
-def _named(view: answers.PoolView, depth: int, width: int) -> str:
+def _named(view: bodies.PoolState, depth: int, width: int) -> str:
     pool = view.pool
     told = [f"{view.running} running", f"{view.waiting} waiting"]
     told += [f"policy {pool.policy}"] if pool.policy else []

@@ -10,8 +10,8 @@ from oarlock.cli import command
 from oarlock.cli.output import terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import answers
     from oarlock.client.synchronous import client as clients
+    from oarlock.spec import bodies
     from oarlock.spec.nodes import Node
 
 
@@ -39,7 +39,7 @@ def nodes(client: clients.Client, as_json: bool) -> None:
     tables.show(columns, [_row(view) for view in found])
 
 
-def _row(view: answers.NodeView) -> list[str]:
+def _row(view: bodies.NodeState) -> list[str]:
     from oarlock.spec import quantities
 
     node, held = view.node, view.held

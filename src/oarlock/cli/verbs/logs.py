@@ -77,11 +77,12 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
 
 def _as_json(client: clients.Client, job: str, choice: requests.LogChoice, follow: bool) -> int:
     """One object a line; with --follow the last one is `{"end": ...}`."""
-    from oarlock.client import answers, verbs
+    from oarlock.client import verbs
+    from oarlock.spec import bodies
 
     code = 0
     for item in client.log_items(job, choice, follow=follow):
-        if isinstance(item, answers.End):
+        if isinstance(item, bodies.Ended):
             terminal.json_lines([{"end": item}])
             code = verbs.exit_code(item.phase, item.exit_code)
         else:

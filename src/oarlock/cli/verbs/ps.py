@@ -12,9 +12,8 @@ from oarlock.cli import command
 from oarlock.cli.output import terminal
 
 if TYPE_CHECKING:
-    from oarlock.client import answers
     from oarlock.client.synchronous import client as clients
-    from oarlock.spec import jobs
+    from oarlock.spec import bodies, jobs
 
 PHASES = ("QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED", "FAILED", "CANCELED", "HALTED")
 
@@ -83,7 +82,7 @@ def _queue(client: clients.Client, pool: str | None, owner: str | None, *, as_js
     tables.show(columns, [_queue_row(one) for one in found])
 
 
-def _queue_row(one: answers.QueueRow) -> list[str]:
+def _queue_row(one: bodies.QueueRow) -> list[str]:
     cpus = f"{one.amount.cpus_milli / 1000:g}" if one.amount.cpus_milli else ""
     gpus = f"{one.amount.devices:g}" if one.amount.devices else ""
     return [one.user, one.pool, terminal.clean(one.name), str(one.phase), cpus, gpus, " ".join(one.nodes)]

@@ -12,9 +12,8 @@ from oarlock.cli.output import terminal
 from oarlock.spec import phases
 
 if TYPE_CHECKING:
-    from oarlock.client import answers
     from oarlock.client.synchronous import client as clients
-    from oarlock.spec import attempts, events, jobs
+    from oarlock.spec import attempts, bodies, events, jobs
 
 SHOWN_EVENTS = 15
 SHOWN_STACK_LINES = 40
@@ -129,7 +128,7 @@ def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
     terminal.out(f"  cost {prices.amount_text(cost, currency)}{hourly}")
 
 
-def _speed(found: answers.Speed) -> None:
+def _speed(found: bodies.Speed) -> None:
     """The speed curve, one line for each size."""
     if not found.items:
         return
@@ -151,7 +150,7 @@ def _rate(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
-def _decisions(found: answers.Decisions) -> None:
+def _decisions(found: bodies.DecisionList) -> None:
     if not found.items:
         return
     _title("Decisions")

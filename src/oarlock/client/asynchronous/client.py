@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from oarlock.client import answers, execution, failures, following, packing, requests, settings, verbs
 from oarlock.client.asynchronous import sender, session, waiting
 from oarlock.data import storage
-from oarlock.spec import errors, intents, jobfile, phases, plans
+from oarlock.spec import bodies, errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
@@ -217,21 +217,21 @@ class AsyncClient:
             found += page.items
             if page.next is None or not page.items:
                 break
-            after = str(page.next)
+            after = page.next
         return found
 
     async def job(self, job: str) -> Job:
         """One job by its id, or the newest of its name. Raises NotFound."""
         return await self._sender.send(requests.job(job))
 
-    async def why(self, job: str) -> answers.Why:
+    async def why(self, job: str) -> bodies.Why:
         return await self._sender.send(requests.why(job))
 
-    async def decisions(self, job: str) -> answers.Decisions:
+    async def decisions(self, job: str) -> bodies.DecisionList:
         """Every decision that was made about the job, with its reason."""
         return await self._sender.send(requests.decisions(job))
 
-    async def speed(self, job: str) -> answers.Speed:
+    async def speed(self, job: str) -> bodies.Speed:
         """How fast the job is with how many devices: measured, and fitted to that."""
         return await self._sender.send(requests.speed(job))
 
@@ -242,9 +242,9 @@ class AsyncClient:
         while True:
             page = await self._sender.send(requests.job_events(job, after))
             found += page.items
-            if page.next is None or not page.items:
+            if not page.items:
                 return found
-            after = int(page.next)
+            after = page.next
 
     async def logs(
         self,
@@ -280,7 +280,7 @@ class AsyncClient:
         follow: bool = False,
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> AsyncIterator[storage.Line | answers.End]:
+    ) -> AsyncIterator[storage.Line | bodies.Ended]:
         """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
         cursor = following.Cursor(choice)
         losses = 0
@@ -293,7 +293,7 @@ class AsyncClient:
                     losses = 0
                     async for raw in lines:
                         item = verbs.log_item(raw)
-                        if isinstance(item, answers.End):
+                        if isinstance(item, bodies.Ended):
                             yield item
                             return
                         line = cursor.unseen(item)
@@ -332,7 +332,7 @@ class AsyncClient:
         found = await self._sender.send(requests.files(job, under))
         items = list(found.items)
         while found.next is not None:
-            found = await self._sender.send(requests.files(job, under, str(found.next)))
+            found = await self._sender.send(requests.files(job, under, found.next))
             items += found.items
         whole = downloads.whole(found, items)
         return await waiting.in_thread(elsewhere.added, whole, under, same_machine=self.loopback)
@@ -374,7 +374,7 @@ class AsyncClient:
             page = await self._sender.send(requests.event_log(after, left))
             for record in page.items:
                 yield record
-            after = int(page.next) if page.next is not None else after
+            after = page.next
 
     async def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once it has ended (or is halted). Raises TimeoutError."""
@@ -430,16 +430,16 @@ class AsyncClient:
 
     # The cluster and the server
 
-    async def nodes(self) -> list[answers.NodeView]:
+    async def nodes(self) -> list[bodies.NodeState]:
         page = await self._sender.send(requests.nodes())
         return list(page.items)
 
-    async def queue(self) -> list[answers.QueueRow]:
+    async def queue(self) -> list[bodies.QueueRow]:
         """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
         page = await self._sender.send(requests.queue())
         return list(page.items)
 
-    async def pools(self) -> answers.PoolTree:
+    async def pools(self) -> bodies.PoolList:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
         return await self._sender.send(requests.pools())
 
@@ -454,15 +454,15 @@ class AsyncClient:
         """For administrators. Raises Conflict while it has jobs or pools below it."""
         await self._sender.send(requests.remove_pool(name))
 
-    async def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
+    async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
         """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
         page = await self._sender.send(requests.usage(since, by))
         return list(page.items)
 
-    async def server(self) -> answers.Server:
+    async def server(self) -> bodies.Server:
         return await self._sender.send(requests.server())
 
-    async def secrets(self) -> list[answers.SecretInfo]:
+    async def secrets(self) -> list[bodies.SecretInfo]:
         """The secrets that one's jobs may name, without their values."""
         page = await self._sender.send(requests.secrets())
         return list(page.items)
@@ -475,13 +475,13 @@ class AsyncClient:
         server: bool = False,
         everyone: bool = False,
         users: tuple[str, ...] = (),
-    ) -> answers.SecretInfo:
+    ) -> bodies.SecretInfo:
         """Make or replace a secret of one's own.
 
         Administrators make the server's (`server`), and share them with `users` or `everyone`. A value of None stays
         as it is.
         """
-        told = requests.SecretBody(value=value, server=server, everyone=everyone, users=users)
+        told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users)
         return await self._sender.send(requests.set_secret(name, told))
 
     async def remove_secret(self, name: str, *, server: bool = False) -> None:
@@ -498,7 +498,7 @@ class AsyncClient:
     async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         return await self._sender.send(requests.add_user(name, Right(right)))
 
-    async def add_token(self, user: str, note: str = "") -> answers.NewToken:
+    async def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
         """A new token, shown this once."""
         return await self._sender.send(requests.add_token(user, note))
 

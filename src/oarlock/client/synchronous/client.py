@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from oarlock.client import answers, execution, failures, following, packing, requests, settings, verbs
 from oarlock.client.synchronous import sender, session, waiting
 from oarlock.data import storage
-from oarlock.spec import errors, intents, jobfile, phases, plans
+from oarlock.spec import bodies, errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
@@ -218,21 +218,21 @@ class Client:
             found += page.items
             if page.next is None or not page.items:
                 break
-            after = str(page.next)
+            after = page.next
         return found
 
     def job(self, job: str) -> Job:
         """One job by its id, or the newest of its name. Raises NotFound."""
         return self._sender.send(requests.job(job))
 
-    def why(self, job: str) -> answers.Why:
+    def why(self, job: str) -> bodies.Why:
         return self._sender.send(requests.why(job))
 
-    def decisions(self, job: str) -> answers.Decisions:
+    def decisions(self, job: str) -> bodies.DecisionList:
         """Every decision that was made about the job, with its reason."""
         return self._sender.send(requests.decisions(job))
 
-    def speed(self, job: str) -> answers.Speed:
+    def speed(self, job: str) -> bodies.Speed:
         """How fast the job is with how many devices: measured, and fitted to that."""
         return self._sender.send(requests.speed(job))
 
@@ -243,9 +243,9 @@ class Client:
         while True:
             page = self._sender.send(requests.job_events(job, after))
             found += page.items
-            if page.next is None or not page.items:
+            if not page.items:
                 return found
-            after = int(page.next)
+            after = page.next
 
     def logs(
         self,
@@ -281,7 +281,7 @@ class Client:
         follow: bool = False,
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
-    ) -> Iterator[storage.Line | answers.End]:
+    ) -> Iterator[storage.Line | bodies.Ended]:
         """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
         cursor = following.Cursor(choice)
         losses = 0
@@ -294,7 +294,7 @@ class Client:
                     losses = 0
                     for raw in lines:
                         item = verbs.log_item(raw)
-                        if isinstance(item, answers.End):
+                        if isinstance(item, bodies.Ended):
                             yield item
                             return
                         line = cursor.unseen(item)
@@ -333,7 +333,7 @@ class Client:
         found = self._sender.send(requests.files(job, under))
         items = list(found.items)
         while found.next is not None:
-            found = self._sender.send(requests.files(job, under, str(found.next)))
+            found = self._sender.send(requests.files(job, under, found.next))
             items += found.items
         whole = downloads.whole(found, items)
         return waiting.in_thread(elsewhere.added, whole, under, same_machine=self.loopback)
@@ -375,7 +375,7 @@ class Client:
             page = self._sender.send(requests.event_log(after, left))
             for record in page.items:
                 yield record
-            after = int(page.next) if page.next is not None else after
+            after = page.next
 
     def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once it has ended (or is halted). Raises TimeoutError."""
@@ -431,16 +431,16 @@ class Client:
 
     # The cluster and the server
 
-    def nodes(self) -> list[answers.NodeView]:
+    def nodes(self) -> list[bodies.NodeState]:
         page = self._sender.send(requests.nodes())
         return list(page.items)
 
-    def queue(self) -> list[answers.QueueRow]:
+    def queue(self) -> list[bodies.QueueRow]:
         """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
         page = self._sender.send(requests.queue())
         return list(page.items)
 
-    def pools(self) -> answers.PoolTree:
+    def pools(self) -> bodies.PoolList:
         """The pools in the order in which the tree is drawn, and what there is to divide."""
         return self._sender.send(requests.pools())
 
@@ -455,15 +455,15 @@ class Client:
         """For administrators. Raises Conflict while it has jobs or pools below it."""
         self._sender.send(requests.remove_pool(name))
 
-    def usage(self, *, since: float | None = None, by: str = "user") -> list[answers.UsageRow]:
+    def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
         """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
         page = self._sender.send(requests.usage(since, by))
         return list(page.items)
 
-    def server(self) -> answers.Server:
+    def server(self) -> bodies.Server:
         return self._sender.send(requests.server())
 
-    def secrets(self) -> list[answers.SecretInfo]:
+    def secrets(self) -> list[bodies.SecretInfo]:
         """The secrets that one's jobs may name, without their values."""
         page = self._sender.send(requests.secrets())
         return list(page.items)
@@ -476,13 +476,13 @@ class Client:
         server: bool = False,
         everyone: bool = False,
         users: tuple[str, ...] = (),
-    ) -> answers.SecretInfo:
+    ) -> bodies.SecretInfo:
         """Make or replace a secret of one's own.
 
         Administrators make the server's (`server`), and share them with `users` or `everyone`. A value of None stays
         as it is.
         """
-        told = requests.SecretBody(value=value, server=server, everyone=everyone, users=users)
+        told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users)
         return self._sender.send(requests.set_secret(name, told))
 
     def remove_secret(self, name: str, *, server: bool = False) -> None:
@@ -499,7 +499,7 @@ class Client:
     def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         return self._sender.send(requests.add_user(name, Right(right)))
 
-    def add_token(self, user: str, note: str = "") -> answers.NewToken:
+    def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
         """A new token, shown this once."""
         return self._sender.send(requests.add_token(user, note))
 

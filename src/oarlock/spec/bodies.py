@@ -1,0 +1,334 @@
+"""Bodies of the REST API that are not nouns of their own. The server and the client share these structs.
+
+A server may be newer than its client: the client ignores unknown fields of an answer. A client may be newer, too: a
+field that is added to an answer later has a default. Requests are strict, so that a mistyped field is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from oarlock.spec import events, holdings, intents, jobs, nodes, phases, plans, pools, refusals, users
+
+T = TypeVar("T")
+Amounts = dict[str, float]
+"""Amounts by resource: devices, cores, bytes."""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Part of a list. The parameter `after` of the next request takes `next`, which is null at the end of the list."""
+
+    items: tuple[T, ...]
+    next: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error. `code` names a class of `oarlock.spec.errors`, `hint` the next step, `path` the wrong field."""
+
+    code: str
+    message: str
+    hint: str = ""
+    path: str = ""
+    detail: Any = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorBody
+
+
+# Jobs
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Jobs, newest first. The parameter `after` of the next request takes `next`, which is null at the end."""
+
+    items: tuple[jobs.Job, ...]
+    next: str | None
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The intent of a user for a job: halt, cancel, or run, which resumes a halted job."""
+
+    intent: intents.Intent
+    reason: str = ""
+
+
+class CheckpointList(Page[jobs.Checkpoint], frozen=True):
+    """Checkpoints of a job, best first."""
+
+
+class RecordPage(msgspec.Struct, frozen=True):
+    """Records of the event log. The next `after` takes `next`, which has passed the records that are hidden, too."""
+
+    items: tuple[events.Record, ...]
+    next: int
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the job is in its phase: three plain lines, and the values that they were made of."""
+
+    phase: phases.Phase
+    reason: str
+    refusal: refusals.Refusal | None
+    forecast: plans.Forecast | None
+    lines: tuple[str, ...]
+
+
+class What(StrEnum):
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    PREEMPTED = "preempted"
+    RESIZED = "resized"
+    MOVED = "moved"
+    BATCH = "batch"
+    OWNER = "owner"  # its owner halted, resumed or canceled it
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision about a job, made at `at` (Unix seconds). A refusal was made `count` times, the last at `until`."""
+
+    at: float
+    what: What
+    text: str
+    reason: str = ""
+    code: str = ""  # of a refusal
+    attempt: int = 0
+    until: float = 0.0
+    count: int = 1
+
+
+class DecisionList(Page[Decision], frozen=True):
+    """Decisions about a job, oldest first. `complete` is false where older ones are no longer in the event log."""
+
+    complete: bool = True
+
+
+class Unit(StrEnum):
+    EXAMPLES = "examples"
+    STEPS = "steps"  # the processes do not say how many examples they take
+
+
+class SpeedPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Examples or steps per second with this number of devices.
+
+    `measured` counts the measurements; a fitted point has none. `beside` is the job that shared the device. `gpu_type`
+    is the type that was measured or fitted for, empty where no type is known.
+    """
+
+    devices: int
+    nodes: int
+    per_s: float
+    servers: int = 0
+    local: int = 0  # examples that each process takes at once; 0: unknown
+    measured: int = 0
+    beside: str = ""
+    gpu_type: str = ""
+
+
+class Speed(Page[SpeedPoint], frozen=True):
+    """The speed of a job at several sizes, fewest devices first; empty before the first measurement.
+
+    `noise` is the gradient noise scale in examples, `per_s` the speed of the attempt that runs now.
+    """
+
+    unit: Unit = Unit.EXAMPLES
+    noise: float | None = None
+    per_s: float | None = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The end of a job."""
+
+    phase: phases.Phase
+    exit_code: int | None
+
+
+class End(msgspec.Struct, frozen=True):
+    """The last line of a log that is followed."""
+
+    end: Ended
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job.
+
+    `path` is its key (`oarlock.data.filekeys`) in the job's tree of files; `modified_at` is in Unix seconds. `version`
+    differs if the content may differ.
+    """
+
+    path: str
+    bytes: int
+    modified_at: float
+    version: str = ""
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """A part of the tree that the job file sends to a place of its own."""
+
+    path: str
+    url: str
+
+
+class FileList(msgspec.Struct, frozen=True):
+    """A page of a job's files, by path. `files` and `bytes` count all pages; the next `after` takes `next`."""
+
+    items: tuple[JobFile, ...]
+    next: str | None
+    files: int
+    bytes: int
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+# The cluster
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a job that every user sees: its owner, pool and name. `job` is its id, empty where ids are hidden."""
+
+    user: str
+    pool: str
+    name: str
+    job: str = ""
+
+
+class Held(Tenant, frozen=True, kw_only=True):
+    """A job and the amount that it holds."""
+
+    amount: holdings.Resources
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """A node and the jobs on it. `holdings` name the jobs by their ids; a hidden id is empty."""
+
+    node: nodes.Node
+    held: holdings.Resources
+    holdings: tuple[holdings.Holding, ...]
+    holders: tuple[Held, ...] = ()
+
+
+class NodeList(Page[NodeState], frozen=True):
+    """The nodes of the cluster."""
+
+
+class QueueRow(Held, frozen=True, kw_only=True):
+    """A job that runs or waits. A waiting job holds nothing. `since` is the time of its phase's start, Unix seconds."""
+
+    phase: phases.Phase
+    since: float
+    nodes: tuple[str, ...] = ()
+
+
+class Queue(Page[QueueRow], frozen=True):
+    """The jobs that run, then the jobs that wait, oldest first."""
+
+
+class PoolState(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool with everything below it. Amounts by resource: devices, cores, bytes."""
+
+    pool: pools.Pool
+    held: holdings.Resources
+    entitled: Amounts  # the amounts that it may hold now
+    demand: Amounts  # the amounts that its jobs hold and wait for, at their largest sizes
+    reserved: Amounts  # the limit of its jobs that must not be preempted; empty for a pool that has children
+    running: int
+    waiting: int
+
+
+class PoolList(Page[PoolState], frozen=True):
+    """Pools, each before its children. `capacity` sums the nodes that are ready; `notes` are plain sentences."""
+
+    capacity: Amounts = {}
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[PoolState]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """The use of one user or pool."""
+
+    name: str
+    device_hours: float
+    cpu_hours: float
+    cost: float
+
+
+class UsageList(Page[UsageRow], frozen=True):
+    """The use of each user or pool, by name."""
+
+
+# The server, its users and secrets
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about the server, and the user that asks."""
+
+    version: str
+    backend: str
+    home: str
+    url: str
+    local: bool
+    started_at: float
+    user: str
+    right: users.Right
+    capabilities: tuple[str, ...]
+    currency: str  # of all prices; empty where it is not set
+
+
+class UserList(Page[users.User], frozen=True):
+    """The users of the server."""
+
+
+class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A user to add."""
+
+    name: str
+    right: users.Right = users.Right.USER
+
+
+class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token to make."""
+
+    note: str = ""
+
+
+class ShownToken(msgspec.Struct, frozen=True):
+    """A new token. No other answer shows `token`; later requests name the token by its `sha256`."""
+
+    token: str
+    sha256: str
+    user: str
+
+
+class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret without its value. `owner` is empty for a secret of the server, which `users` or `everyone` may use."""
+
+    name: str
+    owner: str = ""
+    everyone: bool = False
+    users: tuple[str, ...] = ()
+
+
+class SecretList(Page[SecretInfo], frozen=True):
+    """The secrets that the jobs of the user may name."""
+
+
+class NewSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A secret to make or change. Without `value`, the value stays as it is.
+
+    Only administrators may set `server`, `everyone` and `users`.
+    """
+
+    value: str | None = None
+    server: bool = False
+    everyone: bool = False
+    users: tuple[str, ...] = ()
