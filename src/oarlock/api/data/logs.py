@@ -130,7 +130,7 @@ async def _feed(
         end = None
     except errors.OarlockError as error:
         end = error
-    except asyncio.CancelledError:  # nobody listens any more
+    except asyncio.CancelledError:  # the reader has left
         raise
     except Exception:
         await queue.put(end)

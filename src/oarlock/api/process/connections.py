@@ -1,7 +1,7 @@
 """Open connections: counted from accept to close, so that senders of half requests cannot take every descriptor.
 
-A connection is pending until a whole request head has come over it, and again while a body arrives that nobody wants
-(its request has been answered: no token, say). A pending connection is closed after `PENDING_S`, however busily its
+A connection is pending until a whole request head has come over it, and again while the rest of a refused body arrives
+(a request without a token, say). A pending connection is closed after `PENDING_S`, however busily its
 sender drips. Only some connections may be pending at once: the next one closes the oldest of them. All connections
 together leave descriptors for files and child processes: where there are too many, an idle or a pending one makes way,
 and where every one is busy the new one is closed at once.
@@ -29,7 +29,7 @@ from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.websockets import websockets_sansio_impl
 
 PENDING_S = 15.0
-"""How long a sender may take for a request head, or for the rest of a body that nobody wants."""
+"""How long a sender may take for a request head, or for the rest of a refused body."""
 
 MOST_PENDING = 512
 

@@ -19,7 +19,7 @@ from oarlock.store import stores
 
 TOKEN_PREFIX = "oar_"
 KNOWN_S = 1.0
-"""How long a token stays good after somebody else's server removed it."""
+"""How long a token stays good after another server removed it."""
 MAX_KNOWN = 1000
 _MAX_TOKEN_CHARACTERS = 200
 _LOGIN = (
