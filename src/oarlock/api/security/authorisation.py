@@ -155,9 +155,7 @@ class Access:
 
     def _find(self, view: stores.View, name_or_id: str) -> jobs.Job:
         found = view.find(name_or_id, self.user.name)
-        if found is not None and not self._sees(
-            found
-        ):  # another user's id; an own job may bear it
+        if found is not None and not self._sees(found):  # another user's id; an own job may bear it
             mine = stores.JobFilter(owner=self.user.name, name=name_or_id, limit=1)
             found = next(iter(view.jobs(mine)), None)
         if found is None and self.admin:
