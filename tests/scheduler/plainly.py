@@ -76,12 +76,11 @@ def needed(self: Any, order: Sequence[victims.Victim]) -> list[victims.Victim]:
         again = False
         for victim in reversed(list(chosen)):
             rest = [one for one in chosen if one is not victim]
-            mark = self._space.mark()
             self._space.take(victim.claims)
             if self._fits(rest, clearing._freed(rest)):
                 chosen, again = rest, True
             else:
-                self._space.rollback(mark)
+                self._space.give_back(victim.claims)
     return chosen
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import hypothesis
 import msgspec
 from hypothesis import stateful
@@ -71,7 +73,7 @@ class Rooms(stateful.RuleBasedStateMachine):
         self.running: dict[str, plans.Running] = {}
         self.taken: list[holdings.Holding] = []  # since the snapshot
         self.given_back: list[holdings.Holding] = []
-        self.marks: list[tuple[int, list[holdings.Holding], list[holdings.Holding]]] = []
+        self.trials: list[tuple[AbstractContextManager[None], list[holdings.Holding], list[holdings.Holding]]] = []
         self.jobs = 0
 
     @stateful.rule(data=st.data(), returns=st.booleans())
@@ -119,7 +121,8 @@ class Rooms(stateful.RuleBasedStateMachine):
         self._next_snapshot()
 
     def _next_snapshot(self) -> None:
-        self.taken, self.given_back, self.marks = [], [], []
+        self._end_trials(0)
+        self.taken, self.given_back = [], []
         self.space.follow(tuple(self.nodes.values()), tuple(self.running.values()))
 
     @stateful.rule(gang=clusters.gangs(roles=2))
@@ -139,16 +142,20 @@ class Rooms(stateful.RuleBasedStateMachine):
         self.given_back += claims
 
     @stateful.rule()
-    def mark(self) -> None:
-        self.marks.append((self.space.mark(), list(self.taken), list(self.given_back)))
+    def begin_a_trial(self) -> None:
+        trial = self.space.trial()
+        trial.__enter__()
+        self.trials.append((trial, list(self.taken), list(self.given_back)))
 
-    @stateful.precondition(lambda self: self.marks)
+    @stateful.precondition(lambda self: self.trials)
     @stateful.rule(data=st.data())
-    def rollback(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.marks) - 1))
-        mark, self.taken, self.given_back = self.marks[at]
-        del self.marks[at:]
-        self.space.rollback(mark)
+    def end_trials(self, data: st.DataObject) -> None:
+        self._end_trials(data.draw(st.integers(0, len(self.trials) - 1)))
+
+    def _end_trials(self, left: int) -> None:
+        while len(self.trials) > left:
+            trial, self.taken, self.given_back = self.trials.pop()
+            trial.__exit__(None, None, None)
 
     @stateful.invariant()
     def it_is_what_a_fresh_one_is(self) -> None:

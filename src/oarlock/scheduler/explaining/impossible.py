@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from oarlock.scheduler import amounts, wording
+from oarlock.scheduler import amounts, sizes, wording
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import entitlement, poolbounds
 from oarlock.spec import jobfile, nodes, plans, pools, quantities, refusals
@@ -164,15 +164,13 @@ def most_workers(gang: plans.Gang, space: freespace.FreeSpace) -> int:
     place = _place_of_workers(gang)
     if place is None:
         return 0
-    low, high = 0, gang.asks[place].min
-    while high - low > 1:
-        middle = (low + high) // 2
-        size = (*gang.smallest[:place], middle, *gang.smallest[place + 1 :])
-        if placing.fits(gang, space, size):
-            low = middle
-        else:
-            high = middle
-    return low
+    before, after = gang.smallest[:place], gang.smallest[place + 1 :]
+    most = sizes.last(
+        0,
+        gang.asks[place].min,
+        lambda count: count if placing.fits(gang, space, (*before, count, *after)) else None,
+    )
+    return most or 0
 
 
 def _even_empty(gang: plans.Gang, there: Declared) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from oarlock.scheduler import planning, wording
+from oarlock.scheduler import planning, sizes, wording
 from oarlock.spec import plans, pools, refusals
 
 BUDGET_S = 0.25
@@ -166,17 +166,12 @@ def _fewer_workers(trial: Trial, gang: plans.Gang) -> str | None:
     place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
     if place is None:
         return None
-    low, high = 0, gang.asks[place].min
-    while high - low > 1:
-        middle = (low + high) // 2
-        if trial.starts(_with_workers(gang, place, middle)):
-            low = middle
-        else:
-            high = middle
-    if not low:
+    ask = gang.asks[place]
+    most = sizes.last(0, ask.min, lambda count: count if trial.starts(_with_workers(gang, place, count)) else None)
+    if most is None:
         return None
-    least = "a `min` of " if gang.asks[place].min < gang.asks[place].count else ""
-    return f"with {least}{low} worker{'' if low == 1 else 's'} instead of {gang.asks[place].min}"
+    least = "a `min` of " if ask.min < ask.count else ""
+    return f"with {least}{wording.workers(most)} instead of {ask.min}"
 
 
 def _with_workers(gang: plans.Gang, place: int, count: int) -> plans.Gang:

@@ -132,9 +132,9 @@ def keep(
     """Of `order` the first to end make room: the place, and all that are over then. None where not even all would."""
     space, amount = promised.later, facts.of(gang).amount(size)
     leaving = departures.Departures(space, order, _holdings, lambda job: facts.held(job).amount)
-    count = leaving.first(lambda _: placing.fits(gang, space, size), short(amount, space))
-    claims = None if count is None else placing.place(gang, space, size)
-    leaving.end()
+    with space.trial():
+        count = leaving.first(lambda _: placing.fits(gang, space, size), short(amount, space))
+        claims = None if count is None else placing.place(gang, space, size)
     if count is None or claims is None:
         return None
     nodes = {claim.node for claim in claims}

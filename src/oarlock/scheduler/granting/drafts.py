@@ -107,21 +107,7 @@ class Draft:
 
     def largest(self, gang: plans.Gang, least: plans.Size, most: plans.Size, *, later: bool = False) -> Claims | None:
         """The place of the largest size between these for which there is one."""
-        claims = self.place(gang, most, later=later)
-        if claims is not None or least == most:
-            return claims
-        claims = self.place(gang, least, later=later)
-        if claims is None:
-            return None
-        low, high = 0, sizes.steps(least, most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            more = self.place(gang, sizes.step(least, most, middle), later=later)
-            if more is None:
-                high = middle
-            else:
-                low, claims = middle, more
-        return claims
+        return sizes.largest(least, most, lambda size: self.place(gang, size, later=later))
 
     # What is given away
 
@@ -187,7 +173,7 @@ class Draft:
 
     def _leave(self, running: plans.Running) -> None:
         self._stopping.append(running)
-        self.victims.gone(running.gang.job)
+        self.victims.decided(running.gang.job)
         self.ends.gone(running.gang.job)
         self.bounds.add(running.gang, self.facts.held(running).amount, -1)
         self.timeline.clear(running.holdings)
@@ -213,16 +199,13 @@ class Draft:
         amount = self.facts.of(gang).amount(size)
         self.bounds.shade(gang, amount, backfilling.ended(over, self.facts), kept.at)
         self.heads[self.facts.of(gang).kind] = kept
+        self.victims.spare({job for head in self.heads.values() for job in head.enders})
         self._parts += kept.parts
         return kept
 
     def lasting(self, gang: plans.Gang) -> list[backfilling.KeptPlace]:
         """The kept places that are not needed before it is over."""
         return [head for head in self.heads.values() if head.lasts(gang, self.now)]
-
-    def spare_enders(self) -> None:
-        """Nobody is to stop those whose ends somebody waits for who came first."""
-        self.victims.spare({job for head in self.heads.values() for job in head.enders})
 
     @contextmanager
     def without(self, heads: Iterable[backfilling.KeptPlace]) -> Iterator[None]:

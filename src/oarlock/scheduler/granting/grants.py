@@ -19,7 +19,7 @@ nobody could use in the end is for those that run: a better place (`moving`), or
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -147,7 +147,7 @@ class Granting:
             running = turn.candidate.running
             if turn.wish.batch is not None and running is not None and turn.runs:
                 batch = turn.batch(running.size)
-                if batch is not None and batch != running.batch and not self.draft.victims.is_gone(running.job):
+                if batch is not None and batch != running.batch and not self.draft.victims.is_decided(running.job):
                     found[running.job] = batch
         return found
 
@@ -217,7 +217,7 @@ class Granting:
         """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
         one that was promised its place it is enough that no limit is exceeded.
         """
-        gang, most, least = turn.candidate.gang, turn.wish.size, self._least(turn)
+        gang, least = turn.candidate.gang, self._least(turn)
         profile = self.draft.facts.of(gang)
 
         def over(size: plans.Size) -> poolbounds.Over | None:
@@ -225,22 +225,8 @@ class Granting:
             soft = found is not None and (found.kind is poolbounds.Kind.ENTITLEMENT or found.first is not None)
             return None if promised and soft else found
 
-        if over(most) is None:
-            return most, None
-        if (found := over(least)) is not None:
-            return None, found
-        return self._largest(least, most, lambda size: over(size) is None), None
-
-    def _largest(self, least: plans.Size, most: plans.Size, fits: Callable[[plans.Size], bool]) -> plans.Size:
-        """Between these; `least` is known to fit, `most` not to."""
-        low, high = 0, sizes.steps(least, most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fits(sizes.step(least, most, middle)):
-                low = middle
-            else:
-                high = middle
-        return sizes.step(least, most, low)
+        admitted = sizes.largest(least, turn.wish.size, lambda size: size if over(size) is None else None)
+        return admitted, over(least) if admitted is None else None
 
     def _least(self, turn: turns.Turn) -> plans.Size:
         """Below this it is not started. A size that a policy has decided is right once others have given way, so it is
@@ -355,20 +341,20 @@ class Granting:
         entitled waits for room, the first for whom there is none takes the place of those in its pool that rank lower.
         """
         gang, draft = turn.candidate.gang, self.draft
-        most, least, profile = turn.wish.size, self._least(turn), turn.profile
+        least, profile = self._least(turn), turn.profile
         known = draft.refused.get(gang.job)
         ahead = 0 if known is None else known.ahead
         if draft.full(profile.amount(least)) and (self._crowded or not self._searches):
             self._not_lent.add(profile.claim)
             return
 
-        def lendable(size: plans.Size) -> bool:
-            return self.bounds.over_borrowing(gang, profile.amount(size)) is None
+        def lendable(size: plans.Size) -> plans.Size | None:
+            return size if self.bounds.over_borrowing(gang, profile.amount(size)) is None else None
 
-        if not lendable(least):
+        size = sizes.largest(least, turn.wish.size, lendable)
+        if size is None:
             self._not_lent.add((profile.claim, gang.at_most_s))  # what is over in time may pass those who came first
             return
-        size = most if lendable(most) else self._largest(least, most, lendable)
         if (claims := draft.largest(gang, least, size)) is not None:
             self._take(turn, claims, ahead)
         elif (claims := draft.largest(gang, least, size, later=True)) is not None:
@@ -400,7 +386,6 @@ class Granting:
             self._forbidden = turn
             return False
         need = clearing.Need(gang, size, amount, within if bound else None)
-        draft.spare_enders()
         self._looks -= 1
         for candidates in self._ways(turn, need, lent=lent):
             self._clearances -= 1

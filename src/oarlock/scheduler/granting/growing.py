@@ -1,9 +1,9 @@
-"""Running gangs that grow: into what is idle, or as their policy wishes.
+"""The growth of running gangs: into idle devices, or as their policy wishes.
 
-Growth is a restart from the checkpoint, so it is budgeted against what it gains. Where a policy decides sizes, that is
-the policy's own matter. Where it leaves them to the owners, an elastic gang grows when nobody waits for room, by at
-least `LEAST_GROWTH`, not before it has run `SETTLED` times as long as a restart takes, and only if it is over sooner
-for it, the restart included, as far as anybody can tell when it will be over.
+Growth is a restart from the checkpoint, so the gain has to pay for the restart. A policy that decides sizes weighs the
+two itself. Under the other policies an elastic gang grows only while no gang waits for room: by `LEAST_GROWTH` at
+least, after `Victims.settled_s` of running, and only if it then ends sooner, the restart included. Where its end is not
+known, the growth is taken to pay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from oarlock.spec import holdings, plans
 Claims = tuple[holdings.Holding, ...]
 
 LEAST_GROWTH = 1.25
-SETTLED = 10.0
 TRIED = 64
 """Gangs for which a plan looks for idle devices."""
 
 
 def into_idle(draft: drafts.Draft) -> None:
     """Those that rank first in their pools come first, each as far as there is room."""
-    able = [job for job in draft.snapshot.running if job.gang.elastic and not job.stopping and _may_grow(draft, job)]
+    able = [job for job in draft.snapshot.running if _may_grow(draft, job)]
     owned = [
         (turn.wish.level, turn.candidate.arrival, job) for job in able if not (turn := draft.order.turn(job)).sizing
     ]
@@ -44,7 +43,7 @@ def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> bool:
     True where others were looked at.
     """
     running, size = turn.candidate.running, turn.wish.size
-    if running is None or not _may_be_touched(draft, running) or sum(size) <= sum(draft.facts.held(running).size):
+    if running is None or not draft.victims.may_restart(running) or sum(size) <= sum(draft.facts.held(running).size):
         return False
     reason = turn.wish.reason
     claims = _place(draft, running, size)
@@ -60,19 +59,14 @@ def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> bool:
     return clear
 
 
-def _may_be_touched(draft: drafts.Draft, running: plans.Running) -> bool:
-    return running.gang.preemptible and not draft.victims.is_gone(running.gang.job)
-
-
 def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
-    """Whether the restart would be within its budget."""
-    profile, size = draft.facts.of(running.gang), draft.facts.held(running).size
+    """Whether an elastic gang may be restarted to grow into idle devices."""
+    gang, size = running.gang, draft.facts.held(running).size
     return (
-        running.gang.elastic
-        and _may_be_touched(draft, running)
-        and sum(running.gang.largest) >= LEAST_GROWTH * sum(size)
-        and draft.now - running.started_at >= max(SETTLED * draft.rules.restart_s, draft.rules.min_runtime_s)
-        and profile.gang.destined == ()
+        gang.elastic
+        and not gang.destined
+        and draft.victims.may_restart(running, draft.victims.settled_s)
+        and sum(gang.largest) >= LEAST_GROWTH * sum(size)
     )
 
 
@@ -99,14 +93,9 @@ def speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
 def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> Claims | None:
     """Its place at the largest size up to `most` for which there is one, if that is worth a restart."""
     size = draft.facts.held(running).size
-    low, high, found = 0, sizes.steps(size, most) + 1, None
-    while high - low > 1:
-        middle = (low + high) // 2
-        claims = _place(draft, running, sizes.step(size, most, middle))
-        if claims is None:
-            high = middle
-        else:
-            low, found = middle, claims
+    found = sizes.last(
+        0, sizes.steps(size, most) + 1, lambda number: _place(draft, running, sizes.step(size, most, number))
+    )
     return found if found is not None and len(found) >= LEAST_GROWTH * sum(size) else None
 
 
@@ -115,11 +104,9 @@ def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Cla
     if over(draft, running, size) is not None:
         return None
     space = draft.timeline.later
-    mark = space.mark()
-    space.give_back(running.holdings)
-    claims = placing.place(running.gang, space, size, prefer=draft.facts.held(running).nodes)
-    space.rollback(mark)
-    return claims
+    with space.trial():
+        space.give_back(running.holdings)
+        return placing.place(running.gang, space, size, prefer=draft.facts.held(running).nodes)
 
 
 def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> clearing.Clearance | None:
@@ -135,15 +122,13 @@ def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> c
         }
         return draft.bounds.over_borrowing(gang, amount, together) is None
 
-    mark = space.mark()
-    space.give_back(running.holdings)
-    draft.spare_enders()
     donors = [one for one in draft.victims.donors(gang) if one.job != gang.job]
     need = clearing.Need(gang, size, amount, within)
-    promising = clearing.may_do(need, donors, space)
-    cleared = clearing.clear(need, donors, space, draft.victims.reshaped, draft.effort) if promising else None
-    space.rollback(mark)
-    return cleared
+    with space.trial():
+        space.give_back(running.holdings)
+        if not clearing.may_do(need, donors, space):
+            return None
+        return clearing.clear(need, donors, space, draft.victims.reshaped, draft.effort)
 
 
 def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> poolbounds.Over | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from oarlock.scheduler.granting import drafts, growing
 from oarlock.scheduler.placement import placing
-from oarlock.scheduler.preemption import victims
 from oarlock.spec import holdings, jobfile, plans
 
 Claims = tuple[holdings.Holding, ...]
@@ -30,15 +29,13 @@ TRIED = 64
 
 def to_better_places(draft: drafts.Draft) -> None:
     """After all wishes have been granted: with what nobody else could use."""
-    latest = draft.now - max(draft.rules.min_runtime_s, victims.SETTLED * draft.rules.restart_s)
+    latest = draft.now - draft.victims.settled_s
     able = [
         job
         for turn in draft.order.listed()
         if turn.wish.moves
-        and turn.runs
         and (job := turn.candidate.running) is not None
-        and job.gang.preemptible
-        and not draft.victims.is_gone(job.gang.job)
+        and draft.victims.may_restart(job)
         and not any(claim.amount.gpu_milli for claim in job.holdings)
         and _rank(job.gang, job.holdings, draft) > (1, 0)
     ]
@@ -60,10 +57,9 @@ def _saves(job: plans.Running) -> bool:
 def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
     """A better place for it at its size, in what it has itself and what is left; None where there is none."""
     space = draft.timeline.later
-    mark = space.mark()
-    space.give_back(job.holdings)
-    claims = placing.place(job.gang, space, job.size, prefer=draft.facts.held(job).nodes)
-    space.rollback(mark)
+    with space.trial():
+        space.give_back(job.holdings)
+        claims = placing.place(job.gang, space, job.size, prefer=draft.facts.held(job).nodes)
     if claims is None or _rank(job.gang, claims, draft) >= _rank(job.gang, job.holdings, draft):
         return None
     return claims

@@ -22,8 +22,10 @@ def carry_out(draft: drafts.Draft) -> None:
     changing = [
         turn
         for turn in draft.order.listed()
-        if turn.wish.on and turn.runs and (running := turn.candidate.running) is not None and _changes(draft, turn)
-        if running.gang.preemptible and not draft.victims.is_gone(running.gang.job)
+        if turn.wish.on
+        and (running := turn.candidate.running) is not None
+        and draft.victims.may_restart(running)
+        and _changes(draft, turn)
     ]
     if not changing:
         return
@@ -59,17 +61,17 @@ def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns
     space = draft.timeline.later
     order = sorted(changing, key=lambda turn: (-amounts.weight(_amount(draft, turn)), turn.wish.job))
     while order:
-        mark, found, lacking = space.mark(), [], None
-        for turn in order:
-            space.give_back(turn.candidate.running.holdings if turn.candidate.running else ())
-        for turn in order:
-            claims = _place(draft, turn)
-            if claims is None:
-                lacking = turn
-                break
-            space.take(claims)
-            found.append((turn, claims))
-        space.rollback(mark)
+        found, lacking = [], None
+        with space.trial():
+            for turn in order:
+                space.give_back(turn.candidate.running.holdings if turn.candidate.running else ())
+            for turn in order:
+                claims = _place(draft, turn)
+                if claims is None:
+                    lacking = turn
+                    break
+                space.take(claims)
+                found.append((turn, claims))
         if lacking is None:
             return found
         order.remove(lacking)

@@ -17,7 +17,6 @@ import msgspec
 from oarlock.scheduler.granting import drafts, growing
 from oarlock.scheduler.ordering import turns
 from oarlock.scheduler.placement import freespace, placing
-from oarlock.scheduler.preemption import victims
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
@@ -35,16 +34,14 @@ def beside(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
     if not whole:
         there = running.holdings if running is not None and not running.stopping else draft.going_to.get(host, ())
         return _half(gang, draft.timeline.later, there[0]) if len(there) == 1 and _is_shared(there) else None
-    if running is None or not _may_be_touched(draft, running):
+    if running is None or not draft.victims.may_give_way(running):
         return None
     space = draft.timeline.later
-    mark = space.mark()
-    space.give_back(running.holdings)
-    own = _half(running.gang, space, running.holdings[0]) if len(running.holdings) == 1 else None
-    if own is not None:
-        space.take(own)
-    found = None if own is None else _half(gang, space, own[0])
-    space.rollback(mark)
+    with space.trial():
+        space.give_back(running.holdings)
+        own = _half(running.gang, space, running.holdings[0]) if len(running.holdings) == 1 else None
+        space.take(own or ())
+        found = None if own is None else _half(gang, space, own[0])
     if own is not None and found is not None:
         draft.move(running, own, f"it shares its GPU with {gang.name}, which waits")
         draft.going_to[host] = own
@@ -55,27 +52,26 @@ def undo(draft: drafts.Draft) -> None:
     """Those stop that are not to run on where they are, though nobody waits for their place."""
     for turn in draft.order.listed():
         job = turn.candidate.running
-        if turn.wish.yields and turn.runs and job is not None and _may_be_touched(draft, job):
+        if turn.wish.yields and job is not None and draft.victims.may_restart(job, draft.rules.min_runtime_s):
             draft.give_up(job, turn.wish.reason)
 
 
 def apart(draft: drafts.Draft) -> None:
     """Where nobody waits for room each goes to a device that is free, or has its own to itself again."""
-    space, settled_at = draft.timeline.later, draft.now - victims.SETTLED * draft.rules.restart_s
+    space = draft.timeline.later
     for turn in draft.order.listed():
         job = turn.candidate.running
         if job is None or not turn.runs or not _is_host(job):
             continue
         draft.restless = True  # until it has been measured whether that pays, and as long as it may cease to
-        if job.started_at > settled_at or growing.over(draft, job, job.size) is not None:
+        may_move = draft.victims.may_restart(job, draft.victims.settled_s)
+        if not may_move or growing.over(draft, job, job.size) is not None:
             continue
         whole = (msgspec.structs.replace(job.holdings[0], amount=job.gang.asks[0].amount, attempt=0),)
-        mark = space.mark()
-        space.give_back(job.holdings)
-        elsewhere = None if space.holds(whole) else placing.place(job.gang, space, job.size)
-        claims = whole if space.holds(whole) else elsewhere
-        space.rollback(mark)
-        if claims is not None and _may_be_touched(draft, job):
+        with space.trial():
+            space.give_back(job.holdings)
+            claims = whole if space.holds(whole) else placing.place(job.gang, space, job.size)
+        if claims is not None:
             draft.move(job, claims, "a GPU is free for it alone")
 
 
@@ -105,12 +101,3 @@ def _is_host(job: plans.Running) -> bool:
 
 def _is_shared(claims: Claims) -> bool:
     return any(claim.amount.gpu_milli for claim in claims)
-
-
-def _may_be_touched(draft: drafts.Draft, running: plans.Running) -> bool:
-    return (
-        draft.snapshot.reallocate
-        and running.gang.preemptible
-        and running.started_at <= draft.now - draft.rules.min_runtime_s
-        and not draft.victims.is_gone(running.gang.job)
-    )

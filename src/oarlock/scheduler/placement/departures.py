@@ -1,10 +1,8 @@
-"""Were so many gangs gone: how many must it be, at least, for something to be possible?
-
-The room is changed step by step, what was given back last is taken again first, and in the end it is as it was.
-"""
+"""The search for the least number of gangs whose end makes something possible."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -17,7 +15,11 @@ Claims = tuple[holdings.Holding, ...]
 
 
 class Departures(Generic[T]):
-    """`order` says who would go, one after the other; `claims` and `amount` what one of them gives back."""
+    """Gangs that leave a free space one after the other, in the order of `order`.
+
+    `claims` and `amount` say what one of them gives back. Use it within a trial of the free space: it puts nothing back
+    at the end.
+    """
 
     def __init__(
         self,
@@ -30,20 +32,13 @@ class Departures(Generic[T]):
         self._order = order
         self._claims = claims
         self._amount = amount
-        self._marks = [space.mark()]
-
-    def go(self, count: int) -> None:
-        """The first `count` of them are gone, the others there."""
-        if count < len(self._marks) - 1:
-            self._space.rollback(self._marks[count])
-            del self._marks[count + 1 :]
-        for one in self._order[len(self._marks) - 1 : count]:
-            self._space.give_back(self._claims(one))
-            self._marks.append(self._space.mark())
+        self._gone = 0
 
     def first(self, test: Callable[[int], bool], short: amounts.Amount) -> int | None:
-        """The least number with which `test` passes, doubled until it does and halved into; None where it does not with
-        all. `short` is what is missing in sum: with fewer than make up for that it is not asked.
+        """Return the least number of departures with which `test` passes, and leave the free space in that state.
+
+        Return None where `test` does not pass with all of them. `short` is the amount that is missing in sum: `test` is
+        not called with fewer departures than make up for it. The number is doubled until `test` passes, then halved.
         """
         low = self._enough(short)
         if low is None:
@@ -53,26 +48,23 @@ class Departures(Generic[T]):
             if high == len(self._order):
                 return None
             low, high = high + 1, min(max(2 * high, 1), len(self._order))
-        while low < high:
-            middle = (low + high) // 2
-            if self._passes(middle, test):
-                high = middle
-            else:
-                low = middle + 1
-        self.go(high)
+        high = low + bisect.bisect_left(range(low, high), True, key=lambda count: self._passes(count, test))
+        self._go(high)
         return high
 
-    def end(self) -> None:
-        """All of them are there, and what was done since is undone."""
-        self._space.rollback(self._marks[0])
-        del self._marks[1:]
+    def _go(self, count: int) -> None:
+        """Let the first `count` be gone, and the others be there."""
+        order, claims = self._order, self._claims
+        self._space.give_back(claim for one in order[self._gone : count] for claim in claims(one))
+        self._space.take(claim for one in order[count : self._gone] for claim in claims(one))
+        self._gone = count
 
     def _passes(self, count: int, test: Callable[[int], bool]) -> bool:
-        self.go(count)
+        self._go(count)
         return test(count)
 
     def _enough(self, short: amounts.Amount) -> int | None:
-        """With how many the sums would do."""
+        """Return the number of departures with which the sums suffice; None where all of them do not."""
         left = list(short)
         for count in range(len(self._order) + 1):
             if all(one <= 0 for one in left):

@@ -1,14 +1,15 @@
 """What is free on the nodes, as a transaction: a gang is tried in it, and kept whole or discarded whole.
 
-Made once, then only ever changed: by what is taken and given back (undone by `rollback`), and from one snapshot to the
-next by what differs. Nodes that have the same left are kept together (`shapes.State`), and how many tasks of a shape
-would fit is known without looking at the nodes (`indexes.Index`).
+Made once, then only ever changed: by what is taken and given back (undone at the end of a `trial`), and from one
+snapshot to the next by what differs. Nodes that have the same left are kept together (`shapes.State`), and how many
+tasks of a shape would fit is known without looking at the nodes (`indexes.Index`).
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from operator import is_
 
@@ -34,7 +35,7 @@ MAX_STATES = 1_000
 
 
 class FreeSpace:
-    """All nodes' room. What is taken and given back after a `mark` is undone by `rollback`.
+    """The free space of all nodes. What is taken and given back within a `trial` is undone at its end.
 
     `held` is taken from the beginning; so is what the jobs hold that `follow` is told of. A claim on a node that is not
     there counts once it is.
@@ -174,14 +175,15 @@ class FreeSpace:
 
     # The transaction
 
-    def mark(self) -> int:
-        return len(self._done)
-
-    def rollback(self, mark: int) -> None:
-        """Undo what was taken and given back since `mark`."""
-        touched: dict[str, freenodes.FreeNode] = {}
-        self._undo(mark, touched)
-        self._move(touched.values())
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo at the end of the block all that was taken and given back in it. Trials may be nested."""
+        mark, touched = len(self._done), dict[str, freenodes.FreeNode]()
+        try:
+            yield
+        finally:
+            self._undo(mark, touched)
+            self._move(touched.values())
 
     def _undo(self, mark: int, touched: dict[str, freenodes.FreeNode]) -> None:
         while len(self._done) > mark:
@@ -249,7 +251,7 @@ class FreeSpace:
     def follow(self, of: Sequence[nodes.Node], running: Sequence[plans.Running]) -> None:
         """Become the room of this snapshot: what a room made of it afresh would be.
 
-        Earlier marks mean nothing then. What is the same object as in the last snapshot is not looked at.
+        No trial is open meanwhile. An object that was in the last snapshot is not looked at again.
         """
         touched: dict[str, freenodes.FreeNode] = {}
         self._undo(0, touched)

@@ -187,19 +187,20 @@ class Attempt:
 
     def fitting(self, scope: list[freenodes.FreeNode] | None) -> int:
         """How many of the tasks fit within `scope` (None: anywhere): of one ask after the other, as many as do."""
-        mark, fitting = self.space.mark(), 0
-        here: dict[str, bool] = {}
-        for want in self.wants:
-            count = bisect.bisect_right(
-                range(1, want.tasks + 1),
-                False,
-                key=lambda count: self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads) is None,
-            )
-            if count:
-                spots = self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads)
-                self._take(want, spots or [], here)
-                fitting += count
-        self.space.rollback(mark)
+        fitting, here = 0, dict[str, bool]()
+        with self.space.trial():
+            for want in self.wants:
+                count = bisect.bisect_right(
+                    range(1, want.tasks + 1),
+                    False,
+                    key=lambda count: (
+                        self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads) is None
+                    ),
+                )
+                if count:
+                    spots = self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads)
+                    self._take(want, spots or [], here)
+                    fitting += count
         return fitting
 
     def widest(self, level: str) -> list[tuple[str, int]]:
@@ -286,17 +287,14 @@ class Attempt:
     def _one_by_one(
         self, wants: Sequence[Want], scope: list[freenodes.FreeNode] | None, *, spreads: bool
     ) -> tuple[holdings.Holding, ...] | None:
-        mark = self.space.mark()
         here: dict[str, bool] = {}  # the nodes that have tasks of this gang: whether a worker is among them
         claims: dict[int, list[holdings.Holding]] = {}
-        for want in wants:
-            spots = self._spots(want, scope, here, spreads=spreads)
-            if spots is None:
-                break
-            claims[want.place] = self._take(want, spots, here)
-        self.space.rollback(mark)
-        if len(claims) < len(wants):
-            return None
+        with self.space.trial():
+            for want in wants:
+                spots = self._spots(want, scope, here, spreads=spreads)
+                if spots is None:
+                    return None
+                claims[want.place] = self._take(want, spots, here)
         return tuple(claim for place in sorted(claims) for claim in claims[place])
 
     def _take(self, want: Want, spots: packing.Spots, here: dict[str, bool]) -> list[holdings.Holding]:

@@ -11,6 +11,7 @@ To fit is to have a place in the room as it will be, and to be within the bounds
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -108,10 +109,9 @@ class _Search:
         leaving = departures.Departures(self._space, self._order, _claims, _amount)
         free = amounts.amount(self._space.free())
         short = tuple(asked - have if asked else 0 for asked, have in zip(self._need.amount, free, strict=True))
-        count = leaving.first(self._first_fit, (short[0], short[1], short[2]))
-        found = None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
-        leaving.end()
-        return found
+        with self._space.trial():
+            count = leaving.first(self._first_fit, (short[0], short[1], short[2]))
+            return None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
 
     def _needed(self, order: Sequence[Victim]) -> list[Victim]:
         """Without those that were not needed after all: the dearest stay first, as many at once as can. Who was needed
@@ -128,12 +128,12 @@ class _Search:
                 some = chosen[-block:]
                 del chosen[-block:]
                 less = _freed(some, freed, -1)
-                mark = self._space.mark()
-                self._space.take(claim for victim in some for claim in victim.claims)
+                back = [claim for victim in some for claim in victim.claims]
+                self._space.take(back)
                 if self._fits([*chosen, *needed] if stay else (), less):
                     freed, block = less, 2 * block
                     continue
-                self._space.rollback(mark)
+                self._space.give_back(back)
                 if block == 1:
                     needed += some
                 else:
@@ -147,23 +147,23 @@ class _Search:
     def _bent(self, chosen: list[Victim]) -> list[Victim]:
         """Those that may give up less give up as little as will do."""
         for place, victim in enumerate(chosen):
-            if not victim.bends:
-                continue
-            size = victim.running.size
-            low, high = 0, sizes.steps(victim.left, size)  # `low` will do
-            while high - low > 1:
-                middle = (low + high) // 2
-                less = self._reshape(victim, sizes.step(victim.left, size, middle))
-                self._space.take(chosen[place].claims)
+            most = sizes.steps(victim.left, victim.running.size) if victim.bends else 0
+            less = sizes.last(0, most, functools.partial(self._with_less, chosen, place))
+            if less is not None:
+                self._space.take(victim.claims)
                 self._space.give_back(less.claims)
-                trial = [*chosen[:place], less, *chosen[place + 1 :]]
-                if self._fits(trial, _freed(trial)):
-                    low, chosen = middle, trial
-                else:
-                    high = middle
-                    self._space.take(less.claims)
-                    self._space.give_back(chosen[place].claims)
+                chosen[place] = less
         return chosen
+
+    def _with_less(self, chosen: Sequence[Victim], place: int, step: int) -> Victim | None:
+        """Return one of the victims `step` sizes above its least; None where the gang does not fit then."""
+        victim = chosen[place]
+        less = self._reshape(victim, sizes.step(victim.left, victim.running.size, step))
+        all_of_them = [*chosen[:place], less, *chosen[place + 1 :]]
+        with self._space.trial():
+            self._space.take(victim.claims)
+            self._space.give_back(less.claims)
+            return less if self._fits(all_of_them, _freed(all_of_them)) else None
 
     def _first_fit(self, count: int) -> bool:
         first = self._order[:count]
@@ -188,19 +188,19 @@ class _Search:
 
     def _places(self, gone: Collection[Victim]) -> list[Claims] | None:
         """Its own place, then those of victims that are placed again, the largest first."""
-        space, mark = self._space, self._space.mark()
+        space = self._space
         staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
         asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
         places: list[Claims] = []
-        for gang, size in asked:
-            claims = placing.place(gang, space, size)
-            if claims is None:
-                break
-            places.append(claims)
-            if len(asked) > 1:
-                space.take(claims)
-        space.rollback(mark)
-        return places if len(places) == len(asked) else None
+        with space.trial():
+            for gang, size in asked:
+                claims = placing.place(gang, space, size)
+                if claims is None:
+                    return None
+                places.append(claims)
+                if len(asked) > 1:
+                    space.take(claims)
+        return places
 
 
 def _freed(gone: Iterable[Victim], more: Freed | None = None, times: int = 1) -> dict[poolbounds.Key, amounts.Amount]:

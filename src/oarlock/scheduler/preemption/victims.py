@@ -119,24 +119,49 @@ class Victims:
         self._bounds = bounds
         self._facts = facts
         self._rules = snapshot.rules
+        self._reallocates = snapshot.reallocate
         self._running = snapshot.running
         self._order = order
-        self._gone: set[str] = set()
+        self._decided: set[str] = set()
         self._spared: Collection[str] = ()
         self._whole: dict[str, Victim] = {}
         self._most: dict[object, dict[poolbounds.Key, Amount]] = {}
         self._most_at = -1
 
-    def gone(self, job: str) -> None:
-        """It has given way, or is about to grow: nobody asks it again."""
-        self._gone.add(job)
+    def decided(self, job: str) -> None:
+        """Note that this plan stops, resizes or moves a job: it does so once at most."""
+        self._decided.add(job)
 
-    def is_gone(self, job: str) -> bool:
-        return job in self._gone
+    def is_decided(self, job: str) -> bool:
+        return job in self._decided
 
     def spare(self, jobs: Collection[str]) -> None:
-        """Nobody asks these, until others are named."""
+        """Note the jobs whose ends an earlier gang is waiting for. The jobs of an earlier call are no longer spared."""
         self._spared = jobs
+
+    @property
+    def settled_s(self) -> float:
+        """Seconds that a gang runs before it is restarted for a place that no other gang needs."""
+        return max(self._rules.min_runtime_s, SETTLED * self._rules.restart_s)
+
+    def may_restart(self, job: plans.Running, after_s: float = 0.0) -> bool:
+        """Return whether this plan may restart a running gang for its own sake, after `after_s` seconds of running.
+
+        The plan may touch running gangs, the gang is preemptible and not stopping, and the plan has decided nothing
+        else about it. A size or type that its policy wishes needs no minimum run time: the policy weighs the restart.
+        """
+        return self._reallocates and self._has_run(job, after_s) and job.gang.job not in self._decided
+
+    def may_give_way(self, job: plans.Running) -> bool:
+        """Return whether this plan may stop, shrink or move a running gang for the sake of another gang.
+
+        The gang has also run for the minimum run time, and no earlier gang is waiting for its end.
+        """
+        return self.may_restart(job, self._rules.min_runtime_s) and job.gang.job not in self._spared
+
+    def _has_run(self, job: plans.Running, seconds: float) -> bool:
+        """Return whether a gang is preemptible, is not stopping, and has run for so many seconds."""
+        return not job.stopping and job.gang.preemptible and job.started_at <= self._now - seconds
 
     def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> Mapping[poolbounds.Key, Amount]:
         """What could be given up for it at most, by what decides which bounds hold for whom. The same object for all
@@ -169,7 +194,7 @@ class Victims:
         for weight, _, job in self._settled:
             if weight > most or len(found) == MOVED_AT_MOST:
                 break
-            if self._may(job) and (job.gang.pool != gang.pool or self._order.level(job) >= level):
+            if self.may_give_way(job) and (job.gang.pool != gang.pool or self._order.level(job) >= level):
                 found.append(self._all_of(job)._replace(stays=True))
         return found
 
@@ -178,7 +203,9 @@ class Victims:
         leaf = self._order.leaf(gang)
         if not self._order.sizes(leaf):
             return []
-        wished = [(self._order.turn(job).wish, job) for _, _, job in self._herd(leaf).lowest_first if self._may(job)]
+        wished = [
+            (self._order.turn(job).wish, job) for _, _, job in self._herd(leaf).lowest_first if self.may_give_way(job)
+        ]
         return [
             self._to(job, wish.size)
             for wish, job in wished
@@ -195,7 +222,7 @@ class Victims:
                 found += (
                     self._to(job, self._facts.of(job.gang).smallest)._replace(bends=True)
                     for job in self._herd(leaf).elastic
-                    if self._may(job) and self._order.extras_level(job) >= level
+                    if self.may_give_way(job) and self._order.extras_level(job) >= level
                 )
             elif not own and self._lends(leaf, gang):
                 found += self._bent(leaf, gang)
@@ -207,7 +234,7 @@ class Victims:
         for lower, _, job in self._herd(own_leaf).lowest_first:
             if -lower <= level:
                 break
-            if self._may(job):
+            if self.may_give_way(job):
                 found.append(self._all_of(job))
                 together = amounts.plus(together, found[-1].amount)
         if not own:
@@ -233,7 +260,7 @@ class Victims:
         for job in self._herd(leaf).elastic:
             if all(have <= 0 for have in excess):
                 break
-            if not self._may(job):
+            if not self.may_give_way(job):
                 continue
             profile, size = self._facts.of(job.gang), self._facts.held(job).size
             number, enough = sizes.steps(profile.smallest, size), False
@@ -258,14 +285,11 @@ class Victims:
             if enough or not any(amount[place] and excess[place] > given[place] for place in range(3)):
                 break
             together = amounts.plus(given, self._facts.held(job).amount)
-            if self._may(job) and (guaranteed or self._bounds.keeps(leaf, together, amount) >= least):
+            if self.may_give_way(job) and (guaranteed or self._bounds.keeps(leaf, together, amount) >= least):
                 given = together
                 yield self._all_of(job)
 
     # Who can be asked
-
-    def _may(self, job: plans.Running) -> bool:
-        return job.gang.job not in self._gone and job.gang.job not in self._spared
 
     def _herd(self, leaf: str) -> Herd:
         return self._herds.get(leaf) or Herd([], self._order, self._facts)
@@ -274,20 +298,18 @@ class Victims:
     def _herds(self) -> dict[str, Herd]:
         """By leaf, in the order of their names."""
         found: dict[str, list[plans.Running]] = {}
-        latest = self._now - self._rules.min_runtime_s
         for job in self._running:
-            if not job.stopping and job.gang.preemptible and job.started_at <= latest:
+            if self._has_run(job, self._rules.min_runtime_s):
                 found.setdefault(self._order.leaf(job.gang), []).append(job)
         return {leaf: Herd(found[leaf], self._order, self._facts) for leaf in sorted(found)}
 
     @cached_property
     def _settled(self) -> list[tuple[float, str, plans.Running]]:
         """Those that are worth a move, the smallest first."""
-        latest = self._now - max(self._rules.min_runtime_s, SETTLED * self._rules.restart_s)
         return sorted(
             (self._facts.held(job).weight, job.gang.job, job)
             for job in self._running
-            if not job.stopping and job.gang.preemptible and job.started_at <= latest
+            if self._has_run(job, self.settled_s)
         )
 
     # What they give up
