@@ -48,6 +48,26 @@ async def test_the_second_waits_until_the_first_has_expired(store: memory.Memory
     assert first.epoch is None
 
 
+async def test_it_believes_no_longer_than_the_store_however_slow_the_answer_was(clock: Clock) -> None:
+    """Its term counts from the question: while the answer was on its way the store's row was ageing."""
+
+    class Slow(memory.MemoryStore):
+        async def lead(self, holder: str, *, now: float, ttl_s: float) -> int | None:
+            epoch = await super().lead(holder, now=now, ttl_s=ttl_s)
+            clock.now += 5.0
+            return epoch
+
+    store = Slow()
+    first = one(store, clock, "a")
+    await first.tick()
+    row = await store.read(lambda view: view.leader())
+    assert row is not None
+    clock.now = row.expires_at - 0.1
+    assert first.epoch == 1
+    clock.now = row.expires_at + 0.1
+    assert first.epoch is None
+
+
 async def test_it_renews_at_a_third_of_its_time_and_no_more_often(store: memory.MemoryStore, clock: Clock) -> None:
     first = one(store, clock, "a")
     await first.tick()

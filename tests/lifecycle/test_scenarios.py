@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import stepping
-from oarlock.spec import events
+from oarlock.lifecycle import orders, stepping
+from oarlock.spec import assignments, events
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -67,3 +67,28 @@ def test_a_step_of_the_clock_changes_nothing_in_any_scenario(path: Path, by_s: f
 
 def test_there_are_scenarios() -> None:
     assert len(FILES) >= 8
+
+
+class Ordered(script.Play):
+    """A play that notes the orders of every task after each command, by their version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: dict[str, set[assignments.Orders]] = {}
+
+    def run(self, line: str) -> list[str]:
+        said = super().run(line)
+        live = self.job.live if hasattr(self, "job") else None
+        for task in live.tasks if live is not None else ():
+            told = orders.orders(self.job, task.key(self.job.id, live.number), self.now)
+            self.versions.setdefault(told.version, set()).add(told)
+        return said
+
+
+def test_other_orders_have_another_version_in_every_scenario() -> None:
+    """An agent asks with the version that it has seen, and is answered only when there is another."""
+    play = Ordered()
+    for path in FILES:
+        replay(path.read_text(), play)
+    assert len(play.versions) > 20
+    assert [found for found in play.versions.values() if len(found) > 1] == []

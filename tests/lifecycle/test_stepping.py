@@ -60,6 +60,25 @@ def test_facts_of_another_attempt_are_not_believed(fact: type[events.Event], fie
     assert stepping.step(waiting, fact(attempt=1, **fields), play.now) is waiting  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_an_admission_is_of_the_next_attempt(number: int) -> None:
+    """Its holdings are kept under that number: under another one nobody would release them."""
+    play = launched("intend preempt", "gone worker-0 worker-1", "do")
+    assert play.job.live is None
+    claims = script.places(play.job, number)
+    assert stepping.step(play.job, events.Admitted(attempt=number, holdings=claims), play.now) is play.job
+    assert stepping.step(play.job, events.Admitted(attempt=2, holdings=claims), play.now).live is not None
+
+
+def test_an_attempt_that_saved_nothing_hands_the_checkpoint_on() -> None:
+    play = launched("register worker-0 worker-1", "checkpoint 20")
+    for _ in range(2):
+        for line in ("intend preempt", "gone worker-0 worker-1", "do", "admit"):
+            play.run(line)
+        assert play.live.checkpoint_step is None
+        assert play.live.offered_step == 20
+
+
 def test_what_is_told_of_a_task_is_in_its_record_alone() -> None:
     play = launched("register worker-0 worker-1", "report worker-1 PROCESSING")
     of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}

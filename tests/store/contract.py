@@ -711,6 +711,8 @@ class StoreContract:
 
         await store.write(change)
         assert await store.read(lambda v: (v.count(), v.last_seq())) == ({}, 2400)
+        left = await store.read(lambda v: v.records(0, limit=2400))
+        assert {record.kind for record in left} == {"removed"}, "a line of the same change outlives its job"
 
     # -- the rest
 

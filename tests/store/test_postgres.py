@@ -7,6 +7,7 @@ import time
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from tests.store import contract, nouns
 
 from oarlock.spec import errors
@@ -85,6 +86,35 @@ async def test_other_processes_wake_a_waiter(postgres_url: str, postgres_store: 
     await other.write(lambda t: t.add_job(nouns.job(), at=1.0))
     assert await asyncio.wait_for(waiting, 20) == 1
     await other.close()
+
+
+async def test_commits_are_flushed(postgres_store: database.SqlStore) -> None:
+    """Whatever the server's own setting is, what is acknowledged survives a loss of power."""
+
+    def look(t: stores.Transaction) -> object:
+        return t._connection.exec_driver_sql("SHOW synchronous_commit").scalar()
+
+    assert await postgres_store.write(look) == "on"
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_made_again(
+    postgres_url: str, postgres_store: database.SqlStore
+) -> None:
+    """It may be stored: only the caller's own key tells whether a second time would be once too often."""
+    runs = []
+
+    def cut_once(_connection: sa.Connection) -> None:
+        if len(runs) == 1:
+            cut(postgres_url)
+
+    def change(t: stores.Transaction) -> None:
+        runs.append(t.last_seq())
+        t.add_job(nouns.job(), at=1.0)
+
+    sa.event.listen(postgres_store._engine.writers, "commit", cut_once)
+    with pytest.raises(errors.Unavailable, match="may or may not be stored"):
+        await postgres_store.write(change)
+    assert runs == [0]
 
 
 def listening(url: str) -> None:
