@@ -63,7 +63,7 @@ def plan(snapshot: plans.Snapshot, now: float, memo: Memo | None = None, *, word
     later = memo.follow(snapshot)
     budget = memo.budget(snapshot)
     bounds = poolbounds.PoolBounds(snapshot, now, budget.amount, memo.totals)
-    order = turnorder.Order(snapshot, now, bounds, budget, memo.facts, memo.changed, memo.standings)
+    order = turnorder.Order(snapshot, now, bounds, budget, memo.facts, memo.changed, memo.standings, memo.declared)
     draft = drafts.Draft(snapshot, now, memo.space, later, bounds, order, memo.facts, memo.declared)
     draft.context.terse = not words
     return grants.Granting(draft, order).plan()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.ordering import budgets, queues, turns
 from oarlock.scheduler.policies import contract, registry
 from oarlock.scheduler.pools import poolbounds
@@ -30,12 +31,14 @@ class Order:
         facts: gangfacts.Facts,
         changed: differences.Differences,
         standings: waitingorder.WaitingOrders,
+        declared: impossible.Declared,
     ) -> None:
         self._snapshot = snapshot
         self._now = now
         self._bounds = bounds
         self._facts = facts
         self._changed = changed
+        self._declared = declared
         self._candidates: dict[str, contract.Candidate] = {}
         self._rules = snapshot.rules
         leaves = self._leaves()
@@ -140,15 +143,19 @@ class Order:
         return [
             turns.Turn.new(wish, one, of(one.gang), sizing=sizing, reserves=reserves)
             for wish in wishes
-            for one in (_narrowed(by_job[wish.job], wish.on),)
+            for one in (self._narrowed(by_job[wish.job], wish.on),)
         ]
 
+    def _narrowed(self, one: contract.Candidate, gpu_type: str) -> contract.Candidate:
+        """Return a waiting candidate as if it asked for one type alone, where its policy has decided on that type.
 
-def _narrowed(one: contract.Candidate, gpu_type: str) -> contract.Candidate:
-    """Return one that waits as if it asked for that type alone, where its policy has decided on a type."""
-    if not gpu_type or one.running is not None:
-        return one
-    return msgspec.structs.replace(one, gang=plans.on(one.gang, gpu_type))
+        A policy counts devices, not CPUs or memory. Where no node of the type could hold the gang, it keeps all types.
+        """
+        if not gpu_type or one.running is not None:
+            return one
+        narrowed = plans.on(one.gang, gpu_type)
+        possible = self._declared.never(narrowed) is None
+        return msgspec.structs.replace(one, gang=narrowed) if possible else one
 
 
 def by_need(queues: Mapping[str, queues.Queue], bounds: poolbounds.PoolBounds) -> Iterator[turns.Turn]:
