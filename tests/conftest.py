@@ -29,6 +29,7 @@ WORKERS_PER_CORE = 2
 MEMORY_PER_WORKER_BYTES = 2 << 30
 
 
+@pytest.hookimpl(optionalhook=True)  # the runs of planted bugs go without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return more workers than cores, since many tests wait; as many as the memory has space for."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

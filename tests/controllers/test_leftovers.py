@@ -112,3 +112,18 @@ async def test_a_full_disk_holds_up_the_end_for_a_while_and_not_for_ever(tmp_pat
     assert not (await plant.job(job_id)).attempts[0].tasks[0].gone, "it is tried again"
     await plant.until_phase(job_id, Phase.COMPLETED, within_s=60.0)
     assert any("disk is full" in error for _, error in plant.server.reports)
+
+
+async def test_one_task_whose_words_are_delivered_does_not_end_those_of_another(tmp_path: Path) -> None:
+    plant = Plant()
+    for worker in (0, 1):
+        plant.behaviours[f"j-0001/1/worker/{worker}"] = fake.Behaviour(at_barrier=True, abandons_s=3.0)
+    job_id = await plant.submit("{max_restarts: 0, roles: {worker: {count: 2}}}")
+    plant.world.leftovers[KEY] = [leftover(tmp_path / "out", "stdout.0", b"last words\n")]  # worker-1 left nothing
+    plant.logs.full = True
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    await plant.run_for(5)
+    assert not any(task.gone for task in (await plant.job(job_id)).attempts[0].tasks)
+    plant.logs.full = False
+    await plant.until_phase(job_id, Phase.COMPLETED)
+    assert plant.logs.bytes[str(KEY), "stdout.0"] == b"last words\n"

@@ -12,7 +12,7 @@ from tests.data.checkpoints.test_checkpoints import flip, save
 
 from oarlock.api.process import checkpoints as api_checkpoints
 from oarlock.controllers import leadership, retention
-from oarlock.spec import errors, failpoints, jobs, validation
+from oarlock.spec import clocks, errors, failpoints, jobs, validation
 
 DAY = 86_400.0
 POLICY = retention.Policy(keep_jobs_s=30 * DAY, keep_records=10, period_s=600.0)
@@ -194,8 +194,31 @@ async def test_the_log_is_compacted_to_its_newest_lines(shelf: Shelf) -> None:
 
 
 async def test_snapshots_that_a_job_names_stay(shelf: Shelf) -> None:
+    spec = validation.decode({"command": "train"})
+    job = jobs.Job(id="j-packed", name="packed", owner="ann", spec=spec, created_at=1.0, snapshot="sha256:1")
+    await shelf.plant.store.write(lambda tx: tx.add_job(job, at=1.0))
     await shelf.later(601)
-    assert shelf.blobs.swept == [(set(), shelf.plant.now - POLICY.snapshot_grace_s)]
+    assert shelf.blobs.swept == [({"sha256:1"}, shelf.plant.now - POLICY.snapshot_grace_s)]
+
+
+async def test_a_clock_set_forward_ages_neither_jobs_nor_keys_nor_snapshots(shelf: Shelf) -> None:
+    store = shelf.plant.store
+    await store.write(lambda tx: tx.add_job(finished("j-keyed", shelf.plant.now), at=1.0, idempotency_key="k"))
+    await store.write(lambda tx: tx.remove_jobs(["j-keyed"], at=shelf.plant.now))
+    uploaded_at = shelf.plant.now
+    shelf.plant.now += 400 * DAY
+    stepped = {"stepped_at": shelf.plant.now, "stepped_s": 400 * DAY}
+    anchor = clocks.Anchor(boot="a", ahead_s=0.0, asleep_s=0.0, seen_at=shelf.plant.now, **stepped)
+    await store.write(lambda tx: tx.put_clock_anchor(anchor))
+    await shelf.later(601)
+    assert await stored(shelf) == {"j-0001", "j-0002"}
+    assert await store.read(lambda view: view.submitted("ann", "k")) == ("j-keyed", "")
+    assert [older_than < uploaded_at for _, older_than in shelf.blobs.swept] == [True]
+
+
+def finished(job_id: str, at: float) -> jobs.Job:
+    spec = validation.decode({"command": "train"})
+    return jobs.Job(id=job_id, name=job_id, owner="ann", spec=spec, created_at=at, phase=Phase.CANCELED, ended_at=at)
 
 
 async def checkpoints(shelf: Shelf, job_id: str, steps: Sequence[int], place: str = "") -> None:
@@ -227,6 +250,21 @@ async def test_the_newest_checkpoints_stay_and_always_a_good_one(shelf: Shelf, b
     await shelf.later(601)
     assert await listed(shelf, "j-0001") == stay
     assert set(shelf.files.deleted) == {f"step-{step}" for step in range(1, 7) if step not in stay}
+
+
+async def test_no_checkpoint_is_listed_once_its_deletion_has_begun(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in between, files without a record are left: a record without files would be offered to an attempt."""
+    offered: list[set[int]] = []
+
+    async def delete(checkpoint: jobs.Checkpoint) -> None:
+        offered.append({checkpoint.step} & set(await listed(shelf, checkpoint.job)))
+
+    monkeypatch.setattr(shelf.files, "delete", delete)
+    await checkpoints(shelf, "j-0001", range(1, 7))
+    await shelf.later(601)
+    assert offered == [set(), set(), set()]
 
 
 async def test_the_only_one_that_holds_stays_on_the_disk(shelf: Shelf, tmp_path: Path) -> None:
