@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 from tests.controllers.plant import machine
@@ -92,6 +94,13 @@ def test_results_lie_in_the_servers_place_where_the_job_says_nothing() -> None:
     without = msgspec.structs.replace(SETTINGS, results=None)
     task = attempts.Task(role=roles.RoleName.WORKER, index=0)
     assert assigning.assignment(job("{}"), 1, task, None, without).uploads is None
+
+
+def test_the_processes_are_told_the_strategy_that_the_job_file_sets() -> None:
+    assert "OARLOCK_STRATEGY" not in told(job("{}")).env, "the script decides"
+    env = told(job("{strategy: {kind: allreduce, compression: bf16}}")).env
+    assert json.loads(env["OARLOCK_STRATEGY"]) == {"kind": "allreduce", "compression": "bf16"}
+    assert json.loads(told(job("{strategy: {kind: ps, sync: false}}")).env["OARLOCK_STRATEGY"])["sync"] is False
 
 
 def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from oarlock import train
-from oarlock.train.strategies import allreduce
+from oarlock.train.strategies import dataparallel
 
 
 class Interrupt(train.Hook):
@@ -113,19 +113,13 @@ def count(
                 raise ZeroDivisionError("as asked")
 
 
-class Averaging:
+class Averaging(train.Strategy):
     """The smallest strategy other than allreduce: averages the weights after every step."""
 
     kind = "averaging"
 
     def __init__(self) -> None:
         self.seen: list[int] = []
-
-    def attach(self, model: nn.Module) -> nn.Module:
-        return model
-
-    def no_sync(self) -> Any:
-        raise NotImplementedError
 
     def after_step(self, step: int) -> None:
         self.seen.append(step)
@@ -171,7 +165,8 @@ def adapt(folder: Path, *, change: dict[int, str], total_steps: int | None = Non
                 report = Path(os.environ["OARLOCK_REPORT"])
                 (report / "batch.json~").write_text(change[session.step])
                 (report / "batch.json~").rename(report / "batch.json")
-    exchanges = strategy.exchanges if (strategy := allreduce.strategy_of(model)) else 0
+    strategy = dataparallel.strategy_of(model)
+    exchanges = strategy.figures.exchanges if strategy is not None and strategy.figures is not None else 0
     kept = {"model": model.state_dict(), "seen": seen, "batch": (session.batch.local, session.batch.accumulate)}
     kept["exchanges"] = exchanges
     torch.save({**kept, "gain": session.gain, "total": session.total_steps}, folder / f"adapted-{world.rank}.pt")

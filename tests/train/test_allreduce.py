@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors
-from oarlock.train.strategies import allreduce
+from oarlock.train.strategies import buckets, choices, dataparallel
 
 
 def learned(model: nn.Module, attached: nn.Module, *, steps: int = 4, parts: int = 1) -> list[torch.Tensor]:
@@ -47,9 +48,9 @@ def as_distributed_data_parallel() -> None:
     ours, theirs = plain_net(), plain_net()
     theirs.load_state_dict(ours.state_dict())
     expected = learned(theirs, nn.parallel.DistributedDataParallel(theirs))
-    for buckets in (25 << 20, 4000):  # one bucket, several
+    for bucket_bytes in (25 << 20, 4000):  # one bucket, several
         model = copy.deepcopy(ours)
-        assert train.data_parallel(model, bucket_bytes=buckets) is model
+        assert train.data_parallel(model, bucket_bytes=bucket_bytes) is model
         for one, other in zip(learned(model, model), expected, strict=True):
             assert torch.equal(one, other)
 
@@ -132,9 +133,70 @@ def with_running_statistics() -> None:
     assert means[0] == means[1]
 
 
+class Summing(train.Strategy):
+    """A strategy of a user's own, which sees the optimizer and counts the moments."""
+
+    kind = "summing"
+
+    def __init__(self) -> None:
+        self.moments: list[Any] = []
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+        self.moments.append(optimizer)
+        return model
+
+    def begin(self) -> None:
+        self.moments.append("begin")
+
+    def after_step(self, step: int) -> None:
+        self.moments.append(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": len(self.moments)}
+
+
+def with_shorter_numbers() -> None:
+    """Travelling numbers are rounded, all ranks end with the same bits, and half the bytes are sent."""
+    world = train.init()
+    for name, least in (("bf16", 2.0**-8), ("fp16", 2.0**-11)):
+        torch.manual_seed(1)
+        dense, short = plain_net(), plain_net()
+        short.load_state_dict(dense.state_dict())
+        train.data_parallel(dense, bucket_bytes=4000)
+        train.data_parallel(short, bucket_bytes=4000, compression=name)
+        for model in (dense, short):
+            x, y = scripts.examples(16)
+            mine = slice(8 * world.rank, 8 * world.rank + 8)
+            nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
+        one, other = (torch.cat([p.grad.reshape(-1) for p in model.parameters()]) for model in (dense, short))
+        assert not torch.equal(one, other), "nothing was rounded"
+        assert (one - other).norm() < 2 * least * one.norm()
+        assert len({tuple(each) for each in world.gather(other.tolist())}) == 1
+        figures = [dataparallel.strategy_of(model).figures for model in (dense, short)]
+        assert figures[0].sent_bytes == 4 * one.numel(), "by a ring of two: once"
+        assert figures[1].sent_bytes == 2 * one.numel()
+    half = train.data_parallel(plain_net().bfloat16(), compression="fp16")
+    half(torch.randn(2, 6).bfloat16()).sum().backward()
+    assert dataparallel.strategy_of(half).figures.sent_bytes == 2 * one.numel(), "what is short already travels so"
+
+
+def without_an_exchange() -> None:
+    world = train.init()
+    torch.manual_seed(world.rank)
+    model = train.data_parallel(nn.Linear(2, 1), strategy="none")
+    first, second = world.gather(model.weight.tolist())
+    assert first == second, "every rank begins with the chief's weights"
+    with train.no_sync(model):
+        model(torch.ones(1, 2)).sum().backward()
+    model(torch.full((1, 2), 1.0 + world.rank)).sum().backward()
+    assert model.weight.grad[0, 0].item() == 2.0 + world.rank
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
+        with_shorter_numbers,
+        without_an_exchange,
         as_distributed_data_parallel,
         as_one_large_batch,
         held_back,
@@ -158,10 +220,60 @@ def test_alone_nothing_is_attached() -> None:
 
 def test_buckets_go_from_the_last_layer_to_the_first_and_hold_one_kind() -> None:
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 100).double(), nn.Linear(100, 100), nn.Linear(100, 2))
-    buckets = allreduce._sorted_into_buckets(list(model.named_parameters()), 50_000, 2, False)
-    assert [bucket.names for bucket in buckets] == [
+    made = buckets.sort(list(model.named_parameters()), 50_000, 2, False)
+    assert [bucket.names for bucket in made] == [
         ["3.bias", "3.weight", "2.bias", "2.weight"],
         ["1.bias"],
         ["1.weight"],
         ["0.bias", "0.weight"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "job", "expected"),
+    [
+        ((None, None), "", ("allreduce", "none")),
+        (("allreduce", "bf16"), "", ("allreduce", "bf16")),
+        (("none", "fp16"), '{"kind": "allreduce"}', ("allreduce", "fp16")),
+        (("allreduce", "fp16"), '{"compression": "none"}', ("allreduce", "none")),
+    ],
+)
+def test_the_job_file_wins_field_by_field(script: tuple[Any, Any], job: str, expected: tuple[str, str]) -> None:
+    choice = choices.choose(*script, {choices.VARIABLE: job})
+    assert choice == choices.Choice(*expected)
+
+
+@pytest.mark.parametrize(
+    ("script", "job", "message"),
+    [
+        (("ring", None), "", "'ring' is not one of allreduce"),
+        ((None, "zip"), "", "'zip' is not one of none, fp16"),
+        ((None, None), '{"kind": "telepathy"}', "'telepathy' is not one of"),
+        ((None, None), "[1]", "not a JSON object"),
+        ((None, None), "{", "not a JSON object"),
+        ((Summing(), "fp16"), "", "give the compression to the object"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_names_the_names(script: tuple[Any, Any], job: str, message: str) -> None:
+    with pytest.raises(errors.StateError, match=message):
+        choices.choose(*script, {choices.VARIABLE: job})
+
+
+def test_a_strategy_of_the_scripts_own_sees_the_optimizer_and_every_moment(tmp_path: Path) -> None:
+    strategy, model = Summing(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert train.data_parallel(model, optimizer, strategy=strategy) is model
+    with train.Session(model=model, optimizer=optimizer, total_steps=2, checkpoints=tmp_path) as session:
+        for _ in session.steps():
+            pass
+    assert strategy.moments == [optimizer, "begin", 1, 2]
+    kept = torch.load(next(tmp_path.glob("*/rank-0.pt")), weights_only=True)
+    assert kept["own"]["per_rank"] == {"strategy of model": {"seen": 4}}
+
+
+def test_the_job_file_replaces_an_object_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choices.VARIABLE, '{"kind": "none"}')
+    strategy, model = Summing(), nn.Linear(1, 1)
+    train.data_parallel(model, strategy=strategy)
+    assert strategy.moments == []
+    assert dataparallel.strategy_of(model).kind == "none"

@@ -156,6 +156,8 @@ def _environment(
     env["OARLOCK_JOB_NAME"] = job.name
     if share_milli:
         env["OARLOCK_GPU_FRACTION"] = f"{share_milli / 1000 / role.nproc:.4g}"
+    if job.spec.strategy != jobfile.Strategy():
+        env["OARLOCK_STRATEGY"] = msgspec.json.encode(job.spec.strategy).decode()
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live

@@ -23,6 +23,7 @@ MAX_LEFT_OUT_CHARACTERS = 300
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARACTERS = 500
 MAX_KEPT_FILES = 1_000_000
+MAX_STALENESS = 10_000
 MAX_TEXT_BYTES = 64 * 1024
 """The most bytes in a command, an environment value or any other free text of a job file."""
 
@@ -47,12 +48,14 @@ class SecretForm(StrEnum):
 
 
 class StrategyKind(StrEnum):
+    AUTO = "auto"  # the library measures and chooses among the lossless ones
     ALLREDUCE = "allreduce"
     PS = "ps"
     NONE = "none"
 
 
 class Compression(StrEnum):
+    AUTO = "auto"  # the library measures and chooses, lossy ones included
     NONE = "none"
     FP16 = "fp16"
     BF16 = "bf16"
@@ -89,8 +92,13 @@ class Role(Part, frozen=True):
 
 
 class Strategy(Part, frozen=True):
-    kind: StrategyKind = StrategyKind.ALLREDUCE
-    compression: Compression = Compression.NONE
+    """How `oarlock.train` exchanges gradients. A field that is set overrides the script."""
+
+    kind: StrategyKind | None = None
+    compression: Compression | None = None
+    sync: bool | None = None  # parameter servers: whether all workers step together
+    staleness: int | None = None  # the most steps by which the fastest worker is ahead of the slowest
+    backup: int | None = None  # so many of the slowest gradients of a step are not waited for
 
 
 class Bounds(NamedTuple):

@@ -161,6 +161,7 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         yield field, lambda field=field: _optional_text(getattr(spec, field))  # type: ignore[misc]
     yield "size", lambda: sizes.find(spec.size) if spec.size is not None else None
     yield "dependencies", lambda: inside(spec.dependencies) if spec.dependencies is not None else None
+    yield "strategy", lambda: _strategy(spec)
     yield "batch", lambda: _batch(spec.batch) if spec.batch is not None else None
     yield "results", lambda: _store(spec.results)
     yield "checkpoint.to", lambda: _store(spec.checkpoint.to)
@@ -175,6 +176,35 @@ def _checks(spec: jobfile.JobSpec) -> Iterator[tuple[str, Callable[[], object]]]
         yield field, lambda field=field: _positive_seconds(getattr(spec, field))  # type: ignore[misc]
     yield "grace", lambda: quantities.seconds(spec.grace)
     yield "freeze", lambda: spec.freeze is None or quantities.seconds(spec.freeze)
+
+
+def _strategy(spec: jobfile.JobSpec) -> None:
+    """Refuse a field that another field makes meaningless."""
+    asked = spec.strategy
+    for field in ("sync", "staleness", "backup"):
+        if getattr(asked, field) is not None and asked.kind is not jobfile.StrategyKind.PS:
+            raise errors.InvalidInput(
+                f"`{field}` is a field of parameter servers",
+                path=f"strategy.{field}",
+                hint="Set `kind: ps`, or leave it out.",
+            )
+    if asked.staleness is not None:
+        _between(asked.staleness, 0, jobfile.MAX_STALENESS, "strategy.staleness")
+        if asked.sync is not False:
+            raise errors.InvalidInput(
+                "synchronous steps are never stale",
+                path="strategy.staleness",
+                hint="Set `sync: false`, or leave it out.",
+            )
+    if asked.backup is not None:
+        worker = spec.roles.get(roles.RoleName.WORKER)
+        _between(asked.backup, 0, worker.count - 1 if worker is not None else 0, "strategy.backup")
+        if asked.sync is False:
+            raise errors.InvalidInput(
+                "asynchronous steps wait for no worker",
+                path="strategy.backup",
+                hint="Set `sync: true`, or leave it out.",
+            )
 
 
 def _batch(batch: jobfile.Batch) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
     from oarlock.train.hooks import Hook
     from oarlock.train.session import Session, Stopped
-    from oarlock.train.strategies.allreduce import AllReduce, data_parallel, no_sync
+    from oarlock.train.strategies.allreduce import AllReduce
+    from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.strategy import Strategy
     from oarlock.train.world import World, device, init, is_chief, rank, shutdown, world_size
 
@@ -43,11 +44,11 @@ _HOMES = {
     "TrainError": "errors",
     "World": "world",
     "WorldError": "errors",
-    "data_parallel": "strategies.allreduce",
+    "data_parallel": "strategies.dataparallel",
     "device": "world",
     "init": "world",
     "is_chief": "world",
-    "no_sync": "strategies.allreduce",
+    "no_sync": "strategies.dataparallel",
     "rank": "world",
     "shutdown": "world",
     "world_size": "world",

@@ -36,8 +36,9 @@ from oarlock.train.checkpoints import Checkpoints, Restored
 from oarlock.train.hooks import Hook
 from oarlock.train.progress import Line
 from oarlock.train.reports import VERSION, MetricFrames, Reports, Sink
-from oarlock.train.strategies.allreduce import AllReduce, broadcast, strategy_of
-from oarlock.train.strategies.strategy import Strategy
+from oarlock.train.strategies import replicas
+from oarlock.train.strategies.dataparallel import strategy_of
+from oarlock.train.strategies.strategy import Figures, Strategy
 from oarlock.train.tensorboard import EventFile
 
 EVERY_S = 600.0
@@ -92,10 +93,14 @@ class Session:
         self.step = 0  # steps done; within the body, the number of the step being taken, from 1
         self.total_steps = self._limit = total_steps
         self._state = state
-        self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
-        self._hooks, self._strategy, self._resume = tuple(hooks), strategy, resume
+        self._hooks, self._resume = tuple(hooks), resume
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
-        self._models = [each for each in state.values() if isinstance(each, nn.Module)]
+        attached = {name: strategy_of(each) for name, each in state.items() if isinstance(each, nn.Module)}
+        self._strategies = [one for one in (*attached.values(), strategy) if one is not None]
+        self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
+        for name, one in attached.items():
+            if one is not None and one.state_dict():
+                self._own[f"strategy of {name}"] = one
         self._adapt, self._allotment = adapt, allotment.Allotment(environ)
         self._parts_left = 0  # of the step being taken, after the present one
         self._noise: float | None = None  # the same on every rank
@@ -142,7 +147,7 @@ class Session:
     def backward(self, loss: torch.Tensor) -> None:
         """`loss.backward()`; where a step has several parts, of their mean, with one exchange at the last of them."""
         with contextlib.ExitStack() as held_back:
-            for strategy in self._strategies() if self.accumulating else ():
+            for strategy in self._strategies if self.accumulating else ():
                 held_back.enter_context(strategy.no_sync())
             parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
             (loss / parts if parts > 1 else loss).backward()
@@ -227,8 +232,8 @@ class Session:
         self._wish = agreement.STOP
 
     def _end_step(self) -> None:
-        if self._strategy:
-            self._strategy.after_step(self.step)
+        for strategy in self._strategies:
+            strategy.after_step(self.step)
         self._tell_step()
         for hook in self._hooks:
             hook.after_step(self)
@@ -255,18 +260,18 @@ class Session:
         """Of a gang whose exchanges are ours it is known how long each step waited; a step without one is a part."""
         before, self._told = self._told, self._waited()
         exchanges, waited_s = (now - then for now, then in zip(self._told, before))
-        ours = bool(self._strategies())
+        ours = bool(self._figures())
         counts = self.world.world_size == 1 or not ours or exchanges > 0
         known = self.world.world_size == 1 or ours
         self._pace.ended(counts=counts, waited_s=waited_s if known else None)
 
     def _waited(self) -> tuple[int, float]:
-        strategies = self._strategies()
-        return sum(one.exchanges for one in strategies), sum(one.waiting.total_s for one in strategies)
+        figures = self._figures()
+        return sum(one.exchanges for one in figures), sum(one.waiting.total_s for one in figures)
 
-    def _strategies(self) -> list[AllReduce]:
-        found = [strategy_of(model) for model in self._models]
-        return [one for one in (*found, self._strategy) if isinstance(one, AllReduce)]
+    def _figures(self) -> list[Figures]:
+        """Return the figures of the strategies that measure themselves."""
+        return [one.figures for one in self._strategies if one.figures is not None]
 
     def _take_batch(self, batch: Batch) -> None:
         """From the next step on, on every rank alike."""
@@ -283,8 +288,8 @@ class Session:
     def _tell_batch(self) -> None:
         if self.batch is None:
             return
-        for strategy in self._strategies():
-            strategy.share = self.batch.local * self.batch.accumulate
+        for figures in self._figures():
+            figures.share = self.batch.local * self.batch.accumulate
         if self._reports:
             progress = self._reports.progress
             progress.local, progress.accumulate = self.batch.local, self.batch.accumulate
@@ -360,7 +365,7 @@ class Session:
 
     def _measure_noise(self) -> float | None:
         """Called by the thread that reports: it may have to wait for the GPU."""
-        found = [one.noise.examples() for one in self._strategies()]
+        found = [one.noise.examples() for one in self._figures()]
         return found[0] if len(found) == 1 else None
 
     def _open_checkpoints(self) -> None:
@@ -389,7 +394,9 @@ class Session:
         else:
             for kept in self._state.values():
                 if isinstance(kept, nn.Module):
-                    broadcast(kept)
+                    replicas.broadcast(kept)
+        for strategy in self._strategies:
+            strategy.begin()
         if self._adapt and self._allotment.first is not None:
             self._take_batch(self._allotment.first)
         self._tell_batch()

@@ -20,7 +20,8 @@ class Capability(StrEnum):
     GPU_SHARES = "gpu-shares"  # several tasks on one device
     TOPOLOGY = "topology"  # nodes say which rack, zone or switch they are at
     PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
-    COMPRESSION = "compression"  # gradients are compressed
+    COMPRESSION = "compression"  # gradients are compressed by more than shorter numbers
+    AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
     IN_PLACE = "in-place"  # tasks can run in the user's own directory
 
 
@@ -50,8 +51,12 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
         yield Capability.SIZES, "size", "Say roles.worker.cpus, .memory and .gpus instead."
     if spec.strategy.kind is jobfile.StrategyKind.PS:
         yield Capability.PARAMETER_SERVERS, "strategy.kind", "Use `allreduce`, or `none` with the framework's own."
-    if spec.strategy.compression is not jobfile.Compression.NONE:
-        yield Capability.COMPRESSION, "strategy.compression", "Use `none`."
+    if spec.strategy.kind is jobfile.StrategyKind.AUTO:
+        yield Capability.AUTOMATIC_STRATEGY, "strategy.kind", "Use `allreduce`."
+    if spec.strategy.compression is jobfile.Compression.AUTO:
+        yield Capability.AUTOMATIC_STRATEGY, "strategy.compression", "Use `none`, `fp16` or `bf16`."
+    if spec.strategy.compression in (jobfile.Compression.POWERSGD, jobfile.Compression.DGC):
+        yield Capability.COMPRESSION, "strategy.compression", "Use `none`, `fp16` or `bf16`."
     if spec.topology is not None and spec.topology.same is not jobfile.Domain.NODE:
         yield Capability.TOPOLOGY, "topology.same", "Use `node`, or leave topology out."
     for name, role in spec.roles.items():

@@ -1,39 +1,69 @@
-"""What keeps the replicas of a model together.
+"""The protocol of a strategy: one way to keep the replicas of a model together.
 
-A strategy is told three moments: a model is given to it, a gradient is not to be exchanged yet, a step is over. What it
-remembers between steps is this rank's own (residuals of a compression, a local model) and is saved with this rank's
-shard.
+A strategy is told these moments: it gets a model and its optimizer, training begins (after a checkpoint was restored),
+a gradient must not be exchanged yet, a step is over. A session knows strategies by this protocol alone, and reports the
+same figures of each.
+
+The state that a strategy keeps between steps belongs to this rank (residuals of a compression, a local model). The
+session saves it with this rank's shard.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from torch import nn
+from torch import nn, optim
+
+from oarlock.train import noise
+from oarlock.train.waiting import Waiting
+from oarlock.train.world import World
 
 
-class Strategy(Protocol):
-    """One way of training together. `kind` is its name in the job file."""
+class Figures:
+    """The measurements of a strategy. All but the noise only grow.
 
-    kind: str
+    `exchanges` counts the steps in which this rank took part, `sent_bytes` the bytes that it put on the wire, headers
+    of the transport not counted. `share` is the number of this rank's examples in a gradient, 0 while unknown.
+    """
 
-    def attach(self, model: nn.Module) -> nn.Module:
-        """Make every rank's `model` the chief's, and keep it together with the others from now on. Returns the model to
-        train.
+    def __init__(self, world: World) -> None:
+        self.exchanges = 0
+        self.sent_bytes = 0
+        self.share = 0
+        self.waiting = Waiting(world.device)
+        self.noise = noise.Noise(world.world_size)
+
+
+class Strategy:
+    """A way of training together. Subclass it and override the methods that the strategy needs.
+
+    `kind` is its name in the job file. `figures` is None where the strategy measures nothing.
+    """
+
+    kind = "custom"
+    figures: Figures | None = None
+
+    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        """Give every rank the chief's weights, and keep the replicas together from now on. Returns the model to train.
+
+        `optimizer` is the one that steps the model. A strategy that takes part in its step refuses None.
         """
-        ...
+        return model
+
+    def begin(self) -> None:
+        """Begin to train from the present state of the model and the optimizer, a restored one mostly."""
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Backward passes in here only accumulate; the first one after it exchanges the sum."""
-        ...
+        """Return a context in which backward passes only accumulate. The first one after it exchanges the sum."""
+        return nullcontext()
 
     def after_step(self, step: int) -> None:
-        """Step `step` is over, on every rank."""
-        ...
+        """Step number `step` is over on every rank."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has to remember; empty when nothing."""
-        ...
+        """Return the state that this rank must keep: tensors and plain values, empty where there is none."""
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of `state_dict()` again."""

@@ -1,0 +1,70 @@
+"""The backward pass as a strategy sees it: its first gradient, each finished gradient, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from oarlock.train import errors
+
+
+class Listener(Protocol):
+    """The receiver of the moments of a pass. Gradients are named by their index in the list of parameters."""
+
+    def pass_began(self) -> None: ...
+    def gradient_ready(self, index: int) -> None: ...
+    def pass_ended(self) -> None: ...
+
+
+class BackwardPass:
+    """Hooks on `parameters` that tell `listener` of every backward pass outside of `held_back()`."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], listener: Listener) -> None:
+        self._listener = listener
+        self._telling = True
+        self._within = False
+        for index, parameter in enumerate(parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the passes of this moment are told."""
+        return self._telling
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        before, self._telling = self._telling, False
+        try:
+            yield
+        finally:
+            self._telling = before
+
+    def _hook(self, index: int) -> Any:
+        def ready(parameter: torch.Tensor) -> None:
+            if not self._telling:
+                return
+            if not self._within:
+                self._within = True
+                self._listener.pass_began()
+                torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            self._listener.gradient_ready(index)
+
+        return ready
+
+    def _end(self) -> None:
+        self._within = False
+        self._listener.pass_ended()
+
+
+def refuse_missing(names: Sequence[str]) -> None:
+    """Raise StateError where a pass made no gradient for these parameters."""
+    if names:
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        raise errors.StateError(
+            f"the backward pass gave no gradient to {some}. "
+            "If that is meant, use data_parallel(..., unused_parameters=True)"
+        )

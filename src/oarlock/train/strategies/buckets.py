@@ -1,0 +1,138 @@
+"""Buckets: gradients that travel together, sorted once and for ever.
+
+Parameters are sorted from the last layer to the first, which is about the order in which gradients become ready. A
+bucket travels in the type of its parameters, or in a shorter one (fp16, bf16): then it is rounded once before the sum
+and within the sum, and every rank gets the same rounded mean.
+
+The mean is taken before the sum, so that a sum of fp16 values does not overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import distributed, nn
+
+from oarlock.train import errors
+from oarlock.train import noise as noises
+from oarlock.train.waiting import Waiting
+
+BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20  # ready early: the exchange starts while most of the backward pass is still to come
+
+
+class Bucket:
+    """The gradients of some parameters. With `unused`, one more number for each says on how many ranks it was made."""
+
+    def __init__(
+        self, named: Sequence[tuple[str, nn.Parameter]], ranks: int, unused: bool, wire: torch.dtype | None = None
+    ) -> None:
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        self._ranks = ranks
+        self._made = [False] * len(named)
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self._flat = self.parameters[0].new_zeros(sum(sizes) + (len(named) if unused else 0), requires_grad=False)
+        *self._views, self._makers = torch.split(self._flat, [*sizes, len(named) if unused else 0])
+        self._gradients = self._flat[: sum(sizes)]
+        shorter = wire is not None and self._flat.is_floating_point() and self._flat.dtype.itemsize > wire.itemsize
+        self._sent = torch.empty_like(self._flat, dtype=wire) if shorter else self._flat
+        self._work: Any = None
+        self.norms: tuple[torch.Tensor, torch.Tensor] | None = None  # squared: this rank's, and the mean's
+
+    @property
+    def full(self) -> bool:
+        return all(self._made)
+
+    @property
+    def sent_bytes(self) -> float:
+        """The bytes that one rank sends for this bucket, by a ring."""
+        return 2 * (self._ranks - 1) / self._ranks * self._sent.numel() * self._sent.element_size()
+
+    def mark(self, place: int) -> None:
+        if self._made[place] or self._work is not None:
+            raise errors.StateError(
+                f"{self.names[place]} got a second gradient in one backward pass, after the first was sent. "
+                "Sum the losses before backward()."
+            )
+        gradient = self.parameters[place].grad
+        if gradient is not None and gradient.is_sparse:
+            raise errors.StateError(
+                f"{self.names[place]} has a sparse gradient, which allreduce does not exchange: use sparse=False"
+            )
+        self._made[place] = True
+
+    def missing(self) -> list[str]:
+        return [name for name, made in zip(self.names, self._made) if not made]
+
+    def clear(self) -> None:
+        self._made = [False] * len(self._made)
+        self._work = None
+        self.norms = None
+
+    def start(self, measures: bool) -> None:
+        with torch.no_grad():
+            for made, view, parameter in zip(self._made, self._views, self.parameters):
+                if made:
+                    view.copy_(cast(torch.Tensor, parameter.grad).reshape(-1))
+                elif parameter.grad is not None:  # accumulated before, though not in this pass
+                    view.copy_(parameter.grad.reshape(-1))
+                else:
+                    view.zero_()
+            if measures:
+                here = noises.squared_norm(self._gradients)
+                self.norms = here, here
+            self._flat.div_(self._ranks)
+            if len(self._makers):
+                made_here = [made or parameter.grad is not None for made, parameter in zip(self._made, self.parameters)]
+                self._makers.copy_(torch.tensor(made_here, dtype=self._makers.dtype))
+            if self._sent is not self._flat:
+                self._sent.copy_(self._flat)
+            self._work = distributed.all_reduce(self._sent, async_op=True)
+
+    def finish(self, waiting: Waiting) -> None:
+        """Write the means into the gradients. A gradient that no rank has made stays as it is, mostly None: an
+        optimizer passes over it.
+        """
+        with waiting:
+            self._work.wait()
+        self._work = None
+        with torch.no_grad():
+            if self._sent is not self._flat:
+                self._flat.copy_(self._sent)
+            if self.norms is not None:
+                self.norms = self.norms[0], noises.squared_norm(self._gradients)
+            made = self._makers.tolist() or [1.0] * len(self.parameters)
+            for anywhere, view, parameter in zip(made, self._views, self.parameters):
+                if not anywhere:
+                    continue
+                if parameter.grad is None:
+                    parameter.grad = view.clone().view_as(parameter)
+                else:
+                    parameter.grad.copy_(view.view_as(parameter))
+
+
+def sort(
+    named: Sequence[tuple[str, nn.Parameter]],
+    bucket_bytes: int,
+    ranks: int,
+    unused: bool,
+    wire: torch.dtype | None = None,
+) -> list[Bucket]:
+    """Return the buckets of these parameters, from the last parameter to the first. A bucket has one type and device.
+
+    A bucket takes parameters up to `bucket_bytes`, or a single larger one; the first up to FIRST_BUCKET_BYTES.
+    """
+    groups: list[list[tuple[str, nn.Parameter]]] = []
+    room = 0
+    for name, parameter in reversed(named):
+        size = parameter.numel() * parameter.element_size()
+        last = groups[-1][-1][1] if groups else None
+        if last is None or size > room or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+            groups.append([])
+            room = bucket_bytes if len(groups) > 1 else min(bucket_bytes, FIRST_BUCKET_BYTES)
+        groups[-1].append((name, parameter))
+        room -= size
+    return [Bucket(group, ranks, unused, wire) for group in groups]

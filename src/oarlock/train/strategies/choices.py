@@ -1,0 +1,78 @@
+"""The choice of a strategy: by the script's arguments, and over them by the job file's `strategy:`.
+
+The agent passes the fields that the job file sets as a JSON object in OARLOCK_STRATEGY. So two runs of one script can
+be compared without an edit of the script.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from oarlock.train import errors
+from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.independent import Independent
+from oarlock.train.strategies.strategy import Strategy
+
+VARIABLE = "OARLOCK_STRATEGY"
+KINDS = ("allreduce", "none")
+WIRES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+COMPRESSIONS = ("none", *WIRES)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy by its names, which are those of the job file."""
+
+    kind: str
+    compression: str = "none"
+
+
+def choose(strategy: str | Strategy | None, compression: str | None, environ: Mapping[str, str]) -> Choice | Strategy:
+    """Return the strategy that the script gives as an object, or the names of the one to make.
+
+    The job file wins, field by field. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
+    """
+    told = _told(environ)
+    if isinstance(strategy, Strategy):
+        if not told:
+            if compression is not None:
+                raise errors.StateError(
+                    "data_parallel() got a strategy object and a compression: give the compression to the object"
+                )
+            return strategy
+        strategy = strategy.kind
+    choice = Choice(
+        str(told.get("kind") or strategy or "allreduce"), str(told.get("compression") or compression or "none")
+    )
+    _check("strategy", choice.kind, KINDS)
+    _check("compression", choice.compression, COMPRESSIONS)
+    return choice
+
+
+def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strategy:
+    """Return the strategy of these names."""
+    if choice.kind == "none":
+        return Independent()
+    return AllReduce(unused_parameters=unused_parameters, bucket_bytes=bucket_bytes, wire=WIRES.get(choice.compression))
+
+
+def _told(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        told = json.loads(environ.get(VARIABLE) or "{}")
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise errors.StateError(f"{VARIABLE} is not a JSON object. Oarlock sets it from the job file: unset it.")
+    return told
+
+
+def _check(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise errors.StateError(
+            f"{what} {name!r} is not one of {', '.join(known)}. Correct the script or the job file."
+        )

@@ -1,0 +1,55 @@
+"""Data parallelism in one call: `data_parallel(model, optimizer)`. A model keeps its strategy as long as it lives."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import AbstractContextManager
+
+from torch import nn, optim
+
+from oarlock.train import errors
+from oarlock.train.strategies import buckets, choices
+from oarlock.train.strategies.strategy import Strategy
+
+_strategies: weakref.WeakKeyDictionary[nn.Module, Strategy] = weakref.WeakKeyDictionary()
+
+
+def data_parallel(
+    model: nn.Module,
+    optimizer: optim.Optimizer | None = None,
+    *,
+    strategy: str | Strategy | None = None,
+    compression: str | None = None,
+    unused_parameters: bool = False,
+    bucket_bytes: int = buckets.BUCKET_BYTES,
+) -> nn.Module:
+    """Train `model` on all ranks' batches together. Returns the same model, with the chief's weights.
+
+    `strategy` is `allreduce` (the default), `none` or an object; `compression` is `none` (the default), `fp16` or
+    `bf16`. The job file's `strategy:` overrides both. A strategy that takes part in the optimizer's step needs
+    `optimizer`.
+
+    Give `unused_parameters=True` where some backward passes do not reach every parameter; without it that is an error
+    which names them.
+    """
+    chosen = choices.choose(strategy, compression, os.environ)
+    if isinstance(chosen, choices.Choice):
+        made = choices.make(chosen, unused_parameters=unused_parameters, bucket_bytes=bucket_bytes)
+    else:
+        made = chosen
+    attached = made.attach(model, optimizer)
+    _strategies[model] = made
+    return attached
+
+
+def no_sync(model: nn.Module) -> AbstractContextManager[None]:
+    """Accumulate gradients of `model` over several backward passes: exchange them only in the first one after this."""
+    if model not in _strategies:
+        raise errors.StateError("this model was not given to data_parallel(): there is no exchange to hold back")
+    return _strategies[model].no_sync()
+
+
+def strategy_of(model: nn.Module) -> Strategy | None:
+    """Return the strategy that keeps this model together, where it was given to data_parallel()."""
+    return _strategies.get(model)

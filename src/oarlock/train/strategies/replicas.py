@@ -1,0 +1,47 @@
+"""Replicas: the same model, with the chief's values, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import distributed, nn
+
+from oarlock.train import errors
+from oarlock.train import world as worlds
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that get a gradient, with their names."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def check_same(world: worlds.World, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Raise StateError, on every rank, where a rank has other parameters. All ranks must call it."""
+    described = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in named]
+    for rank, theirs in enumerate(world.gather(described)):
+        if theirs != described:
+            ours, other = next(pair for pair in zip((*described, None), (*theirs, None)) if pair[0] != pair[1])
+            raise errors.StateError(
+                f"rank {rank} has another model: {other} where this rank has {ours}. "
+                "Build the same model on every rank."
+            )
+
+
+def broadcast(model: nn.Module) -> None:
+    """Give every rank the chief's parameters and buffers."""
+    if worlds.init().world_size > 1:
+        broadcast_tensors([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
+
+
+def broadcast_tensors(tensors: Sequence[torch.Tensor]) -> None:
+    """Give every rank the chief's values, with one exchange for each type and device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in kinds.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+        distributed.broadcast(flat, src=0)
+        with torch.no_grad():
+            for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
+                tensor.copy_(values.view_as(tensor))
