@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import objectstores
-from tests.client import live
+from tests.client import driven, live
 
-import oarlock
 from oarlock.client import answers, downloads, elsewhere
-from oarlock.client.synchronous import downloading
 from oarlock.data import jobfiles
 from oarlock.spec import bodies, errors, jobs
 
 Download = Callable[..., answers.Downloaded]
 
 
-def threads(*arguments: Any, **named: Any) -> answers.Downloaded:
-    with oarlock.Client() as client:
-        return client.download(*arguments, **named)
+@pytest.fixture
+def download(new_client: driven.NewClient) -> Download:
+    """Download with each client in turn."""
 
+    def run(*arguments: Any, **named: Any) -> answers.Downloaded:
+        with new_client() as client:
+            return client.download(*arguments, **named)
 
-def event_loop(*arguments: Any, **named: Any) -> answers.Downloaded:
-    async def run() -> answers.Downloaded:
-        async with oarlock.AsyncClient() as client:
-            return await client.download(*arguments, **named)
-
-    return asyncio.run(run())
-
-
-BOTH = pytest.mark.parametrize("download", [threads, event_loop])
+    return run
 
 
 @pytest.fixture
@@ -60,7 +52,6 @@ def tree(root: Path) -> dict[bytes, bytes]:
     return {os.fsencode(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-@BOTH
 def test_what_a_job_left_comes_as_a_tree_and_only_once(job: jobs.Job, tmp_path: Path, download: Download) -> None:
     heard: list[tuple[int, int]] = []
     to = tmp_path / "to"
@@ -76,7 +67,6 @@ def test_what_a_job_left_comes_as_a_tree_and_only_once(job: jobs.Job, tmp_path: 
     assert (again.files, again.bytes, again.present) == (0, 0, 3)
 
 
-@BOTH
 def test_a_path_keeps_its_last_part(job: jobs.Job, tmp_path: Path, download: Download) -> None:
     download("train", "files/worker-0/logs", tmp_path / "folder")
     download("train", "files/worker-0/a%FF.bin", tmp_path / "file")
@@ -87,7 +77,7 @@ def test_a_path_keeps_its_last_part(job: jobs.Job, tmp_path: Path, download: Dow
 
 
 def test_the_default_place_is_left_out_of_the_next_snapshot(
-    job: jobs.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: jobs.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: Download
 ) -> None:
     from oarlock.data.snapshots import trees
 
@@ -95,13 +85,12 @@ def test_the_default_place_is_left_out_of_the_next_snapshot(
     work.mkdir()
     monkeypatch.chdir(work)
     (work / "train.py").touch()
-    assert threads("train").to == "train-files"
+    assert download("train").to == "train-files"
     assert (work / "train-files" / "files" / "worker-0" / "ckpt.pt").exists()
     packed = [entry.path for entry in trees.walk(work).entries if not entry.is_folder]
     assert packed == [b"train.py"]
 
 
-@BOTH
 def test_another_file_is_not_overwritten_unasked(job: jobs.Job, tmp_path: Path, download: Download) -> None:
     (tmp_path / "ckpt.pt").write_bytes(b"precious")
     with pytest.raises(errors.Conflict, match="is there already, and is another file"):
@@ -111,7 +100,6 @@ def test_another_file_is_not_overwritten_unasked(job: jobs.Job, tmp_path: Path, 
     assert (tmp_path / "ckpt.pt").read_bytes() == b"0123456789"
 
 
-@BOTH
 def test_a_link_on_the_way_is_not_followed(job: jobs.Job, tmp_path: Path, download: Download) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -149,7 +137,6 @@ class Cut:
         monkeypatch.setattr(jobfiles.Opened, "read", read)
 
 
-@BOTH
 def test_what_was_cut_off_goes_on_where_it_stopped(
     job: jobs.Job, tmp_path: Path, download: Download, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,29 +148,35 @@ def test_what_was_cut_off_goes_on_where_it_stopped(
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith("part")] == []
 
 
-def test_a_part_of_another_version_is_not_gone_on_with(server: live.LiveServer, job: jobs.Job, tmp_path: Path) -> None:
-    with oarlock.Client() as client:
+def test_a_part_of_another_version_is_not_gone_on_with(
+    server: live.LiveServer, job: jobs.Job, tmp_path: Path, new_client: driven.NewClient, download: Download
+) -> None:
+    with new_client() as client:
         (old,) = client.files("train", "files/worker-0/ckpt.pt").items
     target = downloads.Target(old, tmp_path / "ckpt.pt")
     part = downloads.Draft(target).path
     part.write_bytes(b"0123")
     put(server, job, "ckpt.pt", b"abcdefghijkl")
-    threads("train", "files/worker-0/ckpt.pt", tmp_path)
+    download("train", "files/worker-0/ckpt.pt", tmp_path)
     assert (tmp_path / "ckpt.pt").read_bytes() == b"abcdefghijkl"
 
 
-def test_a_file_that_changes_under_way_comes_whole(server: live.LiveServer, job: jobs.Job, tmp_path: Path) -> None:
-    """The list is of the old version: what is asked for with its tag comes anew, from the first byte."""
-    with oarlock.Client() as client:
-        listed = client.files("train", "files/worker-0/ckpt.pt")
-        wanted, _ = downloads.targets(listed, "files/worker-0/ckpt.pt", tmp_path, overwrite=False)
+def test_a_file_that_changes_under_way_comes_whole(
+    server: live.LiveServer, job: jobs.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: Download
+) -> None:
+    """The file changes after it was listed: a request for the rest of the old version brings the whole new one."""
+    check_room = downloads.check_room
+
+    def changed(wanted: Sequence[downloads.Target], place: Path) -> None:
+        check_room(wanted, place)
         downloads.Draft(wanted[0]).path.write_bytes(b"0123")
         put(server, job, "ckpt.pt", b"ABCDEFGHIJ")
-        downloading.Downloads(job.id, client._sender, client._sleep).run(wanted, None)
+
+    monkeypatch.setattr(downloads, "check_room", changed)
+    download("train", "files/worker-0/ckpt.pt", tmp_path)
     assert (tmp_path / "ckpt.pt").read_bytes() == b"ABCDEFGHIJ"
 
 
-@BOTH
 def test_results_of_another_place_are_read_by_the_client_itself(
     server: live.LiveServer, tmp_path: Path, download: Download
 ) -> None:
@@ -198,19 +191,20 @@ def test_results_of_another_place_are_read_by_the_client_itself(
     assert list(tree(tmp_path / "to2")) == [b"run/model.pt"]
 
 
-def test_a_place_that_cannot_be_reached_is_said(server: live.LiveServer, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_reached_is_said(
+    server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient
+) -> None:
     place = tmp_path / "closed"
     server.submit(name="far", results=f"{place}/below")
     shutil.rmtree(place, ignore_errors=True)
     place.write_text("not a directory any more")
-    with oarlock.Client() as client:
+    with new_client() as client:
         (part,) = client.files("far").elsewhere
         assert (part.path, part.url) == ("results", f"{place}/below")
         with pytest.raises(errors.OarlockError):
             client.download("far", to=tmp_path / "to")
 
 
-@BOTH
 def test_a_job_that_left_nothing_says_so(server: live.LiveServer, tmp_path: Path, download: Download) -> None:
     server.submit(name="nothing")
     with pytest.raises(errors.NotFound, match="nothing has left no files"):
@@ -228,14 +222,19 @@ def test_a_place_that_does_not_answer_is_not_waited_for() -> None:
 
 
 def test_results_in_an_object_store_come_with_the_users_own_credentials(
-    server: live.LiveServer, bucket: objectstores.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: live.LiveServer,
+    bucket: objectstores.Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_client: driven.NewClient,
+    download: Download,
 ) -> None:
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
     bucket.put("out/run/model.pt", b"weights")
     server.submit(name="far", results=f"{bucket.url}/out")
-    with oarlock.Client() as client:
+    with new_client() as client:
         assert [one.path for one in client.files("far").items] == ["results/run/model.pt"]
-    done = threads("far", to=tmp_path / "to")
+    done = download("far", to=tmp_path / "to")
     assert (done.files, done.bytes) == (1, 7)
     assert tree(tmp_path / "to") == {b"results/run/model.pt": b"weights"}

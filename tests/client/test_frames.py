@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import pandas as pd
 import pytest
-from tests.client import live
+from tests.client import driven, live
 
-import oarlock
 from oarlock.client import answers
 from oarlock.spec import errors, extras
 
@@ -49,17 +47,10 @@ def test_no_metrics_are_an_empty_frame_of_the_same_columns() -> None:
     assert (len(empty), list(empty.dtypes)) == (0, list(METRICS.to_pandas().dtypes))
 
 
-def test_both_clients_give_it(server: live.LiveServer) -> None:
+def test_the_metrics_of_a_job_are_a_frame(server: live.LiveServer, new_client: driven.NewClient) -> None:
     job = server.submit(name="train")
-    with oarlock.Client() as client:
-        one = client.metrics(job.id).to_pandas()
-
-    async def ask() -> answers.Metrics:
-        async with oarlock.AsyncClient() as other:
-            return await other.metrics(job.id)
-
-    assert one.equals(asyncio.run(ask()).to_pandas())
-    assert one["step"].tolist() == [1]
+    with new_client() as client:
+        assert client.metrics(job.id).to_pandas()["step"].tolist() == [1]
 
 
 def test_without_pandas_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

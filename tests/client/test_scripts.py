@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client import live
+from tests.client import driven, live
 
-import oarlock
 from oarlock.client import scripts
 from oarlock.spec import errors, jobs
 
 
-def threads(*arguments: Any, **named: Any) -> jobs.Job:
-    with oarlock.Client() as client:
-        return client.run(*arguments, **named)
+@pytest.fixture
+def run(new_client: driven.NewClient) -> Callable[..., jobs.Job]:
+    """Submit with each client in turn."""
+
+    def submitted(*arguments: Any, **named: Any) -> jobs.Job:
+        with new_client() as client:
+            return client.run(*arguments, **named)
+
+    return submitted
 
 
-def event_loop(*arguments: Any, **named: Any) -> jobs.Job:
-    async def run() -> jobs.Job:
-        async with oarlock.AsyncClient() as client:
-            return await client.run(*arguments, **named)
-
-    return asyncio.run(run())
-
-
-BOTH = pytest.mark.parametrize("run", [threads, event_loop])
-
-
-@BOTH
 def test_a_missing_script_is_refused_at_once(
     server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
 ) -> None:
@@ -75,7 +67,6 @@ def test_programs_may_be_python_files(tmp_path: Path, monkeypatch: pytest.Monkey
     scripts.check_program(["train.py"], tmp_path)
 
 
-@BOTH
 def test_the_job_knows_what_the_snapshot_lacks(
     server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
 ) -> None:
@@ -91,7 +82,9 @@ def test_the_job_knows_what_the_snapshot_lacks(
     assert [(one.path, one.why) for one in job.left_out] == [("data/", ".gitignore"), ("a.log", ".oarlockignore")]
 
 
-def test_many_files_are_remembered_by_their_kind(server: live.LiveServer, tmp_path: Path) -> None:
+def test_many_files_are_remembered_by_their_kind(
+    server: live.LiveServer, tmp_path: Path, run: Callable[..., jobs.Job]
+) -> None:
     place = tmp_path / "code"
     (place / "data").mkdir(parents=True)
     (place / "train.py").touch()
@@ -99,7 +92,7 @@ def test_many_files_are_remembered_by_their_kind(server: live.LiveServer, tmp_pa
         (place / "data" / f"{number}.csv").touch()
     (place / "README").touch()
     (place / ".gitignore").write_text("*.csv\nREADME\n")
-    job = threads("python train.py", directory=place)
+    job = run("python train.py", directory=place)
     assert [one.path for one in job.left_out] == ["README", "data/*.csv"]
 
 

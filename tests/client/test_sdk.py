@@ -97,6 +97,19 @@ def test_intents_and_the_cluster(server: live.LiveServer, new_client: driven.New
         assert server.rig.shutdowns == 1
 
 
+def test_secrets_the_queue_and_a_job_s_history(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
+        assert client.set_secret("hub-token", "hf_x").name == "hub-token"
+        assert [secret.name for secret in client.secrets()] == ["hub-token"]
+        client.remove_secret("hub-token")
+        assert client.secrets() == []
+        job = client.submit({"command": "true", "name": "digits"}, directory=None)
+        assert [(row.name, row.phase) for row in client.queue()] == [("digits", phases.Phase.QUEUED)]
+        server.launch(job.id)
+        assert [decision.what for decision in client.decisions(job.id).items] == [bodies.What.ADMITTED]
+        assert client.speed(job.id) == bodies.Speed(())
+
+
 def test_errors_of_the_server_are_the_same_classes_here(server: live.LiveServer, new_client: driven.NewClient) -> None:
     with new_client() as client:
         with pytest.raises(errors.NotFound, match="oarlock ps"):
