@@ -57,7 +57,7 @@ def test_why_is_three_lines(type_: Typed, server: live.LiveServer) -> None:  # n
     assert type_("why", "digits").splitlines() == [
         "digits has waited 0 s. It needs 2 GPUs and 2 CPUs for 2 tasks; 0 of 2 GPUs are free.",
         "big holds 2 GPUs. It would start once big ends.",
-        "It should start within 61 min. Nobody else waits.",
+        "It should start within 61 min. No other job waits.",
     ]
     values = json.loads(type_("why", "digits", "--json"))
     assert values["refusal"]["code"] == "no_capacity"

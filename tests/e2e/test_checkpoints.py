@@ -116,8 +116,8 @@ def test_what_cannot_be_continued_is_said(shell: shells.Shell) -> None:
     shell.do("run", "--name", "bare", "--", "true")
     shell.write("job.yaml", "command: 'true'")
     for arguments, why in (
-        (("run", "--continue", "bare"), "--continue: bare has no checkpoint to go on from"),
-        (("submit", "job.yaml", "--continue", "bare@5"), "--continue: bare has no checkpoint to go on from"),
+        (("run", "--continue", "bare"), "--continue: bare has no checkpoint to continue from"),
+        (("submit", "job.yaml", "--continue", "bare@5"), "--continue: bare has no checkpoint to continue from"),
         (("run", "--continue", "nothing", "--", "true"), "--continue: There is no job `nothing`"),
         (("run", "--continue", "bare@", "--", "true"), "--continue: 'bare@' is not a job with a step"),
         (("run", "--checkpoint-to", "/proc/foo", "--", "true"), "--checkpoint-to: Nothing can be stored at /proc/foo"),

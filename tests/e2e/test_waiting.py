@@ -42,7 +42,7 @@ gpus = { virtual = 3600 }
     assert "It needs 2 GPUs and 0.2 CPUs for 2 tasks; 0 of 4 GPUs are free." in lines[0]
     assert lines[1] == "big holds 4 GPUs. It would start once big ends."
     assert lines[2].startswith("It should start within ")
-    assert lines[2].endswith(" min. Nobody else waits.")
+    assert lines[2].endswith(" min. No other job waits.")
     refused = fresh.do("run", "--detach", "--workers", "5", "--gpus", "1", "--", "true", code=1).stderr
     assert "5 GPUs" in refused
     assert "At most 4 workers would fit." in refused

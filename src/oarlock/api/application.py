@@ -1,7 +1,7 @@
-"""The application: every route of every noun, the caller's right before it, errors and security headers around it.
+"""The ASGI application: all routes, with authentication before each handler, and errors and security headers around it.
 
 A request passes, in this order: the Host check, the route table, authentication and the route's right, decoding, and
-the handler. Whatever goes wrong on the way is answered as one JSON error. Nothing here knows what a job is.
+the handler. Every failure on the way becomes one JSON error. This module does not know jobs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *agents.ROUTES,
     )
 )
-"""Every route there is. The tests go through this table, too."""
+"""All routes. The tests go through this table, too."""
 
 SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
@@ -63,7 +63,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 
 def make(services: provided.Services) -> types.ASGIApp:
-    """The ASGI application. Its lifespan follows the event log for those who wait."""
+    """Return the ASGI application. Its lifespan follows the event log, which wakes long polls."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -90,7 +90,7 @@ def make(services: provided.Services) -> types.ASGIApp:
 
 
 class Guard:
-    """Around everything: the Host header, the headers of every answer, and the last catch."""
+    """Outermost layer: checks the Host and Origin headers, and adds the security headers to every answer."""
 
     def __init__(self, services: provided.Services, app: types.ASGIApp) -> None:
         self._services = services
@@ -108,14 +108,17 @@ class Guard:
         await self._app(scope, receive, self._guarded(send))
 
     def _refusal(self, host: str, origin: bytes | None) -> errors.OarlockError | None:
-        """A web page may find this server by a name of its own (DNS rebinding), or call it from another origin."""
+        """Return the refusal of a request under another host name (DNS rebinding) or from another origin, or None."""
         hosts = self._services.hosts
         if hosts is not None and hostname(host) not in hosts:
             return errors.Forbidden(
-                "This server is not known by that name.", hint=f"Call it {self._services.about.url}."
+                "The Host header does not name this server.", hint=f"Use {self._services.about.url}."
             )
         if origin is not None and netloc(origin.decode("latin-1")) != host:
-            return errors.Forbidden("Requests from other web sites are not taken.", hint="Call from the same origin.")
+            return errors.Forbidden(
+                "The request comes from a page of another site, which is not allowed.",
+                hint="Call from the same origin.",
+            )
         return None
 
     @staticmethod
@@ -129,9 +132,11 @@ class Guard:
 
 
 class NotFound:
+    """Answer to a path that no route has."""
+
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         await refuse(
-            errors.NotFound("There is no such route.", hint="See /openapi.json for those there are."),
+            errors.NotFound("There is no such route.", hint="See /openapi.json for all routes."),
             scope,
             receive,
             send,
@@ -150,7 +155,7 @@ class Endpoint:
         route = self._methods.get(method)
         if route is None:
             allowed = ", ".join(self._methods)
-            error = errors.MethodNotAllowed(f"{method[:20]} is not for this path.", hint=f"It takes {allowed}.")
+            error = errors.MethodNotAllowed(f"This path does not take {method[:20]}.", hint=f"It takes {allowed}.")
             await refuse(error, scope, receive, send, allow=allowed)
             return
         started = time.perf_counter()
@@ -163,7 +168,7 @@ class Endpoint:
             if isinstance(error, errors.TooLarge) and scope["type"] == "http":
                 await call.let_go()
             response = failure(error)
-        except Exception as error:  # noqa: BLE001 - the last catch: told to nobody but our own log
+        except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the client does not
             self._services.report("request_failed", {"route": route.path, "method": method, "error": error})
             response = failure(failures.unforeseen())
         await self._send(route, method, response, scope, receive, send, started)
@@ -178,7 +183,7 @@ class Endpoint:
         send: types.Send,
         started: float,
     ) -> None:
-        if response is None:  # a web socket that was spoken to already
+        if response is None:  # the handler has answered on the web socket
             return
         with contextlib.suppress(ConnectionError):  # the client is gone
             await response(scope, receive, send)
@@ -188,7 +193,7 @@ class Endpoint:
 
 
 async def admit(call: routes.Call) -> None:
-    """Find out who calls, and refuse who may not."""
+    """Authenticate the caller. Raises Unauthenticated, or Forbidden for a caller without the route's right."""
     needs = call.route.needs
     authenticator = call.services.authenticator
     if needs is routes.Open.ANYBODY or (needs is routes.Open.LOOPBACK and from_loopback(call.scope)):
@@ -203,6 +208,7 @@ async def admit(call: routes.Call) -> None:
 
 
 def from_loopback(scope: types.Scope) -> bool:
+    """Return whether the client is on this machine."""
     client = scope.get("client")
     try:
         return client is not None and ipaddress.ip_address(client[0]).is_loopback
@@ -211,19 +217,21 @@ def from_loopback(scope: types.Scope) -> bool:
 
 
 def netloc(origin: str) -> str | None:
+    """Return host and port of an origin, or None for a text that is not a URL."""
     try:
         return urlsplit(origin).netloc
-    except ValueError:  # a bracket that nothing closes
+    except ValueError:  # an unclosed bracket
         return None
 
 
 def hostname(host: str) -> str:
-    """`Host` without its port, in lower case; `[::1]` keeps its brackets."""
+    """Return the Host header without its port, in lower case; `[::1]` keeps its brackets."""
     name = host.lower()
     return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
 
 
 def answer(route: routes.Route, content: Any) -> types.ASGIApp | None:
+    """Return the response for a handler's result; None where the handler has answered on a web socket."""
     if content is None and route.method == "WS":
         return None
     if isinstance(content, responses.Response):
@@ -237,6 +245,7 @@ def answer(route: routes.Route, content: Any) -> types.ASGIApp | None:
 
 
 def failure(error: errors.OarlockError, *, allow: str = "") -> responses.Response:
+    """Return the response for an error. `allow` lists the methods of the path."""
     headers = {}
     if allow:
         headers["allow"] = allow
@@ -245,7 +254,7 @@ def failure(error: errors.OarlockError, *, allow: str = "") -> responses.Respons
     if isinstance(error, errors.Unavailable):
         headers["retry-after"] = "1"
     if isinstance(error, errors.TooLarge | errors.Truncated):
-        headers["connection"] = "close"  # what is left of the body is not read
+        headers["connection"] = "close"  # the rest of the body is not read
     return responses.Response(failures.body(error), error.status, headers, media_type="application/json")
 
 
@@ -257,4 +266,5 @@ async def refuse(
     *,
     allow: str = "",
 ) -> None:
+    """Answer with an error."""
     await failure(error, allow=allow)(scope, receive, send)

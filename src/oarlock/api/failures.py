@@ -1,7 +1,7 @@
-"""Errors on the wire: what `oarlock.spec.errors` means becomes one JSON body; what did not decode, one of those errors.
+"""Errors of the API: an error of `oarlock.spec.errors` becomes a JSON body, and a body that cannot be decoded an error.
 
-Whatever somebody sends gets an answer that names the field and the next step. What nobody foresaw is logged with its
-traceback, and answered with a body that says nothing about the inside.
+An invalid request gets an answer that names the field and the next step. The log gets an unexpected exception with its
+traceback; the client does not see the details.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from oarlock.spec import bodies, errors, jobfile, validation
 
 PAGE = "docs/rest-api.md"
 MAX_QUOTED = 2000
-"""The most characters of a message: a sender's own words may be in it."""
+"""The longest message. It may quote the request."""
 
 
 def body(error: errors.OarlockError) -> bytes:
+    """Return the JSON body for an error."""
     told = bodies.ErrorBody(
         code=error.code,
         message=_quotable(error.message),
@@ -29,28 +30,30 @@ def body(error: errors.OarlockError) -> bytes:
 
 
 def unforeseen() -> errors.OarlockError:
+    """Return the error for an unexpected exception."""
     return errors.OarlockError(
-        "The server failed at this request.", hint="The reason is in server.log of the server's home; please report it."
+        "The server failed to handle this request.",
+        hint="Please report it, with the reason from server.log in the server's home.",
     )
 
 
 def from_decoding(error: Exception, raw: bytes, wanted: Any) -> errors.InvalidInput:
-    """What is wrong with a body that did not decode as `wanted`: with the path, and the nearest name for an unknown."""
+    """Return the error for a body that cannot be decoded as `wanted`: the field's path, and the nearest known name."""
     if isinstance(error, msgspec.ValidationError):
         try:
             page = validation.PAGE if wanted is jobfile.Submission else PAGE
             explained = validation.explained(error, msgspec.json.decode(raw), wanted, page=page)
-            if wanted is jobfile.Submission:  # the sender thinks in the job file's paths
+            if wanted is jobfile.Submission:  # users know the paths of the job file
                 explained.path = explained.path.removeprefix("spec.")
             return explained
-        except (ValueError, RecursionError) as deeper:  # wrong in a part that was not looked at before
+        except (ValueError, RecursionError) as deeper:  # another part of the body is wrong, too
             error = deeper
     if isinstance(error, RecursionError):
-        return errors.InvalidInput("The body is nested too deeply.", hint="No request needs more than ten levels.")
+        return errors.InvalidInput("The body is nested too deeply.", hint="Use at most ten levels.")
     return errors.InvalidInput(f"The body is not JSON: {str(error)[:200]}.", hint="Send one JSON document in UTF-8.")
 
 
 def _quotable(text: str) -> str:
-    """Text that may hold a sender's own words: shortened, and without what a terminal would obey."""
+    """Return a text that may quote the request, shortened and without control characters."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text[:MAX_QUOTED])
     return clean if len(text) <= MAX_QUOTED else f"{clean} ..."

@@ -1,6 +1,6 @@
-"""`/openapi.json`, made from the same route descriptions and structs that validate.
+"""`/openapi.json`, made from the route descriptions and structs that also validate requests.
 
-OpenAPI has no word for web sockets: `exec` stands in docs/rest-api.md alone.
+OpenAPI cannot describe web sockets, so only docs/rest-api.md describes `exec`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def described(table: tuple[routes.Route, ...]) -> tuple[routes.Route, ...]:
 
 
 def document(table: tuple[routes.Route, ...], version: str) -> bytes:
+    """Return the OpenAPI document of these routes as JSON."""
     spoken = [route for route in table if route.method != "WS"]
     kinds = _kinds(spoken)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -66,7 +67,7 @@ def document(table: tuple[routes.Route, ...], version: str) -> bytes:
 
 
 def _kinds(table: Iterable[routes.Route]) -> list[Any]:
-    """Every type that a body or an answer is made of, once."""
+    """Return each type of a body or an answer once."""
     found: dict[str, Any] = {_key(bodies.Failure): bodies.Failure}
     for route in table:
         for kind in (route.body, route.answer):
@@ -118,7 +119,7 @@ def _query_parameters(route: routes.Route) -> list[dict[str, Any]]:
 
 
 def _inlined(schema: Any, components: dict[str, Any]) -> Any:
-    """A query parameter's schema without references, and without null, which a query cannot say."""
+    """Return the schema of a query parameter without references, and without null, which a query cannot express."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             return _inlined(components[schema["$ref"].rpartition("/")[2]], components)

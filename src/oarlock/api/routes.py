@@ -1,8 +1,8 @@
-"""One description for each route: what it takes, what it answers, and which right it needs.
+"""Descriptions of routes: the request and the answer of each, and the right that it needs.
 
-The application and `/openapi.json` are both made from these descriptions, so that what is documented is what validates.
-A handler gets a `Call`: who calls, and the path, query and body already decoded and checked. It returns a struct, an
-`Answer` with another status, or a Starlette response for what is no JSON.
+The application and `/openapi.json` are both made from these descriptions, so the document describes the validation.
+A handler gets a `Call`: the caller, and the path, query and body, decoded and checked. It returns a struct, an `Answer`
+with another status, or a Starlette response for content that is not JSON.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MAX_SEGMENT_BYTES = 1024
 LET_GO_S = 2.0
 LET_GO_BYTES = 64 << 20
 BODY_PAUSE_S = 30.0
-"""The longest that a body may stand still before its sender is given up."""
+"""The longest pause within a body. After it the request fails."""
 
 
 class Open(StrEnum):
-    """Who may call a route that is not for users."""
+    """Callers of a route that is not for users."""
 
     ANYBODY = "anybody"  # no token
     LOOPBACK = "loopback"  # no token from this machine, an administrator's from elsewhere
@@ -45,11 +45,11 @@ class Open(StrEnum):
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No query parameters."""
+    """The query of a route without query parameters."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer with another status than the route's."""
+    """An answer with another status than the route's usual one."""
 
     status: int
     content: Any = None
@@ -57,9 +57,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` with `{parameters}`; `body` a struct, or bytes for raw ones; `answer` a struct, or None for an empty body.
+    """A route. `path` contains `{parameters}`, `body` is a struct type or `bytes`, and `answer` is a struct type.
 
-    `media` is the answer's content type; what is not JSON the handler answers by a response of its own.
+    None stands for an empty body. `media` is the content type of the answer. A handler returns a response of its own
+    where the answer is not JSON.
     """
 
     method: str
@@ -71,11 +72,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = None
     answer: Any = None
     status: int = 200
-    others: Mapping[int, str] = {}  # further statuses that are no errors, and what they mean
+    others: Mapping[int, str] = {}  # further statuses of success, with their meanings
     media: str = "application/json"
     limit_bytes: int = JSON_LIMIT_BYTES
-    headers: tuple[str, ...] = ()  # request headers that it reads
-    long: bool = False  # a long poll or a stream: its time says nothing
+    headers: tuple[str, ...] = ()  # request headers that the handler reads
+    long: bool = False  # a long poll or a stream: its duration is not measured
 
     @property
     def parameters(self) -> list[str]:
@@ -107,23 +108,24 @@ class Call:
 
     @property
     def access(self) -> authorisation.Access:
-        """The caller's view of the store. Only on routes that need a right."""
+        """The caller's view of the store. Only routes that need a right have it."""
         if self._access is None:
             raise errors.Unauthenticated("This route has no user.")
         return self._access
 
     @property
     def task(self) -> attempts.TaskKey:
-        """The task that speaks. Only on the agent's routes."""
+        """The task whose agent calls. Only the agent's routes have it."""
         if self._task is None:
             raise errors.Unauthenticated("This route has no task.")
         return self._task
 
     def admit(self, *, access: authorisation.Access | None = None, task: attempts.TaskKey | None = None) -> None:
+        """Set the caller: a user's access or a task."""
         self._access, self._task = access, task
 
     async def prepare(self) -> None:
-        """Decode query and body, or raise what the sender is to be told."""
+        """Decode the query and the body. Raises InvalidInput, TooLarge or Truncated."""
         check_path(self.path)
         self._query = decode_query(self.scope["query_string"], self.route.query)
         if self.route.body is not None and self.route.body is not bytes:
@@ -139,11 +141,11 @@ class Call:
         return self._body
 
     async def read(self) -> bytes:
-        """The whole body, within the route's limit."""
+        """Return the whole body. Raises as `chunks` does."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises TooLarge past the route's limit, InvalidInput for one that is cut off."""
+        """Yield the body as it arrives. Raises TooLarge past the route's limit, and Truncated where it is cut off."""
         limit = self.route.limit_bytes
         declared = self.headers.get("content-length")
         if declared is not None and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
@@ -154,7 +156,9 @@ class Call:
                 async with asyncio.timeout(BODY_PAUSE_S):
                     message = await self.receive()
             except TimeoutError as error:
-                raise errors.Truncated("The body stood still on its way.", hint="Send it again.") from error
+                raise errors.Truncated(
+                    f"The body paused for more than {BODY_PAUSE_S:g} s.", hint="Send it again."
+                ) from error
             if message["type"] == "http.disconnect":
                 raise errors.Truncated("The body was cut off.", hint="Send it again.")
             chunk = message.get("body", b"")
@@ -167,7 +171,7 @@ class Call:
                 return
 
     async def let_go(self) -> None:
-        """Take what is still coming of a body that is refused, within bounds: a sender reads the answer afterwards."""
+        """Read the rest of a refused body, within limits: many clients read no answer before they have sent all."""
         taken = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LET_GO_S):
@@ -179,19 +183,21 @@ class Call:
 
 
 def _too_large(limit: int) -> errors.TooLarge:
-    return errors.TooLarge("The body is too large.", hint=f"At most {limit} bytes are taken here.")
+    return errors.TooLarge("The body is too large.", hint=f"This route takes at most {limit} bytes.")
 
 
 def check_path(path: Mapping[str, str]) -> None:
     for name, value in path.items():
         if len(value.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or "\0" in value:
-            raise errors.InvalidInput("That is no name.", path=name, hint="Look it up with `oarlock ps`.")
+            raise errors.InvalidInput(
+                "The name is too long or contains a NUL character.", path=name, hint="See `oarlock ps` for names."
+            )
 
 
 def decode_query(raw: bytes, kind: type[Q]) -> Q:
-    """Query parameters as `kind`: numbers and truth values from their text, repeated ones where a list is meant.
+    """Return the query parameters as `kind`, with numbers and booleans read from text. Tuples collect repeated ones.
 
-    An empty one is one that was left out.
+    An empty parameter counts as left out. Raises TooLarge, and InvalidInput with the parameter's name.
     """
     if len(raw) > MAX_QUERY_BYTES:
         raise errors.TooLarge("The query is too long.", hint=f"At most {MAX_QUERY_BYTES} bytes.")
@@ -201,12 +207,12 @@ def decode_query(raw: bytes, kind: type[Q]) -> Q:
     found: dict[str, Any] = {}
     for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
         if "\0" in name or "\0" in value:
-            raise errors.InvalidInput("A text with a NUL character.", path=name[:100], hint="Take it out.")
+            raise errors.InvalidInput("The parameter contains a NUL character.", path=name[:100], hint="Remove it.")
         if known.get(name, False):
             if value:
                 found.setdefault(name, []).append(value)
         elif name in found:
-            raise errors.InvalidInput("It is given twice.", path=name[:100], hint="Give it once.")
+            raise errors.InvalidInput("The parameter is given twice.", path=name[:100], hint="Give it once.")
         elif value or name not in known:
             found[name] = value
     return _converted(found, kind)
@@ -214,7 +220,7 @@ def decode_query(raw: bytes, kind: type[Q]) -> Q:
 
 @functools.cache
 def parameters(kind: type[msgspec.Struct]) -> dict[str, bool]:
-    """The names of the query parameters, and whether each may be repeated."""
+    """Return for each query parameter whether it may be repeated."""
     return {field.encode_name: get_origin(field.type) is tuple for field in msgspec.structs.fields(kind)}
 
 
@@ -226,6 +232,7 @@ def _converted(found: dict[str, Any], kind: type[Q]) -> Q:
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:
+    """Return the JSON body as `kind`. Raises InvalidInput with the path of the wrong field."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:

@@ -323,8 +323,8 @@ async def test_logs_and_metrics_go_on_where_they_stopped(rig: rigs.Rig) -> None:
         ]
         assert [len(answer.text.splitlines()) for answer in there] == [2, 2]
         for query, why in {
-            "role=ps": "has no ps",
-            "index=1": "no task of the index 1",
+            "role=ps": "has no role ps",
+            "index=1": "no task with the index 1",
             "role=worker&index=7": "no task worker-7",
             "attempt=2": "no attempt 2",
         }.items():

@@ -93,7 +93,7 @@ async def test_one_that_does_not_hold_is_refused_with_the_reason(rig: rigs.Rig) 
         10: "rank-1.pt does not have the digest",
         11: "rank-0.pt cannot be read",
         12: "it has no manifest.json",
-        14: "manifest is of another checkpoint",
+        14: "manifest on disk is of another checkpoint",
     }.items():
         answer = await tell(rig, job, said(at[step], step))
         assert (answer.status_code, why in answer.text) == (409, True), answer.text

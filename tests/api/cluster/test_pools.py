@@ -250,7 +250,7 @@ class TestShown:
         tree = await shown(rig)
         assert tree["notes"] == [
             "The pools reserve 4 GPUs together, and the nodes that are ready have 2 GPUs: "
-            "every reservation is kept to the same part."
+            "every reservation is reduced to the same part."
         ]
         assert [item["entitled"]["gpus"] for item in tree["items"]] == [1, 1, 0]
         (node,) = await rig.store.read(lambda view: view.nodes())

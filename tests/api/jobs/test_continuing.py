@@ -67,7 +67,7 @@ async def test_a_step_may_be_named(rig: rigs.Rig) -> None:
     assert (new["continues"]["step"], new["name"]) == (10, "true")
     nowhere = await submit(rig, "train@11")
     assert (nowhere.status_code, nowhere.json()["error"]["path"]) == (409, "continues")
-    assert nowhere.json()["error"]["hint"] == "There are those of step 50, 10."
+    assert nowhere.json()["error"]["hint"] == "It has checkpoints of step 50, 10."
     flip(place_of(rig, old) / "attempt-1-round-1-step-10" / "rank-0.pt")
     broken = await submit(rig, "train@10")
     assert "rank-0.pt does not have the digest" in broken.json()["error"]["message"]
@@ -83,7 +83,7 @@ async def test_a_step_may_be_named(rig: rigs.Rig) -> None:
         ("train@5@6", 422, "is not a job with a step"),
         ("", 422, "is not a job with a step"),
         ("nothing", 404, "no job `nothing`"),
-        ("bare", 409, "bare has no checkpoint to go on from"),
+        ("bare", 409, "bare has no checkpoint to continue from"),
     ],
 )
 async def test_what_cannot_be_continued_is_refused_with_the_reason(
@@ -217,4 +217,4 @@ async def test_resume_of_an_ended_job_names_the_command(rig: rigs.Rig) -> None:
             for job in (old, bare)
         ]
     assert hints[0].endswith("oarlock run --continue train")
-    assert hints[1] == "Submit it again: it has no checkpoint to go on from."
+    assert hints[1] == "Submit it again: it has no checkpoint to continue from."

@@ -229,7 +229,7 @@ async def test_halt_resume_cancel_and_forget(rig: rigs.Rig) -> None:
         again = (await http.put(put, json={"intent": "run"})).json()["error"]
         assert (again["code"], "Submit it again" in again["hint"]) == ("conflict", True)
         stopped = (await http.put(put, json={"intent": "halt"})).json()["error"]
-        assert (stopped["code"], stopped["hint"]) == ("conflict", "Nothing runs any more: oarlock show digits")
+        assert (stopped["code"], stopped["hint"]) == ("conflict", "It no longer runs. See it: oarlock show digits")
         events = (await http.get(f"/api/v1/jobs/{job.id}/events")).json()["items"]
         assert [event["kind"] for event in events if event["kind"] != "phase"] == ["submitted"] + ["intended"] * 3
         assert (await http.delete(f"/api/v1/jobs/{job.id}")).status_code == 204
@@ -361,9 +361,9 @@ async def test_a_secret_that_others_can_read_is_refused_and_not_waited_for(rig: 
 
 async def test_exec_into_what_does_not_run_says_what_to_do_instead(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
-    assert execution.instead(job) == "It waits; see oarlock why digits"
+    assert execution.instead(job) == "It waits. See why: oarlock why digits"
     halted = msgspec.structs.replace(job, phase=phases.Phase.HALTED)
-    assert execution.instead(halted) == "Go on with it: oarlock resume digits"
+    assert execution.instead(halted) == "Resume it: oarlock resume digits"
     failed = msgspec.structs.replace(job, phase=phases.Phase.FAILED)
     assert "--freeze 30m" in execution.instead(failed)
     for asked, said in (("10m", "10m"), (90, "90s")):

@@ -60,11 +60,11 @@ async def test_why_a_job_waits_in_three_lines(rig: rigs.Rig) -> None:
     assert found["lines"] == [
         "digits has waited 2 min. It needs 2 GPUs and 2 CPUs for 2 tasks; 0 of 2 GPUs are free.",
         "big holds 2 GPUs.",
-        "When is unknown: nothing tells when big will end. It is 2nd of 2 that wait.",
+        "When is unknown: nothing tells when big will end. It is 2nd of 2 waiting jobs.",
     ]
     first = await ask(rig, "other/why")
     assert first["lines"][1] == "big holds 2 GPUs. It would start once big ends."
-    assert first["lines"][2] == "It should start within 59 min. It is 1st of 2 that wait."
+    assert first["lines"][2] == "It should start within 59 min. It is 1st of 2 waiting jobs."
     assert first["forecast"]["start"] is None, "it may end at any moment"
     assert first["forecast"]["latest"] == pytest.approx(rig.clock.now + 3520, abs=1), "its grace, and its end"
     assert first["refusal"]["holders"][0]["name"] == "big"
@@ -116,7 +116,7 @@ async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) ->
     await rig.submit(name="next", roles={"worker": {"gpus": 2}})
     rig.clock.now += 60
     found = await ask(rig, "next/why")
-    assert found["lines"][2] == "It should start in about 9 min. Nobody else waits."
+    assert found["lines"][2] == "It should start in about 9 min. No other job waits."
     other = await rig.submit("bob", name="bobs", roles={"worker": {"gpus": 2}})
     assert (await ask(rig, f"{other.id}/why", "bob"))["forecast"]["start"] is None, "of `next` nothing is known"
 
@@ -281,7 +281,7 @@ def test_every_decision_is_told_with_its_reason() -> None:
             "first in order",
             1,
         ),
-        (7, "batch", "", "batch size 64 for each process, 2 added up", "", 1),
+        (7, "batch", "", "batch size 64 for each process, 2 accumulated", "", 1),
         (8, "resized", "", "from 4 to 8 workers", "GPUs are idle", 1),
         (9, "moved", "", "from a to b", "all of it fits one node", 1),
         (10, "preempted", "", "by urgent", "240 s of work are lost", 1),

@@ -1,4 +1,4 @@
-"""For those who run the server: is it alive, is it ready, what does it measure."""
+"""Liveness, readiness and measurements of the server, for its operators."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from oarlock.store import stores
 
 
 class Healthy(msgspec.Struct, frozen=True):
+    """The server answers."""
+
     status: str = "ok"
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """`problems` by part; empty when `ready`."""
+    """Whether the server is ready, and its problems by part."""
 
     ready: bool
     problems: dict[str, str]
 
 
 class Counted(msgspec.Struct, frozen=True):
+    """Counts from the store for the measurements."""
+
     jobs: dict[phases.Phase, int]
     epoch: int
     seq: int
@@ -75,14 +79,14 @@ ROUTES: tuple[routes.Route, ...] = (
         needs=routes.Open.ANYBODY,
         summary="store and folders take writes, a leader plans, the backend answers",
         answer=Readiness,
-        others={503: "not ready: `problems` say why"},
+        others={503: "not ready, for the reasons in `problems`"},
     ),
     routes.Route(
         method="GET",
         path="/metrics",
         handler=measure,
         needs=routes.Open.LOOPBACK,
-        summary="what the server measures, for Prometheus",
+        summary="measurements of the server, for Prometheus",
         answer=str,
         media="text/plain",
     ),

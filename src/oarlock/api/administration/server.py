@@ -1,4 +1,4 @@
-"""The server itself: what it is, and its end."""
+"""Facts about the server, and its shutdown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from oarlock.spec import bodies, users
 
 
 class Ending(msgspec.Struct, frozen=True):
+    """The server shuts down."""
+
     ending: bool = True
 
 
@@ -40,7 +42,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/server",
         handler=show,
         needs=users.Right.VIEWER,
-        summary="what the server is, and who is asking",
+        summary="facts about the server, and the user of the request",
         answer=bodies.Server,
     ),
     routes.Route(
@@ -48,7 +50,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/shutdown",
         handler=shutdown,
         needs=users.Right.ADMIN,
-        summary="end the server; what runs goes on",
+        summary="end the server; running jobs go on",
         answer=Ending,
         status=202,
     ),

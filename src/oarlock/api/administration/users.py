@@ -1,4 +1,4 @@
-"""Users and their tokens, for administrators. A token is shown once, in the answer that made it."""
+"""Users and their tokens, for administrators. Only the answer to its creation shows a token."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ async def add(call: routes.Call) -> users.User:
     wanted = call.body(bodies.NewUser)
     if len(wanted.name) > MAX_NAME_LENGTH or not _NAME.fullmatch(wanted.name):
         raise errors.InvalidInput(
-            "That is no name of a user.", path="name", hint="Use letters, digits and `.`, `_`, `@`, `-` between them."
+            f"{wanted.name[:MAX_NAME_LENGTH]!r} is not a valid name of a user.",
+            path="name",
+            hint="Use letters and digits, with `.`, `_`, `@` and `-` between them.",
         )
     user = users.User(name=wanted.name, right=wanted.right, created_at=call.services.clock())
 
     def write(tx: stores.Transaction) -> users.User:
         if tx.user(user.name) is not None:
-            raise errors.Conflict(f"There is a user `{user.name}`.", path="name", hint="Choose another name.")
+            raise errors.Conflict(f"There is a user `{user.name}` already.", path="name", hint="Choose another name.")
         return tx.put_user(user)
 
     return await call.access.administer(write)
@@ -57,7 +59,9 @@ async def remove_token(call: routes.Call) -> None:
         _known(tx, name)
         token = tx.token(sha256) if _SHA256.fullmatch(sha256) else None
         if token is None or token.user != name:
-            raise errors.NotFound("There is no such token.", hint="It is named by the SHA-256 that its maker was told.")
+            raise errors.NotFound(
+                f"{name} has no such token.", hint="Name it by the `sha256` that its creation returned."
+            )
         tx.remove_token(sha256)
 
     await call.access.administer(write)
@@ -66,7 +70,7 @@ async def remove_token(call: routes.Call) -> None:
 
 def _known(view: stores.View, name: str) -> None:
     if view.user(name) is None:
-        raise errors.NotFound(f"There is no user `{name[:100]}`.", hint="See GET /api/v1/users.")
+        raise errors.NotFound(f"There is no user `{name[:100]}`.", hint="See the users: oarlock users list")
 
 
 ROUTES: tuple[routes.Route, ...] = (
@@ -83,7 +87,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/users",
         handler=add,
         needs=users.Right.ADMIN,
-        summary="a new user",
+        summary="add a user",
         body=bodies.NewUser,
         answer=users.User,
         status=201,
@@ -93,7 +97,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/users/{name}/tokens",
         handler=add_token,
         needs=users.Right.ADMIN,
-        summary="a new token of a user; it is shown this once",
+        summary="make a token of a user; only this answer shows it",
         body=bodies.NewToken,
         answer=bodies.ShownToken,
         status=201,
@@ -103,7 +107,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/users/{name}/tokens/{sha256}",
         handler=remove_token,
         needs=users.Right.ADMIN,
-        summary="a token holds no longer",
+        summary="revoke a token",
         status=204,
     ),
 )

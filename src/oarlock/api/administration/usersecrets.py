@@ -1,7 +1,7 @@
-"""Secrets of users and of the server: made, listed and removed here, and read by nobody but a task that may use them.
+"""Secrets of users and of the server: making, listing and removing them. No route for users returns a value.
 
-A secret belongs to the user who made it, and only that user's jobs get it. Administrators make secrets of the server's
-and share them with users or with everyone. No route answers a value.
+A secret belongs to the user that made it, and only the jobs of this user get it. Administrators make secrets of the
+server, and share them with users or with everyone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ async def confide(call: routes.Call) -> bodies.SecretInfo:
     told = call.body(bodies.NewSecret)
     if told.value is not None and not 0 < len(told.value.encode()) <= secretfiles.SECRET_LIMIT_BYTES:
         raise errors.InvalidInput(
-            "That is no value of a secret.",
+            "The value is empty or too long.",
             path="value",
             hint=f"Give 1 to {secretfiles.SECRET_LIMIT_BYTES} bytes of text.",
         )
     if (told.everyone or told.users) and not told.server:
         raise errors.InvalidInput(
-            "Only secrets of the server's are shared.", path="server", hint="Say `server`, as an administrator."
+            "Only secrets of the server can be shared.", path="server", hint="Set `server`, as an administrator."
         )
     owner = _owner(call, told.server)
     sharing = secretfiles.Sharing(told.everyone, tuple(dict.fromkeys(told.users)))
@@ -59,7 +59,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/secrets",
         handler=show,
         needs=users.Right.VIEWER,
-        summary="the secrets that one's jobs may name, without their values",
+        summary="the secrets that the user's jobs may name, without their values",
         answer=bodies.SecretList,
     ),
     routes.Route(
@@ -67,7 +67,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/secrets/{name}",
         handler=confide,
         needs=users.Right.USER,
-        summary="make or replace a secret of one's own; of the server's, and shared, for administrators",
+        summary="make or replace a secret of the user; administrators may make and share the server's",
         body=bodies.NewSecret,
         answer=bodies.SecretInfo,
     ),
@@ -76,7 +76,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/secrets/{name}",
         handler=remove,
         needs=users.Right.USER,
-        summary="remove a secret of one's own, or with `server` the server's",
+        summary="remove a secret of the user, or with `server` one of the server",
         query=SecretQuery,
         status=204,
     ),

@@ -1,10 +1,11 @@
-"""What the agents of tasks ask and tell: docs/agent-protocol.md section 2.
+"""Routes of the agents of tasks: docs/agent-protocol.md, section 2.
 
-Every request speaks under a task key, with that key's token. One whose key is not of the live attempt, or not the
-present incarnation, is answered 410: it must go. What changes the record (registration, exits, checkpoints) is fenced
-again inside the transaction that writes it; logs and metrics lie under the key itself and can harm nobody else's.
+Every request names a task key and carries the token of this key. A task that is not in the live attempt, or not the
+present incarnation, gets 410 and must end. Requests that change the record (registrations, exits, checkpoints) are
+fenced again in the transaction that writes them. Logs and metrics are stored under the task key, so a stale task cannot
+damage those of another.
 
-Long polls hold a connection and a future, no thread: `wakes` wakes them.
+A long poll holds a connection and a future, but no thread: `wakes` wakes it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """Unknown fields are ignored on the agent's routes: either side may be newer."""
+    """The registration of a task. The agent's routes ignore unknown fields: either side may be newer."""
 
     address: Annotated[str, msgspec.Meta(max_length=255)]
     ports: Annotated[tuple[Port, ...], msgspec.Meta(max_length=1024)] = ()
@@ -60,17 +61,23 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretValue(msgspec.Struct, frozen=True):
+    """The value of a secret, and the form in which the task gets it."""
+
     form: jobfile.SecretForm = msgspec.field(name="as")
     value: str = ""
 
 
 class Registered(msgspec.Struct, frozen=True):
+    """The answer to a registration. `rendezvous` is null until the whole gang has registered."""
+
     secrets: dict[str, SecretValue]
     rendezvous: assignments.Rendezvous | None
     orders: assignments.Orders
 
 
 class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a task: its step, and the measurements of the training library. Times are in Unix seconds."""
+
     step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     time: float | None = None
     total_steps: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
@@ -87,15 +94,21 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint that the task has loaded."""
+
     step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     path: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message of the training library in a process."""
+
     can_rejoin: bool = False
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A report of a task. It has the fields that have changed."""
+
     phase: str | None = None
     progress: ProgressEvent | None = None
     idle_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -107,32 +120,40 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ordered(msgspec.Struct, frozen=True):
-    """`logs` has the stored lengths of streams that have lost bytes here: the agent is to go on from there."""
+    """The answer to a report. `logs` has the stored lengths of streams with lost bytes, to continue from."""
 
     orders: assignments.Orders
     logs: dict[str, int] = {}
 
 
 class Length(msgspec.Struct, frozen=True):
-    """What is stored of a stream."""
+    """The stored length of a stream in bytes."""
 
     length: int
 
 
 class StacksReport(msgspec.Struct, frozen=True):
+    """Python stacks by process, for the request of this number."""
+
     request: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     stacks: dict[str, str]
 
 
 class Visible(msgspec.Struct, frozen=True):
+    """The checkpoint is visible."""
+
     visible: bool = True
 
 
 class Confided(msgspec.Struct, frozen=True):
+    """The secrets of the job, by name."""
+
     secrets: dict[str, SecretValue]
 
 
 class Heard(msgspec.Struct, frozen=True):
+    """The report has arrived."""
+
     heard: bool = True
 
 
@@ -168,7 +189,7 @@ async def register(call: routes.Call) -> Registered:
 
 
 async def secrets(call: routes.Call) -> Confided:
-    """Before it registers, a task may need them to fetch its data."""
+    """Return the secrets before the registration: a task may need them to fetch its data."""
     return Confided(await _secrets(call, await present(call)))
 
 
@@ -236,7 +257,9 @@ async def orders(call: routes.Call) -> assignments.Orders | routes.Answer:
 async def log(call: routes.Call) -> Length | routes.Answer:
     stream = call.path["stream"]
     if not _STREAM.fullmatch(stream):
-        raise errors.InvalidInput("That is no stream.", path="stream", hint="There are `stdout.N` and `stderr.N`.")
+        raise errors.InvalidInput(
+            f"{stream[:100]!r} is not a valid stream.", path="stream", hint="Use `stdout.N` or `stderr.N`."
+        )
     job = await present(call)
     data = await call.read()
     offset = call.query(OffsetQuery).offset
@@ -253,7 +276,9 @@ async def log(call: routes.Call) -> Length | routes.Answer:
 async def metrics(call: routes.Call) -> Length | routes.Answer:
     number = call.path["process"]
     if not number.isascii() or not number.isdigit() or int(number[:9]) >= jobfile.MAX_NPROC:
-        raise errors.InvalidInput("That is no process.", path="process", hint="It is a number, from 0.")
+        raise errors.InvalidInput(
+            f"{number[:100]!r} is not a valid process.", path="process", hint="Use a number from 0."
+        )
     await present(call)
     data = await call.read()
     try:
@@ -280,7 +305,7 @@ async def stacks(call: routes.Call) -> Heard:
 
 
 async def checkpoint(call: routes.Call) -> Visible:
-    """Make a checkpoint visible: it lies in its job's place, and every digest holds."""
+    """Make a checkpoint visible, after checking its place and every digest."""
     told = call.body(reportedcheckpoints.CheckpointReport)
     await present(call)
     await reportedcheckpoints.show(call.services, call.task, told)
@@ -294,16 +319,16 @@ async def kept(call: routes.Call) -> Heard:
 
 
 async def blob(call: routes.Call) -> responses.FileResponse:
-    """The job's own snapshot, and no other."""
+    """Send the job's own snapshot. Raises NotFound for another one."""
     digest = blobs.digest(call)
     job = await present(call)
     if job.snapshot != digest:
-        raise errors.NotFound("This is not the job's snapshot.", hint="Its digest is in the assignment.")
+        raise errors.NotFound("The digest is not of the job's snapshot.", hint="Use the digest in the assignment.")
     return responses.FileResponse(call.services.blobs.path(digest), media_type="application/octet-stream")
 
 
 async def present(call: routes.Call) -> jobs.Job:
-    """The task's job, as it was a moment ago. Raises StaleTask when the task is not of the live attempt."""
+    """Return the task's job as of a moment ago. Raises StaleTask where the task is not in the live attempt."""
     job = await call.services.wakes.job(call.task.job)
     if job is None or inbox.task_of(job, call.task) is None:
         raise inbox.stale(call.task)
@@ -311,7 +336,7 @@ async def present(call: routes.Call) -> jobs.Job:
 
 
 async def poll(call: routes.Call, wait_s: float, look: Callable[[jobs.Job], Any]) -> Any:
-    """What `look` finds in the job, as soon as it finds something; None once `wait_s` is over or the server ends."""
+    """Return the first result of `look` that is not None; return None after `wait_s`, or when the server ends."""
     services = call.services
     until = time.monotonic() + wait_s
     services.meters.waiting.inc()
@@ -329,7 +354,7 @@ async def poll(call: routes.Call, wait_s: float, look: Callable[[jobs.Job], Any]
 
 
 def _next_change_s(job: jobs.Job, key: attempts.TaskKey, now: float) -> float:
-    """How long until orders change by time alone."""
+    """Return the seconds until the orders change without an event."""
     live, task = job.live, inbox.task_of(job, key)
     if live is None or task is None:
         return 0.0
@@ -342,7 +367,7 @@ def _orders(call: routes.Call, job: jobs.Job) -> assignments.Orders:
 
 
 async def _rendezvous(call: routes.Call, job: jobs.Job, number: int) -> assignments.Rendezvous | None:
-    """What the task is told once the gang has met in round `number` or a later one."""
+    """Return the rendezvous for the task once the gang is complete in round `number` or later, else None."""
     live = job.live
     if live is None or live.round < max(1, number) or not lifecycle_orders.admitted(job, call.task):
         return None
@@ -350,7 +375,7 @@ async def _rendezvous(call: routes.Call, job: jobs.Job, number: int) -> assignme
 
 
 async def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, SecretValue]:
-    """Read at every registration and kept nowhere. A missing one may still be made: Conflict means ask again."""
+    """Return the values of the job's secrets, read anew. Raises Conflict for a missing one: the agent tries again."""
     if not job.spec.secrets:
         return {}
     owner = await call.services.store.read(lambda view: view.user(job.owner))
@@ -369,7 +394,9 @@ def _reported(key: attempts.TaskKey, told: TaskReport, now: float) -> events.Tas
         return None
     if told.phase is not None and told.phase not in _REPORTED:
         raise errors.InvalidInput(
-            "That is no phase of a task.", path="phase", hint=f"There are {', '.join(_REPORTED)}."
+            f"{told.phase[:100]!r} is not a phase that a task reports.",
+            path="phase",
+            hint=f"Use one of {', '.join(_REPORTED)}.",
         )
     return events.TaskReported(
         attempt=key.attempt,
@@ -385,7 +412,7 @@ def _reported(key: attempts.TaskKey, told: TaskReport, now: float) -> events.Tas
 
 
 def _missing(job: jobs.Job, key: attempts.TaskKey, short: Mapping[str, storage.Shortage]) -> list[events.AnyEvent]:
-    """The event that so many bytes of the task's logs are gone, where the record does not say so yet."""
+    """Return the event that bytes of the task's logs are lost, unless the record has it already."""
     task, missing = inbox.task_of(job, key), sum(shortage.missing for shortage in short.values())
     if task is None or task.log_gap == missing:
         return []
@@ -417,7 +444,7 @@ def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | Non
 
 
 def _bounded(told: attempts.Kept) -> attempts.Kept:
-    """As much of it as a record is to hold."""
+    """Return the report, shortened to the size that a record may have."""
     short = tuple(
         msgspec.structs.replace(
             one,
@@ -435,7 +462,7 @@ def _bounded(told: attempts.Kept) -> attempts.Kept:
 
 
 def _measure(value: float | None) -> float | None:
-    """What a user's process writes may be anything: a decision is made of plausible numbers only."""
+    """Return a plausible number, else None: a user's process may report any number, and decisions use it."""
     return value if value is not None and 0 <= value < MAX_MEASURE else None
 
 
@@ -444,7 +471,7 @@ def _count(value: int | None) -> int | None:
 
 
 def _urgent(job: jobs.Job, key: attempts.TaskKey, reported: events.TaskReported) -> bool:
-    """Whether others wait for this news: a new phase, or a promise about rejoining. Progress can wait a second."""
+    """Return whether the report is urgent: a new phase, or another answer about rejoining. Progress can wait."""
     task = inbox.task_of(job, key)
     return task is None or (
         (reported.phase is not None and reported.phase != task.phase.value)
@@ -458,17 +485,17 @@ def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> r
     )
 
 
-_NOTHING_YET = {204: "nothing within `wait` seconds"}
-_ELSEWHERE = {409: "the stored length is not `offset`: go on from `length`"}
+_NOTHING_YET = {204: "no news within `wait` seconds"}
+_ELSEWHERE = {409: "the stored length is not `offset`: continue from `length`"}
 
 ROUTES: tuple[routes.Route, ...] = (
-    _route("POST", "/register", register, "stand at the barrier", body=Registration, answer=Registered),
+    _route("POST", "/register", register, "register at the barrier", body=Registration, answer=Registered),
     _route("GET", "/secrets", secrets, "the job's secrets, before data is fetched", answer=Confided),
     _route(
         "GET",
         "/rendezvous",
         rendezvous,
-        "who is who, once the gang has met",
+        "addresses and ports of all tasks, once the gang has registered",
         query=RendezvousQuery,
         answer=assignments.Rendezvous,
         others=_NOTHING_YET,
@@ -479,7 +506,7 @@ ROUTES: tuple[routes.Route, ...] = (
         "GET",
         "/orders",
         orders,
-        "what the task is to do, once that is other than `seen`",
+        "the orders of the task, once they differ from `seen`",
         query=OrdersQuery,
         answer=assignments.Orders,
         others=_NOTHING_YET,
@@ -511,7 +538,7 @@ ROUTES: tuple[routes.Route, ...] = (
         "POST",
         "/stacks",
         stacks,
-        "the Python stacks that were asked for",
+        "the Python stacks that an order requested",
         body=StacksReport,
         answer=Heard,
         limit_bytes=STACKS_LIMIT_BYTES,
@@ -520,7 +547,7 @@ ROUTES: tuple[routes.Route, ...] = (
         "POST",
         "/checkpoints",
         checkpoint,
-        "a checkpoint whose manifest is in place",
+        "a checkpoint with its manifest in place",
         body=reportedcheckpoints.CheckpointReport,
         answer=Visible,
         limit_bytes=MANIFEST_LIMIT_BYTES,
@@ -529,7 +556,7 @@ ROUTES: tuple[routes.Route, ...] = (
         "POST",
         "/checkpoints/kept",
         kept,
-        "which copies are in the object store, after old ones were removed",
+        "the copies that are still in the object store, after the removal of old ones",
         body=reportedcheckpoints.RemainingCopies,
         answer=Heard,
         limit_bytes=MANIFEST_LIMIT_BYTES,

@@ -1,8 +1,8 @@
-"""Checkpoints as agents report them: which of them become visible, which are offered to an attempt, and which are gone.
+"""Checkpoints that agents report: making them visible, offering them to an attempt, and removing them from the list.
 
-A task is believed only about its own job's place, and only what can be read there: the server compares the digest of
-every shard of a checkpoint on this machine before anybody sees it. A copy in an object store was read by its agent
-before it was sent, and is read back before an older one is removed.
+A task can only report checkpoints in the place of its own job. The server reads every shard of a checkpoint on this
+machine and compares the digests before it makes the checkpoint visible. An agent reads a checkpoint before it sends a
+copy to an object store, and reads the copy back before it removes an older one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_KEPT = 100_000
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """As much of `manifest.json` as the server compares."""
+    """The fields of `manifest.json` that the server compares."""
 
     step: int
     attempt: int
@@ -27,6 +27,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that a task has saved."""
+
     step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
     manifest: Manifest
@@ -35,20 +37,20 @@ class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemainingCopies(msgspec.Struct, frozen=True):
-    """The names of the copies that are there, after old ones were removed."""
+    """The names of the copies that are left after the removal of old ones."""
 
     names: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=255)], ...], msgspec.Meta(max_length=MAX_KEPT)]
 
 
 async def show(services: provided.Services, key: attempts.TaskKey, told: CheckpointReport) -> None:
-    """Make a checkpoint visible. Raises Conflict where it is not what it is said to be, StaleTask."""
+    """Make a checkpoint visible. Raises Conflict where it differs from the report, and StaleTask."""
     job = await services.store.read(lambda view: view.job(key.job))
     if job is None or inbox.task_of(job, key) is None:
         raise inbox.stale(key)
     manifest = told.manifest
     if (manifest.step, manifest.attempt) != (told.step, key.attempt):
         raise errors.Conflict(
-            "The manifest is of another checkpoint.", path="manifest", hint="Report it as it was saved."
+            "The manifest is of another checkpoint than the report.", path="manifest", hint="Report it as it was saved."
         )
     called = checkpointlocations.name(key.attempt, manifest.round, told.step)
     try:
@@ -77,9 +79,9 @@ async def show(services: provided.Services, key: attempts.TaskKey, told: Checkpo
 
 
 def _late(tx: stores.Transaction, made: jobs.Checkpoint) -> None:
-    """List a checkpoint that was reported in time, and whose attempt ended while the server read it.
+    """List a checkpoint after its attempt has ended during the reading.
 
-    It may be the last one before the job failed. It is worse than any of a later attempt, so it is in nobody's way.
+    It may be the last one before the job failed. Checkpoints of later attempts are better, so it does no harm.
     """
     job = tx.job(made.job)
     if job is not None and any(attempt.number == made.attempt for attempt in job.attempts):
@@ -87,14 +89,14 @@ def _late(tx: stores.Transaction, made: jobs.Checkpoint) -> None:
 
 
 def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
-    """The checkpoint of another job that lies in an object store, once this job has enough of its own with this one."""
+    """Return the paths of another job's checkpoints in an object store, once the job has enough of its own."""
     own = sum(one.attempt > 0 for one in listed) + 1
     enough = own >= job.spec.checkpoint.keep
     return [one.path for one in listed if enough and one.attempt == 0 and checkpointlocations.elsewhere(one.path)]
 
 
 async def _read(services: provided.Services, told: CheckpointReport) -> tuple[str, int]:
-    """The manifest's digest and the size of all shards. Raises NotFound or InvalidInput where it does not hold."""
+    """Return the manifest's digest and the size of all shards. Raises NotFound, or InvalidInput for wrong content."""
     if checkpointlocations.elsewhere(told.path):
         return told.manifest_sha256, told.bytes
     found = await services.checkpoints.verify(told.path, told.manifest_sha256)
@@ -104,15 +106,19 @@ async def _read(services: provided.Services, told: CheckpointReport) -> tuple[st
         told.manifest.attempt,
         told.manifest.round,
     ):
-        raise errors.InvalidInput("Its manifest is of another checkpoint.", hint="Report it as it was saved.")
+        raise errors.InvalidInput(
+            "The manifest on disk is of another checkpoint than the report.", hint="Report it as it was saved."
+        )
     return found.manifest_sha256, manifest.bytes
 
 
 async def keep(services: provided.Services, key: attempts.TaskKey, job: jobs.Job, told: RemainingCopies) -> None:
-    """Forget the copies that the agent has removed from the job's object store. Raises StaleTask."""
+    """Remove from the list the copies that the agent has deleted in the object store. Raises StaleTask."""
     place = checkpointlocations.copies(job.spec, job.id)
     if place is None:
-        raise errors.Conflict("This job keeps no copies.", hint="Its checkpoints lie on the machine.")
+        raise errors.Conflict(
+            "This job keeps no copies in an object store.", hint="Its checkpoints are on this machine."
+        )
     there = {f"{place}/{name}" for name in told.names}
     listed = await services.store.read(lambda view: view.checkpoints(key.job))
     gone = [one.path for one in listed if one.path.startswith(f"{place}/") and one.path not in there]
@@ -121,9 +127,9 @@ async def keep(services: provided.Services, key: attempts.TaskKey, job: jobs.Job
 
 
 async def offered(services: provided.Services, job_id: str) -> list[str]:
-    """The paths of the visible checkpoints that an attempt may go on from, best first.
+    """Return the paths of the checkpoints from which an attempt may continue, best first.
 
-    Where all of them were removed they are offered all the same: to begin again is for a person to decide.
+    Where all of them are gone, they are offered anyway: only a person should decide to start from the beginning.
     """
     listed = await services.store.read(lambda view: view.checkpoints(job_id))
     gone = await services.checkpoints.gone(listed) if listed else set()
@@ -131,6 +137,7 @@ async def offered(services: provided.Services, job_id: str) -> list[str]:
 
 
 def restored(key: attempts.TaskKey, step: int, path: str) -> events.CheckpointRestored:
+    """Return the event that a task has loaded a checkpoint."""
     return events.CheckpointRestored(
         attempt=key.attempt, role=key.role, index=key.index, incarnation=key.incarnation, step=step, path=path
     )

@@ -1,6 +1,6 @@
-"""The machines, what is held on each, and the queue. Each user sees which user, pool and job name holds what.
+"""The nodes with their holdings, and the queue. All users see which user, pool and job holds which amounts.
 
-`authorisation.Access.tenant` decides what that is of a job that belongs to somebody else.
+`authorisation.Access.tenant` decides how much a user sees of another user's job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def show_all(call: routes.Call) -> bodies.NodeList:
 
 
 async def queue(call: routes.Call) -> bodies.Queue:
-    """Every active job of every user, as far as the caller may know it."""
+    """List the active jobs of all users, with the facts that the caller may see."""
     _, held, known = await call.access.shared(_look)
     by_job: dict[str, list[holdings.Holding]] = {}
     for holding in held:
@@ -59,6 +59,7 @@ def _row(tenant: bodies.Tenant, job: jobs.Job, held: list[holdings.Holding]) -> 
 
 
 def total(held: list[holdings.Holding]) -> holdings.Resources:
+    """Return the sum of the holdings."""
     return sum((holding.amount for holding in held), holdings.Resources())
 
 
@@ -68,7 +69,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/nodes",
         handler=show_all,
         needs=users.Right.VIEWER,
-        summary="nodes, with what is held on each",
+        summary="nodes, with the holdings on each",
         answer=bodies.NodeList,
     ),
     routes.Route(
@@ -76,7 +77,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/queue",
         handler=queue,
         needs=users.Right.VIEWER,
-        summary="who holds what and who waits, of all users: user, pool and name of each active job",
+        summary="the running and waiting jobs of all users: user, pool, name and held amounts",
         answer=bodies.Queue,
     ),
 )

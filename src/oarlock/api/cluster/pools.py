@@ -1,8 +1,8 @@
-"""The resource pools: what each is entitled to and holds, and changing them, for administrators.
+"""Resource pools: their entitlements and holdings, and changes by administrators.
 
-What is entitled is computed here as the scheduler computes it, from the same nouns by the same function, so that what
-is shown is what is decided by. A change is checked and written in one transaction, in which a job can neither come to a
-pool that vanishes nor to one that becomes a parent (see `api/jobs/jobs.py`).
+The entitlement is computed from the same nouns and by the same function as in the scheduler, so the answer shows the
+numbers that decide. A change is checked and written in one transaction, so that no job enters a pool that is removed or
+becomes a parent (see `api/jobs/jobs.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from oarlock.spec import bodies, errors, holdings, jobs, phases, plans, poolchan
 from oarlock.store import stores
 
 COUNTED_JOBS = 100
-"""So many jobs that are in a change's way are counted; that there are more need not be known."""
-
-Amounts = dict[str, float]
+"""The most jobs that are counted as obstacles to a change."""
 
 
 async def show_all(call: routes.Call) -> bodies.PoolList:
@@ -58,7 +56,7 @@ def _check_version(name: str, before: pools.Pool | None, version: int | None) ->
     if version is not None and version != stored:
         raise errors.VersionMismatch(
             f"`{name[:63]}` is at version {stored}, not {version}.",
-            hint="Look at it again, whether the change is still wanted: oarlock pools",
+            hint="See the present pool, and decide whether to change it: oarlock pools",
             detail={"version": stored},
         )
 
@@ -102,16 +100,16 @@ def _look(view: stores.View) -> bodies.PoolList:
 
 
 class _Sums:
-    """What is counted for a pool and for every one above it."""
+    """Sums for each pool and all pools above it."""
 
-    def __init__(self, declared: Iterable[pools.Pool], named: Iterable[str], demand: dict[str, Amounts]) -> None:
+    def __init__(self, declared: Iterable[pools.Pool], named: Iterable[str], demand: dict[str, bodies.Amounts]) -> None:
         self.known = {pool.name: pool for pool in declared}
         for name in (pools.DEFAULT, *named):
             self.known.setdefault(name, pools.Pool(name=name))
         self.held = dict.fromkeys(self.known, holdings.Resources())
         self.running = dict.fromkeys(self.known, 0)
         self.waiting = dict.fromkeys(self.known, 0)
-        self.demand: dict[str, Amounts] = {name: dict.fromkeys(pools.RESOURCES, 0.0) for name in self.known}
+        self.demand: dict[str, bodies.Amounts] = {name: dict.fromkeys(pools.RESOURCES, 0.0) for name in self.known}
         self._lines = {name: pooltrees.line(name, self.known) for name in self.known}
         for name, amounts in demand.items():
             for above in self._lines[name]:
@@ -126,7 +124,7 @@ class _Sums:
             self.waiting[name] += _waits(job)
 
     def order(self) -> list[str]:
-        """As the tree is drawn: a parent, then its children by their names."""
+        """Return the names in the order of the drawn tree: a parent, then its children by name."""
         return sorted(self.known, key=lambda name: self._lines[name][::-1])
 
 
@@ -134,10 +132,10 @@ def _waits(job: jobs.Job) -> bool:
     return job.phase is phases.Phase.QUEUED and job.live is None
 
 
-def _notes(declared: Iterable[pools.Pool], capacity: Amounts) -> tuple[str, ...]:
+def _notes(declared: Iterable[pools.Pool], capacity: bodies.Amounts) -> tuple[str, ...]:
     return tuple(
         f"The pools reserve {pooltrees.shown(resource, together)} together, and the nodes that are ready have "
-        f"{pooltrees.shown(resource, there)}: every reservation is kept to the same part."
+        f"{pooltrees.shown(resource, there)}: every reservation is reduced to the same part."
         for resource, together, there in entitlement.shortages(declared, capacity)
     )
 
@@ -148,7 +146,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/pools",
         handler=show_all,
         needs=users.Right.VIEWER,
-        summary="the tree of pools: what each is entitled to, holds and waits for",
+        summary="the tree of pools: entitlement, holdings and demand of each",
         answer=bodies.PoolList,
     ),
     routes.Route(
@@ -156,10 +154,10 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/pools/{pool}",
         handler=change,
         needs=users.Right.ADMIN,
-        summary="make a pool or change it; what is left out stays as it is",
+        summary="make or change a pool; fields that are left out stay as they are",
         body=poolchanges.Change,
         answer=pools.Pool,
-        others={201: "the pool, newly made"},
+        others={201: "the new pool"},
     ),
     routes.Route(
         method="DELETE",

@@ -1,4 +1,4 @@
-"""Device-hours, CPU-hours and cost by user or pool: what ended from the store's rows, what runs from its holdings."""
+"""Device-hours, CPU-hours and cost by user or pool: of ended attempts, from the store, and of running ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code snapshots in: raw bytes under their own digest. Tasks read them through the agent's routes."""
+"""Uploads of code snapshots, named by their digests. Tasks read them through the agent's routes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Stored(msgspec.Struct, frozen=True):
+    """A stored snapshot and its size."""
+
     digest: str
     bytes: int
 
 
 def digest(call: routes.Call) -> str:
-    """The digest in the path: a key of a fixed alphabet, never a path."""
+    """Return the digest in the path, a key of a fixed alphabet. Raises InvalidInput."""
     text = call.path["digest"]
     if not _DIGEST.fullmatch(text):
         raise errors.InvalidInput(
-            "That is no digest.", path="digest", hint="It is `sha256:` and 64 hexadecimal digits, in lower case."
+            "The path has no valid digest.", path="digest", hint="Use `sha256:` and 64 lower-case hexadecimal digits."
         )
     return text
 
 
 async def look(call: routes.Call) -> None:
     if not await call.services.blobs.has(digest(call)):
-        raise errors.NotFound("This snapshot is not here.", hint="Upload it: PUT /api/v1/blobs/DIGEST")
+        raise errors.NotFound("The server does not have this snapshot.", hint="Upload it: PUT /api/v1/blobs/DIGEST")
 
 
 async def store(call: routes.Call) -> Stored:
@@ -44,14 +46,14 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/blobs/{digest}",
         handler=look,
         needs=users.Right.USER,
-        summary="whether a snapshot is there",
+        summary="whether the server has a snapshot",
     ),
     routes.Route(
         method="PUT",
         path="/api/v1/blobs/{digest}",
         handler=store,
         needs=users.Right.USER,
-        summary="upload a snapshot; refused when the digest does not hold",
+        summary="upload a snapshot; a wrong digest is refused",
         body=bytes,
         answer=Stored,
         limit_bytes=10 << 30,

@@ -1,8 +1,8 @@
-"""The files of a job: listed as one tree of keys, and sent whole or in part.
+"""Files of a job: listed as one tree of keys, and sent whole or in part.
 
-A key is text in the query, never a path of ours; `oarlock.data.jobfiles` says how it becomes a file. What the job file
-sends elsewhere (an object store, another directory) is named and not read: the server has no business there, and a user
-who may read it can do so without us.
+A key is text in the query, never a path of the server; `oarlock.data.jobfiles` finds its file. Files that the job file
+sends elsewhere (an object store, another directory) are listed by their place only: the server has no access to it, and
+the user's own client reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
 
 
 class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    under: Key = ""  # a file, or a folder with all that lies below it
+    under: Key = ""  # a file, or a folder with everything below it
     after: Key = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = 1000
 
@@ -44,7 +44,9 @@ async def show_all(call: routes.Call) -> bodies.FileList:
     found = [one for one in await call.services.files.listing(job.id, places) if _is_under(one.path, under)]
     there = tuple(one for one in elsewhere(job) if _is_under(one.path, under) or _is_under(under, one.path))
     if under and not found and not there:
-        raise errors.NotFound(f"{job.name} has no file `{under[:200]}`.", hint=f"oarlock files {job.name} lists them.")
+        raise errors.NotFound(
+            f"{job.name} has no file `{under[:200]}`.", hint=f"See its files: oarlock files {job.name}"
+        )
     page = [one for one in found if one.path > query.after][: query.limit + 1]
     more = len(page) > query.limit
     page = page[: query.limit]
@@ -53,7 +55,7 @@ async def show_all(call: routes.Call) -> bodies.FileList:
 
 
 async def send(call: routes.Call) -> responses.Response:
-    """The whole file, or from where `Range` says. With `If-Range` a file that has changed is sent anew."""
+    """Send the file, or the part that `Range` requests. With `If-Range`, a file that has changed is sent whole."""
     job = await call.access.job(call.path["job"])
     path = call.query(FileQuery).path.strip("/")
     places = await _checkpoints(call, job) if path.startswith("checkpoints/") else []
@@ -72,7 +74,7 @@ async def send(call: routes.Call) -> responses.Response:
 
 
 class Sending(responses.StreamingResponse):
-    """A part of a file, which is closed whatever becomes of whoever asked for it."""
+    """A part of a file as a response, which always closes the file."""
 
     def __init__(self, file: storage.OpenFile, begin: int, end: int, status: int, headers: dict[str, str]) -> None:
         super().__init__(_chunks(file, begin, end), status, headers, "application/octet-stream")
@@ -86,6 +88,7 @@ class Sending(responses.StreamingResponse):
 
 
 def elsewhere(job: jobs.Job) -> list[bodies.Elsewhere]:
+    """Return the parts of the tree that the job file sends to places of their own."""
     places = (("results", job.spec.results), ("checkpoints", job.spec.checkpoint.to))
     found = [bodies.Elsewhere(path, url) for path, url in places if url is not None]
     return [
@@ -103,7 +106,7 @@ async def _checkpoints(call: routes.Call, job: jobs.Job) -> list[str]:
 
 
 def _span(call: routes.Call, file: storage.OpenFile) -> tuple[int, int]:
-    """Which bytes are asked for. One range is understood; anything else is answered with the whole file."""
+    """Return the first byte and the end of the requested part: one range, or else the whole file."""
     asked = _RANGE.fullmatch(call.headers.get("range", ""))
     version = call.headers.get("if-range")
     if asked is None or (version is not None and version != f'"{file.version}"'):
@@ -113,7 +116,7 @@ def _span(call: routes.Call, file: storage.OpenFile) -> tuple[int, int]:
     if begin > file.size_bytes or end < begin:
         file.close()
         raise errors.InvalidInput(
-            f"The file has {file.size_bytes} bytes.", path="Range", hint="Ask for a part that there is."
+            f"The file has {file.size_bytes} bytes.", path="Range", hint="Request a part within the file."
         )
     return begin, end
 
@@ -122,7 +125,7 @@ async def _chunks(file: storage.OpenFile, begin: int, end: int) -> AsyncIterator
     while begin < end:
         chunk = await file.read(begin, min(CHUNK_BYTES, end - begin))
         if not chunk:
-            raise ConnectionError("the file was cut meanwhile: its announced length tells the other side")
+            raise ConnectionError("the file became shorter meanwhile: the client sees it by the announced length")
         begin += len(chunk)
         yield chunk
 
@@ -133,7 +136,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/jobs/{job}/files",
         handler=show_all,
         needs=users.Right.VIEWER,
-        summary="what the job left: files of the working directory, results, checkpoints and logs, as one tree",
+        summary="the files of the job as one tree: the working directory's, results, checkpoints and logs",
         query=FilesQuery,
         answer=bodies.FileList,
     ),

@@ -1,7 +1,7 @@
-"""A job's log lines, as they are stored and as they come, one JSON object a line.
+"""Log lines of a job, stored ones and new ones, each as one JSON object on a line.
 
-A reader that is slow holds up nothing but itself: the next line is read when the one before was taken. One that leaves
-is noticed at the next line. With `follow` the stream ends when the job has ended and all of its lines were sent.
+A slow reader delays only itself: the server reads the next line after the reader took the last one. It notices at the
+next line that a reader has left. With `follow` the stream ends when the job has ended and all lines are sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
     since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
     follow: bool = False
-    blocks: bool = False  # lines that arrived together come together: `text` joins them, `last` is the last's offset
+    blocks: bool = False  # several lines in one object: `text` joins them, `last` is the offset of the last
 
 
 async def stream(call: routes.Call) -> responses.StreamingResponse:
@@ -54,26 +54,28 @@ async def stream(call: routes.Call) -> responses.StreamingResponse:
 
 
 def _check(job: jobs.Job, query: LogsQuery) -> None:
-    """Raises NotFound for a task or an attempt of which there can be no line."""
+    """Raise NotFound for a task or an attempt that the job cannot have."""
     known = job.spec.roles
     if query.role is not None and query.role not in known:
-        raise errors.NotFound(f"{job.name} has no {query.role}.", hint=f"It has {' and '.join(sorted(known))}.")
+        raise errors.NotFound(
+            f"{job.name} has no role {query.role}.", hint=f"Its roles are {' and '.join(sorted(known))}."
+        )
     tasks = {role: known[role].max or known[role].count for role in known if query.role in (None, role)}
     if query.index is not None and query.index >= max(tasks.values(), default=0):
         there = " and ".join(
             (f"{role}-0 to {role}-{count - 1}" if count > 1 else f"{role}-0") for role, count in sorted(tasks.items())
         )
-        asked = f"{query.role}-{query.index}" if query.role is not None else f"of the index {query.index}"
-        raise errors.NotFound(f"There is no task {asked}.", hint=f"It has {there}.")
+        asked = f"{query.role}-{query.index}" if query.role is not None else f"with the index {query.index}"
+        raise errors.NotFound(f"{job.name} has no task {asked}.", hint=f"Its tasks are {there}.")
     last = job.attempt.number if job.attempt is not None else 0
     if query.attempt is not None and query.attempt > last and (job.terminal or not query.follow):
         raise errors.NotFound(
-            f"There is no attempt {query.attempt}.", hint=f"{job.name} has had {last or 'none'} so far."
+            f"{job.name} has no attempt {query.attempt}.", hint=f"Its last attempt is {last or 'none'}."
         )
 
 
 async def _read(services: provided.Services, query: storage.LogQuery) -> AsyncIterator[bytes]:
-    """What is stored now, in chunks of many lines."""
+    """Yield the stored lines, many in one chunk."""
     encoder = msgspec.json.Encoder()
     buffer = bytearray()
     async for line in services.logs.read(query):
@@ -87,7 +89,7 @@ async def _read(services: provided.Services, query: storage.LogQuery) -> AsyncIt
 
 
 async def _follow(services: provided.Services, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
-    """Until the job has ended and everything was sent. Lines that come together are sent together."""
+    """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together."""
     encoder = msgspec.json.Encoder()
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
@@ -108,7 +110,7 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
             yield bytes(chunk)
             if isinstance(item, storage.Line):
                 item = await queue.get()
-        if isinstance(item, errors.OarlockError):  # too late for a status: the last line says it
+        if isinstance(item, errors.OarlockError):  # too late for a status, so the last line tells it
             yield failures.body(item) + b"\n"
         elif ending.done() and (job := ending.result()) is not None:
             yield encoder.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
@@ -121,7 +123,7 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
 async def _feed(
     lines: AsyncIterator[storage.Line], queue: asyncio.Queue[storage.Line | errors.OarlockError | None]
 ) -> None:
-    """Lines into the queue, and how they ended: None, or an error."""
+    """Put the lines into the queue, then None or the error that ended them."""
     end: errors.OarlockError | None = failures.unforeseen()
     try:
         async with contextlib.aclosing(lines) as opened:  # type: ignore[type-var]
@@ -139,7 +141,7 @@ async def _feed(
 
 
 async def _ended(services: provided.Services, job_id: str, until: asyncio.Event) -> jobs.Job | None:
-    """Wait until nothing of the job runs any more, then set `until`. The job; None when it is forgotten meanwhile."""
+    """Wait until the job no longer runs, then set `until`. Return the job, None where it was removed meanwhile."""
     try:
         with services.wakes.listening(job_id) as ear:
             while True:

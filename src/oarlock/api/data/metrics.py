@@ -1,4 +1,4 @@
-"""A job's metrics: thinned series of numbers, ready to be drawn. What is not finite is null, as in JSON."""
+"""Metrics of a job: thinned series of numbers, ready to be drawn. Numbers that are not finite become null."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class MetricsAnswer(msgspec.Struct, frozen=True):
+    """The names of all metrics of the job, and the series of the requested ones."""
+
     names: list[str]
     series: list[storage.Series]
 

@@ -1,7 +1,7 @@
-"""What a backend can do, as words, and the refusal of a job that asks for more.
+"""Capabilities of a backend as words, and the refusal of jobs that need other capabilities.
 
-The composition root says which words hold for the backend it chose. A job file's field either works or is refused here,
-by its path: nothing is accepted and then ignored.
+The composition root tells the capabilities of its backend. Each field of a job file either works or is refused here by
+its path: no field is accepted and then ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Capability(StrEnum):
     SIZES = "sizes"  # T-shirt sizes are declared
     ELASTIC = "elastic"  # extras above a role's `min`
     GPU_SHARES = "gpu-shares"  # several tasks on one device
-    TOPOLOGY = "topology"  # nodes say which rack, zone or switch they are at
+    TOPOLOGY = "topology"  # nodes tell their rack, zone or switch
     PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
     COMPRESSION = "compression"  # gradients are compressed by more than shorter numbers
     AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
@@ -28,27 +28,27 @@ class Capability(StrEnum):
 LOCAL: frozenset[Capability] = frozenset(
     {Capability.SIZES, Capability.ELASTIC, Capability.GPU_SHARES, Capability.IN_PLACE}
 )
-"""What the local backend can do beyond what every backend can."""
+"""Capabilities of the local backend."""
 
 
 def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -> None:
-    """Raise Unsupported for the first field that this backend cannot do."""
+    """Raise Unsupported for the first field that needs a missing capability."""
     for capability, path, hint in _wants(spec):
         if capability not in capabilities:
-            raise errors.Unsupported(f"Not on the {backend} backend.", path=path, hint=hint)
+            raise errors.Unsupported(f"The {backend} backend does not support `{path}`.", path=path, hint=hint)
 
 
 def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
     if spec.image is not None:
-        yield Capability.IMAGE, "image", "Leave it out: tasks run in the environment that `oarlock` was called from."
+        yield Capability.IMAGE, "image", "Leave it out: tasks run in the environment from which `oarlock` was called."
     if spec.volumes:
         yield (
             Capability.VOLUMES,
             "volumes[0]",
-            "Leave it out, and read the path itself: tasks see this machine's files.",
+            "Leave it out, and read the path itself: tasks see the files of this machine.",
         )
     if spec.size is not None:
-        yield Capability.SIZES, "size", "Say roles.worker.cpus, .memory and .gpus instead."
+        yield Capability.SIZES, "size", "Set roles.worker.cpus, .memory and .gpus instead."
     if spec.strategy.kind is jobfile.StrategyKind.PS:
         yield Capability.PARAMETER_SERVERS, "strategy.kind", "Use `allreduce`, or `none` with the framework's own."
     if spec.strategy.kind is jobfile.StrategyKind.AUTO:

@@ -1,8 +1,8 @@
-"""A new job that begins from a checkpoint of another one: `continues: JOB` or `JOB@STEP`.
+"""Jobs that begin from a checkpoint of another job: `continues: JOB` or `JOB@STEP`.
 
-The other job never changes. A checkpoint on this machine is held for the new job by hard links in a directory of its
-own, beside the one of the other job: neither retention nor the removal of the other job can take it away. A checkpoint
-in an object store is referred to where it lies, so the other job must not run: its agent would go on removing old ones.
+The other job never changes. For a checkpoint on this machine, the new job gets hard links in a directory of its own,
+beside the directory of the other job, so neither retention nor the removal of the other job deletes it. A checkpoint in
+an object store is used in place. The other job must not run then, because its agent removes old checkpoints.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _SHOWN_STEPS = 10
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A job, and those of its checkpoints from which another one may begin, best first."""
+    """A job and its checkpoints from which the new job may begin, best first."""
 
     job: jobs.Job
     candidates: tuple[jobs.Checkpoint, ...]
 
 
 async def find(services: provided.Services, access: authorisation.Access, wanted: str) -> Source:
-    """The job that `wanted` names, as far as the user may read it.
+    """Return the job that `wanted` names, with its suitable checkpoints.
 
-    Raises InvalidInput, NotFound, and Conflict where the job has no such checkpoint or must not be continued now.
+    Raises InvalidInput; NotFound for a job that the user may not see; Conflict where the job has no such checkpoint, or
+    cannot be continued now.
     """
     asked = _WANTED.fullmatch(wanted)
     if asked is None:
@@ -50,7 +51,7 @@ async def find(services: provided.Services, access: authorisation.Access, wanted
         raise _nothing(job, there, asked["step"])
     if all(checkpointlocations.elsewhere(one.path) for one in found) and not _rests(job):
         raise errors.Conflict(
-            f"{job.name} still runs, and removes old checkpoints from its object store.",
+            f"{job.name} cannot be continued while it runs: it removes old checkpoints from its object store.",
             path="continues",
             hint=f"Halt it first: oarlock halt {job.name}",
         )
@@ -58,9 +59,9 @@ async def find(services: provided.Services, access: authorisation.Access, wanted
 
 
 async def begin(services: provided.Services, job: jobs.Job, source: Source) -> tuple[jobs.Job, jobs.Checkpoint]:
-    """The new job as it continues the other one, and the first line of its checkpoints.
+    """Return the new job with its source, and its copy of the best valid checkpoint.
 
-    The best checkpoint that holds is taken. Raises Conflict where none does.
+    Raises Conflict where no checkpoint is valid.
     """
     faults = []
     for one in source.candidates:
@@ -74,14 +75,14 @@ async def begin(services: provided.Services, job: jobs.Job, source: Source) -> t
         )
         return msgspec.structs.replace(job, continues=continued), held
     raise errors.Conflict(
-        f"{source.job.name} has no checkpoint to go on from: {faults[0]}",
+        f"{source.job.name} has no checkpoint to continue from: {faults[0]}",
         path="continues",
-        hint="Bring back a good copy of it, or begin anew: leave out --continue.",
+        hint="Restore a valid copy of it, or start from the beginning: leave out --continue.",
     )
 
 
 async def _held(services: provided.Services, job: jobs.Job, source: jobs.Job, one: jobs.Checkpoint) -> jobs.Checkpoint:
-    """The checkpoint as the new job's: of attempt 0, which is worse than whatever the job saves itself."""
+    """Return the checkpoint for the new job, as of attempt 0: each checkpoint of its own is better."""
     path = one.path
     if not checkpointlocations.elsewhere(path):
         path = await services.checkpoints.hold(one, job.id)
@@ -91,31 +92,31 @@ async def _held(services: provided.Services, job: jobs.Job, source: jobs.Job, on
 
 
 def check_resume(view: stores.View, job: jobs.Job) -> None:
-    """Refuse to resume a job whose copies in an object store are all that another job can go on from."""
+    """Raise Conflict where the job, once resumed, would remove the only checkpoint of a job that continues from it."""
     if job.phase is not phases.Phase.HALTED or checkpointlocations.copies(job.spec, job.id) is None:
         return
     for other in view.jobs(stores.JobFilter(continues=job.id, limit=1000)):
         kept = view.checkpoints(other.id)
         if not other.terminal and kept and all(one.attempt == 0 for one in kept):
             raise errors.Conflict(
-                f"{other.id} goes on from a checkpoint of {job.name}, which would remove it.",
+                f"{job.name} would remove the checkpoint from which {other.id} continues.",
                 hint=f"Wait until {other.id} has saved a checkpoint of its own, or cancel it.",
             )
 
 
 def _rests(job: jobs.Job) -> bool:
-    """Whether nothing of it runs, nor will by itself."""
+    """Return whether the job neither runs nor will run without a request."""
     return job.live is None and (job.terminal or job.phase is phases.Phase.HALTED)
 
 
 def _nothing(job: jobs.Job, there: list[jobs.Checkpoint], step: str | None) -> errors.Conflict:
     if not there:
         return errors.Conflict(
-            f"{job.name} has no checkpoint to go on from.",
+            f"{job.name} has no checkpoint to continue from.",
             path="continues",
-            hint="Begin anew: submit it without --continue.",
+            hint="Start from the beginning: submit it without --continue.",
         )
     steps = ", ".join(str(known) for known in sorted({one.step for one in there}, reverse=True)[:_SHOWN_STEPS])
     return errors.Conflict(
-        f"{job.name} has no checkpoint of step {step}.", path="continues", hint=f"There are those of step {steps}."
+        f"{job.name} has no checkpoint of step {step}.", path="continues", hint=f"It has checkpoints of step {steps}."
     )

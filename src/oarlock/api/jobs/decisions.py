@@ -1,7 +1,6 @@
-"""Every decision that was made about a job, in words, from its lines of the event log: who was admitted where and why,
-what it was refused for, who took its place, how it grew and shrank, where it was moved.
+"""Decisions about a job, in words, from its event log: admissions, refusals, preemptions, resizes, moves.
 
-A refusal that only counts on (the same reason, other numbers) is one decision, told with its last words and how often.
+Consecutive refusals with the same code are one decision, with the last message and the number of refusals.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from oarlock.scheduler import wording
 from oarlock.spec import bodies, errors, events, intents, users
 
 MAX_RECORDS = 20_000
-"""Lines of one job's log that are looked through."""
+"""The most lines of one job that are read."""
 
 _PAGE = 1000
 
@@ -41,7 +40,7 @@ async def show(call: routes.Call) -> bodies.DecisionList:
 
 
 def made(records: Iterable[events.Record]) -> Iterable[bodies.Decision]:
-    """The decisions in a job's records, oldest first."""
+    """Yield the decisions in a job's records, oldest first."""
     refused: bodies.Decision | None = None
     for record in records:
         decision = _decision(record)
@@ -97,7 +96,7 @@ def _wish(record: events.Record) -> bodies.Decision:
 
 
 def places(claims: Iterable[Mapping[str, Any]]) -> str:
-    """`4 tasks each on n0 and n1 (GPUs 0-3), 1 task on n2`."""
+    """Return holdings in words: `4 tasks each on n0 and n1 (GPUs 0-3), 1 task on n2`."""
     tasks: dict[str, int] = {}
     devices: dict[str, list[int]] = {}
     for claim in claims:
@@ -116,7 +115,7 @@ def places(claims: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> str:
-    """`0-3, 6`."""
+    """Return sorted numbers as ranges: `0-3, 6`."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:
@@ -128,7 +127,7 @@ def _runs(numbers: Iterable[int]) -> str:
 
 def _batch(batch: Any) -> str:
     local, accumulate = (batch.get("local"), batch.get("accumulate", 1)) if isinstance(batch, Mapping) else batch
-    return f"batch size {local} for each process" + (f", {accumulate} added up" if accumulate > 1 else "")
+    return f"batch size {local} for each process" + (f", {accumulate} accumulated" if accumulate > 1 else "")
 
 
 ROUTES: tuple[routes.Route, ...] = (
@@ -137,7 +136,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/jobs/{job}/decisions",
         handler=show,
         needs=users.Right.VIEWER,
-        summary="every decision that was made about the job, with its reason",
+        summary="all decisions about the job, with their reasons",
         answer=bodies.DecisionList,
     ),
 )

@@ -1,4 +1,4 @@
-"""The event log, as far as the caller may see it: page by page, as a long poll, and as server-sent events."""
+"""The lines of the event log that the user may see: as pages, as a long poll, and as server-sent events."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ async def of_all(call: routes.Call) -> bodies.RecordPage:
 
 async def watch(call: routes.Call) -> responses.StreamingResponse:
     after = call.query(WatchQuery).after
-    last = call.headers.get("last-event-id", "")  # a browser that reconnects says where it was
+    last = call.headers.get("last-event-id", "")  # a browser that reconnects tells its last line
     if last.isascii() and last.isdigit() and len(last) < 16:
         after = int(last)
     if after is None:
         after = await call.access.shared(lambda view: view.last_seq())
-    first = await call.access.records(after, MAX_PAGE)  # Gone is an answer, not an event
+    first = await call.access.records(after, MAX_PAGE)  # an error here is still an answer, not an event
     return responses.StreamingResponse(_events(call.services, call.access, first), media_type="text/event-stream")
 
 
@@ -106,7 +106,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/events",
         handler=of_all,
         needs=users.Right.VIEWER,
-        summary="the event log of all jobs one may see; `wait` seconds for something new",
+        summary="the event log of all jobs that the user may see; `wait` is the seconds to wait for a new line",
         query=EventsQuery,
         answer=bodies.RecordPage,
         long=True,

@@ -1,8 +1,8 @@
 """A command inside a running or frozen task, over a web socket.
 
-In: first the argv list as JSON, then binary frames whose first byte names the stream (0: stdin), and JSON text frames
+In: first the argv list as JSON, then binary frames with the stream in the first byte (0: stdin), and JSON text frames
 `{"resize": [rows, columns]}` and `{"eof": true}`. Out: binary frames (1: stdout, 2: stderr), and at the end one text
-frame `{"exit": code}`, or `{"error": ...}` where the command did not start. Whoever leaves ends the command.
+frame `{"exit": code}`, or `{"error": ...}` where the command did not start. A client that leaves ends the command.
 """
 
 from __future__ import annotations
@@ -69,38 +69,39 @@ async def run(call: routes.Call) -> None:
 
 
 def instead(job: jobs.Job) -> str:
-    """The next step where nothing of it runs."""
+    """Return the next step for a job without a running attempt."""
     if job.terminal:
         if job.spec.freeze is None or job.phase is not phases.Phase.FAILED:
-            return "With --freeze 30m a job that fails keeps its place for a look inside."
+            return "With --freeze 30m, a job that fails keeps its place, so that you can look inside."
         return f"Its place was kept for {_freeze(job)} after the failure, or until it was canceled."
     if job.phase is phases.Phase.HALTED:
-        return f"Go on with it: oarlock resume {job.name}"
-    return f"It waits; see oarlock why {job.name}"
+        return f"Resume it: oarlock resume {job.name}"
+    return f"It waits. See why: oarlock why {job.name}"
 
 
 def _check_there(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> None:
-    """Raises Conflict for a task that has ended and is not kept for a look inside."""
+    """Raise Conflict for a task that has ended, unless it is the kept task of a frozen job."""
     if task.phase not in phases.ENDED or (task.phase is phases.TaskPhase.FAILED and live.frozen_until is not None):
         return
     if live.frozen_until is not None:
         hint = f"{live.stop_task} failed, and is kept: oarlock exec {job.name} -- sh"
     elif job.spec.freeze is not None:
-        hint = f"`freeze: {_freeze(job)}` keeps the task whose failure ends the job."
+        hint = f"`freeze: {_freeze(job)}` keeps the task that failed and so ended the job."
     else:
-        hint = "With --freeze 30m a job that fails keeps its place for a look inside."
+        hint = "With --freeze 30m, a job that fails keeps its place, so that you can look inside."
     raise errors.Conflict(f"{task.name} has ended: {task.phase}.", hint=hint)
 
 
 def _freeze(job: jobs.Job) -> str:
-    """As its owner wrote it."""
+    """Return the duration as the job file has it."""
     asked = job.spec.freeze
     return asked if isinstance(asked, str) else f"{asked:g}s"
 
 
 def _task(live: attempts.Attempt, query: ExecQuery) -> attempts.Task:
-    """The task that was asked for. Else the one whose failure froze the job; else the one that a person would mean by
-    the job's first.
+    """Return the task that the query names; by default the failed task of a frozen job, else the chief or first worker.
+
+    Raises NotFound.
     """
     if query.role is None and query.index is None and live.frozen_until is not None:
         failed = next((task for task in live.tasks if task.name == live.stop_task), None)
@@ -114,12 +115,12 @@ def _task(live: attempts.Attempt, query: ExecQuery) -> attempts.Task:
             return task
     asked = f"{query.role or 'worker'}-{index}"
     raise errors.NotFound(
-        f"There is no task {asked}.", hint=f"There are {', '.join(one.name for one in live.tasks[:20])}."
+        f"There is no task {asked}.", hint=f"The job has {', '.join(one.name for one in live.tasks[:20])}."
     )
 
 
 async def _converse(socket: Socket, process: backends.ExecProcess) -> None:
-    """Both directions at once, until the command has ended or its caller has left."""
+    """Relay both directions until the command has ended or the client has left."""
     speaking = asyncio.create_task(_speak(socket, process))
     hearing = asyncio.create_task(_hear(socket, process))
     try:
@@ -143,7 +144,7 @@ async def _speak(socket: Socket, process: backends.ExecProcess) -> None:
 
 
 async def _hear(socket: Socket, process: backends.ExecProcess) -> None:
-    """Until the caller leaves. What makes no sense ends the conversation with an error."""
+    """Relay input until the client leaves. An invalid message ends the session with an error."""
     try:
         while True:
             message = await socket.receive()
@@ -164,11 +165,11 @@ async def _hear(socket: Socket, process: backends.ExecProcess) -> None:
 
 
 class Gone(Exception):
-    """The other side has left."""
+    """The client has left."""
 
 
 class Socket:
-    """The few words of the ASGI web-socket protocol that are needed here."""
+    """A web socket, with the few messages of ASGI that this module needs."""
 
     def __init__(self, receive: types.Receive, send: types.Send) -> None:
         self._receive = receive
@@ -179,16 +180,18 @@ class Socket:
         await self._send({"type": "websocket.accept", "headers": []})
 
     async def arguments(self) -> list[str]:
-        """The first message. Raises InvalidInput for what is no argv list."""
+        """Return the first message, the argv list. Raises InvalidInput for another message."""
         try:
             async with asyncio.timeout(FIRST_MESSAGE_S):
                 first = await self.receive()
         except TimeoutError as error:
-            raise errors.InvalidInput("There was no command.", hint="Send the argv list first.") from error
+            raise errors.InvalidInput(
+                f"No command came within {FIRST_MESSAGE_S:g} s.", hint="Send the argv list first."
+            ) from error
         raw = first.encode() if isinstance(first, str) else first
         arguments: list[str] = routes.decode_body(raw, list[str])
         if not arguments or len(arguments) > MAX_ARGUMENTS or not arguments[0]:
-            raise errors.InvalidInput("The command is empty, or too long.", hint="Send the argv list first.")
+            raise errors.InvalidInput("The command is empty or too long.", hint="Send the argv list first.")
         for argument in arguments:
             validation.text(argument)
         return arguments

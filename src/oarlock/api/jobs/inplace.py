@@ -1,6 +1,4 @@
-"""Whether a job may run in the very directory that its user named: only where the server is sure that it is the same
-one, on this machine and of its own user.
-"""
+"""Check of jobs that run in the user's own directory: the server must see the same directory, as the same user."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ COPY = "Leave out --in-place: the job then runs in a copy of the directory."
 
 
 async def refuse(asked: jobfile.InPlace | None, words: Collection[str], backend: str) -> None:
-    """Raise Unsupported, with the reason, where the job cannot run in that directory."""
+    """Raise Unsupported with the reason where the job cannot run in that directory."""
     if asked is None:
         return
     if capabilities.Capability.IN_PLACE not in words:
@@ -30,11 +28,11 @@ async def refuse(asked: jobfile.InPlace | None, words: Collection[str], backend:
 
 
 def why_not(asked: jobfile.InPlace) -> str:
-    """Return why this process cannot run jobs in that directory as its user would; nothing where it can."""
+    """Return why this process cannot run jobs in that directory, or an empty text where it can."""
     if not asked.directory.startswith("/") or len(asked.directory) > MAX_CHARACTERS:
         return f"{asked.directory[:200]!r} is not an absolute path."
     if asked.machine != directories.machine():
-        return f"This server runs on another machine, {os.uname().nodename}, and cannot see your {asked.directory}."
+        return f"The server runs on another machine, {os.uname().nodename}, and cannot see your {asked.directory}."
     if asked.user != os.getuid():
         return (
             f"This server runs as the user with the number {os.getuid()} and you are {asked.user}: "

@@ -1,8 +1,8 @@
-"""Jobs: submit, look, want something of them, forget them. Nothing is started here: intent is written, others act.
+"""Jobs: submission, reading, intents, removal. The handlers start nothing: they write intent, and controllers act.
 
-A submission is judged by what can be known now: the spec itself, what the backend can do, the pool's limits and the
-nodes. What could never run is refused with the numbers. The job is durable before it is answered, under the caller's
-idempotency key: the same key again gives the same job.
+A submission is checked against the present facts: the spec itself, the capabilities of the backend, the limits of the
+pool, and the nodes. A job that can never run is refused with the numbers. The job is durable before the answer, under
+the client's idempotency key: the same key again gives the same job.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ async def submit(call: routes.Call) -> routes.Answer:
     services = call.services
     key = call.headers.get("idempotency-key", "")
     if len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
-        raise errors.InvalidInput("That is no idempotency key.", path="Idempotency-Key", hint="Use a UUID.")
+        raise errors.InvalidInput(
+            "The idempotency key is too long or not printable.", path="Idempotency-Key", hint="Use a UUID."
+        )
     digest = hashlib.sha256(msgspec.json.encode(submission)).hexdigest()
     owner = call.access.user.name
     earlier = await call.access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
@@ -99,7 +101,7 @@ async def submit(call: routes.Call) -> routes.Answer:
 async def _add(
     call: routes.Call, job: jobs.Job, source: continuing.Source | None, key: str, digest: str
 ) -> tuple[jobs.Job, bool]:
-    """The stored job, and whether it is this one; with the checkpoint that it begins from held for it."""
+    """Store the job, with a copy of the checkpoint that it continues from; return it, and whether it is new."""
     if source is None:
         return await call.access.add(lambda tx: _insert(tx, job, key, digest))
     checkpoints = call.services.checkpoints
@@ -135,7 +137,7 @@ async def show(call: routes.Call) -> jobs.Job:
 
 
 async def forget(call: routes.Call) -> None:
-    """Its files before its record: what a failure has left can be asked for again."""
+    """Remove the job: first its files, then its record, so that the request can be repeated after a failure."""
     services = call.services
     job = await call.access.job(call.path["job"])
     if not job.terminal:
@@ -154,7 +156,7 @@ async def want(call: routes.Call) -> jobs.Job:
     validation.text(wanted.reason, MAX_REASON_CHARACTERS)
     if wanted.intent not in (intents.Intent.HALT, intents.Intent.CANCEL, intents.Intent.RUN):
         raise errors.InvalidInput(
-            f"`{wanted.intent}` is the scheduler's to want.", path="intent", hint="Use halt, cancel or run."
+            f"Only the scheduler sets the intent `{wanted.intent}`.", path="intent", hint="Use halt, cancel or run."
         )
     by = call.access.user.name
 
@@ -180,11 +182,13 @@ async def checkpoints(call: routes.Call) -> bodies.CheckpointList:
 
 
 def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
-    """Whether there is nothing to write; raises Conflict where the job cannot do that any more."""
+    """Return whether the job has this intent already. Raises Conflict where it can no longer have it."""
     if job.terminal:
         if intent is intents.Intent.CANCEL and job.phase is phases.Phase.CANCELED:
             return True
-        hint = _again(view, job) if intent is intents.Intent.RUN else f"Nothing runs any more: oarlock show {job.name}"
+        hint = (
+            _again(view, job) if intent is intents.Intent.RUN else f"It no longer runs. See it: oarlock show {job.name}"
+        )
         raise errors.Conflict(f"{job.name} has ended: {job.phase}.", hint=hint)
     if intent is intents.Intent.RUN and job.intent is intents.Intent.CANCEL:
         raise errors.Conflict(f"{job.name} is being canceled.", hint=_again(view, job))
@@ -192,15 +196,16 @@ def _settled(view: stores.View, job: jobs.Job, intent: intents.Intent) -> bool:
 
 
 def _again(view: stores.View, job: jobs.Job) -> str:
+    """Return the next step for an ended job that should run again."""
     if view.checkpoints(job.id):
-        return f"Go on from its checkpoint in a new job: oarlock run --continue {job.name}"
-    return "Submit it again: it has no checkpoint to go on from."
+        return f"Continue from its checkpoint in a new job: oarlock run --continue {job.name}"
+    return "Submit it again: it has no checkpoint to continue from."
 
 
 async def judge(
     services: provided.Services, call: routes.Call, submission: jobfile.Submission, *, possible: bool = True
 ) -> None:
-    """Refuse what can be known to be wrong now; `possible`: also what could never run, and what lacks its snapshot."""
+    """Refuse an invalid submission. With `possible`, also refuse one that can never run or that lacks its snapshot."""
     spec = submission.spec
     validation.judge(spec)
     _judge_shell(submission.shell)
@@ -219,15 +224,19 @@ async def judge(
     if submission.snapshot is not None:
         if not _DIGEST.fullmatch(submission.snapshot):
             raise errors.InvalidInput(
-                "That is no digest.", path="snapshot", hint="It is `sha256:` and 64 hexadecimal digits."
+                "The snapshot is not named by a digest.",
+                path="snapshot",
+                hint="Use `sha256:` and 64 hexadecimal digits.",
             )
         if not await services.blobs.has(submission.snapshot):
             raise errors.InvalidInput(
-                "This snapshot is not here.", path="snapshot", hint="Upload it: PUT /api/v1/blobs/DIGEST"
+                "The server does not have this snapshot.", path="snapshot", hint="Upload it: PUT /api/v1/blobs/DIGEST"
             )
     elif spec.dependencies is not None and possible and submission.in_place is None:
         raise errors.InvalidInput(
-            "The requirements file lies in the snapshot, and there is none.", path="dependencies", hint="Upload one."
+            "The requirements file must be in the snapshot, and the job has no snapshot.",
+            path="dependencies",
+            hint="Upload a snapshot.",
         )
     gang = gangs.gang(draft(services, "", submission))
     nodes, declared = await call.access.shared(lambda view: (view.nodes(), view.pools()))
@@ -238,15 +247,15 @@ async def judge(
         if refusal is not None:
             raise errors.Impossible(
                 refusal.message,
-                hint=refusal.change or "See `oarlock nodes` for what there is.",
+                hint=refusal.change or "See the nodes: oarlock nodes",
                 detail=msgspec.to_builtins(refusal),
             )
 
 
 async def _judge_places(services: provided.Services, spec: jobfile.JobSpec) -> None:
-    """Refuse the server's home, and directories of this machine that cannot be written.
+    """Refuse places within the server's home, and directories of this machine that tasks cannot write.
 
-    What object stores allow is known to tasks alone.
+    Only tasks have the credentials to check an object store.
     """
     await asyncio.to_thread(_keep_out_of_home, services.about.home, spec)
     for path, place in (("checkpoint.to", spec.checkpoint.to), ("results", spec.results)):
@@ -257,14 +266,16 @@ async def _judge_places(services: provided.Services, spec: jobfile.JobSpec) -> N
             raise errors.InvalidInput(
                 f"Nothing can be stored at {place}: {why}.",
                 path=path,
-                hint="Choose a directory that the server's user can write, or leave it out: the server has a place.",
+                hint="Choose a directory that the server's user can write. By default the server's own is used.",
             )
 
 
 def _judge_left_out(left_out: tuple[jobfile.LeftOut, ...]) -> None:
     if len(left_out) > jobfile.MAX_LEFT_OUT:
         raise errors.TooLarge(
-            "That is more than a job remembers.", path="left_out", hint=f"Name at most {jobfile.MAX_LEFT_OUT} paths."
+            "The submission names too many files that are left out.",
+            path="left_out",
+            hint=f"Name at most {jobfile.MAX_LEFT_OUT} paths.",
         )
     for one in left_out:
         validation.text(one.path, jobfile.MAX_LEFT_OUT_CHARACTERS)
@@ -272,7 +283,10 @@ def _judge_left_out(left_out: tuple[jobfile.LeftOut, ...]) -> None:
 
 
 def _keep_out_of_home(home: str, spec: jobfile.JobSpec) -> None:
-    """Blocks, since links are resolved. Checkpoints may go to the server's own place: each job has a folder there."""
+    """Refuse places within the home. This blocks, because it resolves links.
+
+    Checkpoints may go to the server's own directory, where each job has a folder.
+    """
     places = [(f"data[{place}].source", source.source) for place, source in enumerate(spec.data)]
     places += [("results", spec.results)] if spec.results is not None else []
     places += [("checkpoint.to", spec.checkpoint.to)] if spec.checkpoint.to is not None else []
@@ -298,10 +312,14 @@ def _judge_sent_from(directory: str) -> None:
 
 def _judge_shell(shell: dict[str, str]) -> None:
     if sum(len(name) + len(value) for name, value in shell.items()) > MAX_SHELL_BYTES:
-        raise errors.TooLarge("The shell's variables are too large.", path="shell", hint="Send PATH and its like.")
+        raise errors.TooLarge(
+            "The shell's variables are too large.", path="shell", hint="Send only variables such as PATH."
+        )
     for name, value in shell.items():
         if not name or "=" in name:
-            raise errors.InvalidInput("That is no name of a variable.", path="shell", hint="Send PATH and its like.")
+            raise errors.InvalidInput(
+                f"{name[:100]!r} is not a valid name of a variable.", path="shell", hint="Use a name such as PATH."
+            )
         for text in (name, value):
             try:
                 validation.text(text, MAX_SHELL_BYTES)
@@ -311,7 +329,7 @@ def _judge_shell(shell: dict[str, str]) -> None:
 
 
 def draft(services: provided.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
-    """The job that the submission would become."""
+    """Return the job that the submission would become."""
     now = services.clock()
     spec = mpi.with_launcher(sizes.filled(submission.spec))
     return jobs.Job(
@@ -331,9 +349,9 @@ def draft(services: provided.Services, owner: str, submission: jobfile.Submissio
 
 
 def _stem(command: str | tuple[str, ...]) -> str:
-    """`python -u my_train.py --lr 1` becomes `my-train`: the script's name, else the program's."""
+    """Return the name of the script, else of the program: `my-train` for `python -u my_train.py --lr 1`."""
     words = command.split() if isinstance(command, str) else list(command)
-    words = words[: words.index("-c")] if "-c" in words else words  # what follows is a program, and no name
+    words = words[: words.index("-c")] if "-c" in words else words  # a program follows, not a name
     named = [word for word in words if not word.startswith("-") and "=" not in word]
     scripts = [word for word in named if word.endswith((".py", ".sh"))]
     stems = [
@@ -349,8 +367,9 @@ def _suffix(entropy: Callable[[int], bytes]) -> str:
 
 
 def _short(view: stores.View, job: jobs.Job) -> jobs.Job:
-    """A job that was given no name has its script's alone, where no other of its owner's that is not over has it: so
-    `oarlock logs train` means what was begun last.
+    """Return an unnamed job with its script's name alone, where no active job of its owner has this name.
+
+    So `oarlock logs train` means the job that was started last.
     """
     if job.spec.name is not None:
         return job
@@ -360,7 +379,10 @@ def _short(view: stores.View, job: jobs.Job) -> jobs.Job:
 
 
 def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job | None:
-    """The job that this key made before. Raises Conflict when another request made it, Gone when it was removed."""
+    """Return the job that this key made, or None.
+
+    Raises Conflict where the key was used for another submission, and Gone where the job was removed.
+    """
     found = view.submitted(owner, key) if key else None
     if found is None:
         return None
@@ -382,10 +404,11 @@ def _earlier(view: stores.View, owner: str, key: str, digest: str) -> jobs.Job |
 def _insert(
     tx: stores.Transaction, job: jobs.Job, key: str, digest: str, held: jobs.Checkpoint | None = None
 ) -> tuple[jobs.Job, bool]:
+    """Add the job unless its key made one before; return the stored job, and whether it is new."""
     earlier = _earlier(tx, job.owner, key, digest)
     if earlier is not None:
         return earlier, False
-    pooltrees.check_leaf(job.pool, tx.pools())  # again: it may have gone, or have been divided, since it was judged
+    pooltrees.check_leaf(job.pool, tx.pools())  # checked again: the pool may have changed meanwhile
     added = tx.add_job(_short(tx, job), at=job.created_at, idempotency_key=key, request_sha256=digest)
     if held is not None:
         tx.add_checkpoint(held)
@@ -422,7 +445,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path=_JOB,
         handler=forget,
         needs=users.Right.USER,
-        summary="forget a terminal job: its record, logs, metrics, checkpoints and results of the server's own place",
+        summary="remove an ended job: its record, and its logs, metrics, checkpoints and results in the server's home",
         status=204,
     ),
     routes.Route(

@@ -1,6 +1,6 @@
-"""What will become of a job: `plan` before it is submitted, `why` for as long as there is a job.
+"""The outlook of a job: `plan` before its submission, and `why` from then on.
 
-Both ask the scheduler itself, among all that wait and run now; nothing is stored.
+Both run the scheduler on the present cluster and queue. They store nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ async def why(call: routes.Call) -> bodies.Why:
 
 
 def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:
-    """Three lines. Of a job that waits: for what, with the numbers; who has it, and what would change that; when, and
-    its place among those that wait. Of another: where it is, why, and what can be done.
+    """Return three lines about a job.
+
+    For a waiting job: the missing resources; their holders and the change that would help; the expected start and the
+    place in the queue. For another job: its phase, the reason, and the next step.
     """
     lately = wording.about(max(0.0, now - job.phase_at))
     where = (
@@ -57,7 +59,9 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
     if forecast is not None:
         return _waiting(job, forecast, where, now)
     if job.phase is phases.Phase.FAILED and verdict is not None:
-        last = next((line for line in reversed(verdict.last_lines) if any(map(str.isalnum, line))), "")  # no rulers
+        last = next(
+            (line for line in reversed(verdict.last_lines) if any(map(str.isalnum, line))), ""
+        )  # skip lines without letters or digits
         return where, verdict.message or job.reason, last or f"Look at its output: oarlock logs {job.name}"
     live = job.live
     if live is not None and live.frozen_until is not None:
@@ -66,12 +70,12 @@ def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tupl
         change = f"Look inside: oarlock exec {job.name} -- sh. Then free it: oarlock cancel {job.name}"
         return where, job.reason or "One of its tasks failed.", change
     if job.phase is phases.Phase.HALTED:
-        return where, _sentence(job.reason) or "Its owner halted it.", f"Go on with it: oarlock resume {job.name}"
+        return where, _sentence(job.reason) or "Its owner halted it.", f"Resume it: oarlock resume {job.name}"
     if job.terminal:
         return where, _sentence(job.reason) or "It has ended.", f"Look at its output: oarlock logs {job.name}"
     if live is not None:
         return where, _placed(job, live, now), _end(job, now)
-    return where, _sentence(job.reason) or "Its turn comes with the next plan.", f"Follow it: oarlock show {job.name}"
+    return where, _sentence(job.reason) or "The next plan decides about it.", f"Follow it: oarlock show {job.name}"
 
 
 def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -> tuple[str, ...]:
@@ -80,8 +84,8 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
         return where, forecast.message, "It starts with the next plan."
     told = [reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
-    place = f"It is {rank} of {forecast.waiting:,} that wait." if forecast.position else ""
-    place = "Nobody else waits." if forecast.waiting == 1 else place
+    place = f"It is {rank} of {forecast.waiting:,} waiting jobs." if forecast.position else ""
+    place = "No other job waits." if forecast.waiting == 1 else place
     return (
         f"{job.name} has waited {wording.about(max(0.0, now - job.phase_at))}. {refusal.message}",
         " ".join(filter(None, told)) or "No single change that was tried would start it now.",
@@ -90,7 +94,7 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
 
 
 def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
-    """What it holds, since when and why; or why it is being stopped."""
+    """Return the resources that the job holds, since when and why; or why it is being stopped."""
     if job.intent is not intents.Intent.RUN or live.stop is not None:
         return _sentence(job.reason or live.stop_message) or "It is being stopped."
     devices = sum(len(task.devices) for task in live.tasks)
@@ -120,7 +124,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/plan",
         handler=plan,
         needs=users.Right.VIEWER,
-        summary="what would happen to this submission: now, later or never, and why",
+        summary="forecast for a submission: now, later or never, and why",
         body=jobfile.Submission,
         answer=plans.Forecast,
     ),
@@ -129,7 +133,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/jobs/{job}/why",
         handler=why,
         needs=users.Right.VIEWER,
-        summary="why the job is where it is",
+        summary="why the job is in its phase, in three lines",
         answer=bodies.Why,
     ),
 )

@@ -1,6 +1,4 @@
-"""How fast a job is with what it is given: where it was measured, and what the curve that was fitted to that says of
-other sizes.
-"""
+"""The speed of a job at several sizes: measured, and by the curve that was fitted to the measurements."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ async def show(call: routes.Call) -> bodies.Speed:
 
 
 def of(job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node]) -> bodies.Speed:
+    """Return the measured and fitted speeds of a job on these nodes."""
     model = curve.model
     counted = not isinstance(model, curves.Allreduce) or not any(sample.local for sample in curve.samples)
     points = [_measured(sample, steps=counted) for sample in curve.samples]
@@ -63,7 +62,7 @@ def _measured(sample: curves.Sample, *, steps: bool) -> bodies.SpeedPoint:
 def _fitted(
     job: jobs.Job, curve: curves.Curve, ground: Sequence[nodes.Node], gpu_type: str, *, steps: bool
 ) -> Iterator[bodies.SpeedPoint]:
-    """At the sizes that the job may have, as compactly as they fit, up to twice what was measured on that type."""
+    """Yield fitted points at the job's possible sizes, on as few nodes as possible, up to twice the measured size."""
     of_type = [sample for sample in curve.samples if sample.gpu_type == gpu_type] or curve.samples
     at_once = next((sample.local for sample in reversed(of_type) if sample.local), 1)
     suiting = [node for node in ground if any(device.type == gpu_type for device in node.devices)] or ground
@@ -84,7 +83,7 @@ def _fitted(
 
 
 def _sizes(job: jobs.Job) -> list[int]:
-    """Devices at each number of workers that the job may have, at most so many."""
+    """Return the numbers of devices at the job's possible sizes, at most `MOST_POINTS`."""
     asks = [ask for ask in gangs.asks(job.spec) if ask.role in ("chief", "worker")]
     fixed = sum(_devices(ask) * ask.count for ask in asks if ask.min == ask.max)
     found = [fixed] if fixed else []
@@ -106,7 +105,7 @@ ROUTES: tuple[routes.Route, ...] = (
         path="/api/v1/jobs/{job}/speed",
         handler=show,
         needs=users.Right.VIEWER,
-        summary="how fast the job is with how many devices: measured, and fitted to that",
+        summary="speed of the job by number of devices: measured, and fitted to the measurements",
         answer=bodies.Speed,
     ),
 )

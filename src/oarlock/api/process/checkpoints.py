@@ -1,8 +1,7 @@
-"""Checkpoints as directories of this machine: the reading before one becomes visible, what is there now, and their end.
+"""Checkpoints as directories of this machine: verification, presence and deletion.
 
-Paths come from tasks. A checkpoint is deleted only where it is what it claims to be: a directory that is named as the
-protocol names it, with a manifest in it. What lies in an object store is out of the server's reach: the agents that
-copied it there look after it, and say what they removed.
+The paths come from tasks. A directory is deleted only if its name has the protocol's form and it contains a manifest.
+The server cannot reach object stores: the agents manage the copies there, and report the ones that they removed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 
 
 class CheckpointDirectories:
-    """`provided.Checkpoints`, and what retention asks. `root/JOB/` is the server's own place."""
+    """`provided.Checkpoints`, also for retention. `root/JOB/` is the server's own directory for a job."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -33,13 +32,13 @@ class CheckpointDirectories:
         return str(self._root)
 
     async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
-        """See `provided.Checkpoints`."""
+        """Do as `provided.Checkpoints` says."""
         if not local(path):
             raise errors.NotFound(f"{path} is not a directory of this machine", hint="Report an absolute path.")
         return await self._verifier.verify(Path(path), _digest(manifest_sha256))
 
     async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
-        """Whether every digest holds; `fresh`: reading it anew, whatever is remembered of it."""
+        """Return whether every digest is right. With `fresh`, read the checkpoint again even if it was read before."""
         if not local(checkpoint.path):
             return False
         try:
@@ -49,7 +48,7 @@ class CheckpointDirectories:
         return True
 
     async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that were read before and are as they were then."""
+        """Return the paths of the checkpoints that were read before and have not changed since."""
 
         def look() -> set[str]:
             return {
@@ -61,24 +60,26 @@ class CheckpointDirectories:
         return await asyncio.to_thread(look)
 
     async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that have been removed. A job's place that is missing may be mounted again: not those."""
+        """Do as `provided.Checkpoints` says."""
         return await asyncio.to_thread(lambda: {one.path for one in listed if _removed(one.path)})
 
     async def absent(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
-        """See `provided.Checkpoints`."""
+        """Do as `provided.Checkpoints` says."""
         return await asyncio.to_thread(
             lambda: {one.path for one in listed if "://" not in one.path and not _there(one.path)}
         )
 
     async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
-        """See `provided.Checkpoints`. Shards are linked where the file system can, else copied."""
+        """Do as `provided.Checkpoints` says. Shards are linked where the file system can, else copied."""
         if not local(checkpoint.path):
-            raise errors.NotFound(f"{checkpoint.path} is not a directory of this machine", hint="It cannot be held.")
+            raise errors.NotFound(
+                f"{checkpoint.path} is not a directory of this machine", hint="Choose another checkpoint."
+            )
         source = Path(checkpoint.path)
         name = checkpointlocations.name(0, checkpoint.round, checkpoint.step)
         place = source.parent.parent / job / name
         sha256 = _digest(checkpoint.manifest_sha256)
-        await self._verifier.verify(source, sha256)  # asked again, for want of patience, it is not read again
+        await self._verifier.verify(source, sha256)  # a repeated request does not read it again
         try:
             await asyncio.to_thread(checkpoints.duplicate, source, place, manifest_sha256=sha256 or None)
             await self._verifier.verify(place, sha256)
@@ -88,20 +89,20 @@ class CheckpointDirectories:
         return str(place)
 
     async def drop(self, checkpoint: jobs.Checkpoint) -> None:
-        """See `provided.Checkpoints`. One in an object store is only referred to."""
+        """Do as `provided.Checkpoints` says. A checkpoint in an object store stays."""
         if local(checkpoint.path):
             await asyncio.to_thread(_drop, Path(checkpoint.path))
 
     async def unwritable(self, place: str) -> str:
-        """See `provided.Checkpoints`. Tasks of this machine run as the server's user."""
+        """Do as `provided.Checkpoints` says. Tasks of this machine run as the server's user."""
         return await asyncio.to_thread(_unwritable, Path(place))
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
-        """Again: nothing. What lies elsewhere stays."""
+        """Delete a checkpoint of this machine. A second call does nothing."""
         await asyncio.to_thread(_delete, checkpoint.path)
 
     async def forget(self, job_id: str) -> None:
-        """`job_id` is an id that the server has made."""
+        """Do as `provided.Checkpoints` says. The server has made the id."""
         await asyncio.to_thread(shutil.rmtree, self._root / job_id, True)
 
     def close(self) -> None:
@@ -109,12 +110,12 @@ class CheckpointDirectories:
 
 
 def local(path: str) -> bool:
-    """Whether it can be a path of this machine, and nothing that would be read relative to where the server runs."""
+    """Return whether the text can be an absolute path of this machine."""
     return path.startswith("/") and "\0" not in path
 
 
 def _digest(sha256: str) -> str:
-    """Agents and libraries may write `sha256:` before it."""
+    """Return the digest without `sha256:`, which agents and libraries may write before it."""
     return sha256.rpartition(":")[2]
 
 
@@ -134,7 +135,10 @@ def _removed(path: str) -> bool:
 
 
 def _unwritable(place: Path) -> str:
-    """A directory is made in the nearest one that there is, and removed again: permissions alone say too little."""
+    """Return why no directory can be made below `place`, else an empty text.
+
+    A trial directory is made and removed, because permissions alone do not tell.
+    """
     try:
         there = next(path for path in (place, *place.parents) if path.exists())
         Path(tempfile.mkdtemp(prefix=".oarlock-", dir=there)).rmdir()
@@ -146,7 +150,7 @@ def _unwritable(place: Path) -> str:
 def _drop(place: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
     with contextlib.suppress(OSError):
-        place.parent.rmdir()  # the job's, where nothing else is in it
+        place.parent.rmdir()  # the job's directory, if it is empty
 
 
 def _delete(path: str) -> None:

@@ -1,13 +1,13 @@
-"""Open connections: counted from accept to close, so that senders of half requests cannot take every descriptor.
+"""Limits of open connections, counted from accept to close: unfinished requests must not take all file descriptors.
 
-A connection is pending until a whole request head has come over it, and again while the rest of a refused body arrives
-(a request without a token, say). A pending connection is closed after `PENDING_S`, however busily its
-sender drips. Only some connections may be pending at once: the next one closes the oldest of them. All connections
-together leave descriptors for files and child processes: where there are too many, an idle or a pending one makes way,
-and where every one is busy the new one is closed at once.
+A connection is pending until a whole request head has arrived, and again while the rest of a refused body arrives (a
+request without a token, for example). A pending connection is closed after `PENDING_S`, even if bytes arrive. Only
+a limited number may be pending at once: the next one closes the oldest of them. All connections together leave
+descriptors for files and child processes: at the limit an idle or a pending one is closed, and where all are busy the
+new one is closed at once.
 
-uvicorn has no such limits; `Protocol`, `Listener` and `HttpServer` add them. asyncio answers an accept without a free
-descriptor by thousands of log lines and another try; `Listener` keeps a spare descriptor for that moment.
+uvicorn has no such limits; `Protocol`, `Listener` and `HttpServer` add them. Without a free descriptor, asyncio writes
+thousands of log lines and tries again; `Listener` keeps a spare descriptor for that moment.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.websockets import websockets_sansio_impl
 
 PENDING_S = 15.0
-"""How long a sender may take for a request head, or for the rest of a refused body."""
+"""The longest time for a request head, or for the rest of a refused body."""
 
 MOST_PENDING = 512
 
 FREE_DESCRIPTORS = 16
-"""At least so many descriptors are left for files and child processes."""
+"""The least number of descriptors for files and child processes."""
 
 SLACK = 8
-"""Connections over the limit that are taken while those that make way are still being closed."""
+"""Connections over the limit that are accepted while others are still being closed."""
 
 ACCEPTS = 1
-"""Connections taken in one turn of the event loop: between two turns those that make way are closed."""
+"""Connections accepted in one turn of the event loop. Between two turns, others are closed."""
 
 TOLD_S = 60.0
-"""How often the log says at most that connections were closed for want of room."""
+"""The shortest time between two log lines about connections that were closed at the limit."""
 
 _NONE_FREE = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -76,14 +76,14 @@ class OpenConnections:
 
     @classmethod
     def within_limits(cls, report: Report) -> OpenConnections:
-        """Return limits that fit the descriptors which this process may still open."""
+        """Return limits for the descriptors that this process may still open."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         left = (limit if limit != resource.RLIM_INFINITY else 1 << 20) - _descriptors()
         most = max(left - max(FREE_DESCRIPTORS, left // 4), SLACK)
         return cls(most, min(MOST_PENDING, max(most // 4, 2)), report)
 
     def accepted(self, one: Connection) -> bool:
-        """Count a new connection, which is pending. False where there is no room for it."""
+        """Count a new connection, which is pending. Return False where the limit does not allow it."""
         if len(self._open) >= self.most:
             self._make_way(self._idle or self._pending)
         if len(self._open) >= self.most + SLACK:
@@ -97,16 +97,19 @@ class OpenConnections:
         return True
 
     def pending(self, descriptor: int) -> None:
+        """Mark the connection as pending."""
         if descriptor in self._open and descriptor not in self._pending:
             self.busy(descriptor)
             self._pending[descriptor] = None
 
     def idle(self, descriptor: int) -> None:
+        """Mark the connection as idle."""
         if descriptor in self._open:
             self.busy(descriptor)
             self._idle[descriptor] = None
 
     def busy(self, descriptor: int) -> None:
+        """Mark the connection as busy."""
         self._pending.pop(descriptor, None)
         self._idle.pop(descriptor, None)
 
@@ -115,7 +118,7 @@ class OpenConnections:
         self.busy(descriptor)
 
     def _make_way(self, some: dict[int, None]) -> None:
-        """Shut the first of these connections down: its transport reads the end, and closes it."""
+        """Shut down the first of these connections. Its transport reads the end and closes it."""
         if not some:
             return
         descriptor = next(iter(some))
@@ -134,17 +137,20 @@ class OpenConnections:
 
 
 class Listener(socket.socket):
-    """A listening socket whose connections are counted."""
+    """A listening socket that counts its connections."""
 
     def __init__(self, listening: socket.socket, connections: OpenConnections) -> None:
-        """Take over what `listening` listens at: that socket is closed afterwards."""
+        """Take over the address of `listening`, which is closed afterwards."""
         family, kind, protocol = listening.family, listening.type, listening.proto
         super().__init__(family, kind, protocol, fileno=listening.detach())
         self._connections = connections
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return a connection that there is room for. BlockingIOError: none is there, or it was closed at once."""
+        """Return a connection within the limits.
+
+        Raises BlockingIOError where there is none, or where it was closed at once.
+        """
         try:
             plain, address = super().accept()
         except OSError as error:
@@ -165,18 +171,18 @@ class Listener(socket.socket):
             self._spare = None
 
     def _refuse_one(self) -> None:
-        """Spend the spare descriptor on taking the connection, so that it is gone from the queue, and close it."""
+        """Accept the connection with the spare descriptor, so that it leaves the queue, and close it."""
         assert self._spare is not None
         os.close(self._spare)
         self._spare = None
         with contextlib.suppress(OSError):
             super().accept()[0].close()
-        with contextlib.suppress(OSError):  # another thread was faster: the next accept fails, and asyncio waits
+        with contextlib.suppress(OSError):  # another thread took it: the next accept fails, and asyncio waits
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 class Protocol(h11_impl.H11Protocol):
-    """uvicorn's protocol, which tells what its connection does, and ends one that stays pending."""
+    """uvicorn's protocol, which reports the state of its connection, and closes it where it stays pending."""
 
     open_connections: ClassVar[OpenConnections]
 
@@ -236,7 +242,7 @@ class Protocol(h11_impl.H11Protocol):
 
 
 class WebSocketProtocol(websockets_sansio_impl.WebSocketsSansIOProtocol):
-    """uvicorn's protocol, which knows that a refusal completes the handshake too.
+    """uvicorn's protocol, changed so that a refusal completes the handshake, too.
 
     Without this, uvicorn logs "ASGI callable returned without completing handshake" after each one.
     """
@@ -248,9 +254,9 @@ class WebSocketProtocol(websockets_sansio_impl.WebSocketsSansIOProtocol):
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its signals (ending takes more than closing sockets), listening with a queue of its own length.
+    """uvicorn without its signal handlers, because `main` shuts down more than sockets.
 
-    asyncio takes as many connections in one turn as the queue is long; here the two are told apart.
+    asyncio accepts as many connections in one turn as the queue is long; `queue` separates the two numbers.
     """
 
     def __init__(self, config: uvicorn.Config, queue: int) -> None:
@@ -268,11 +274,11 @@ class HttpServer(uvicorn.Server):
 
 
 def protocol(connections: OpenConnections) -> type[Protocol]:
-    """Return the protocol whose connections are those."""
+    """Return a protocol class that reports to these connections."""
     return type("CountedProtocol", (Protocol,), {"open_connections": connections})
 
 
 def _descriptors() -> int:
-    """Return how many descriptors this process has open."""
+    """Return the number of open descriptors of this process."""
     place = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
     return sum(1 for _ in place.iterdir())

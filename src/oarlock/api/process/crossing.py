@@ -1,8 +1,7 @@
-"""Calls from the API's event loop into the one where controllers and backend live.
+"""Calls from the API's event loop into the loop of the controllers and the backend.
 
-Scheduling a long queue takes its time, and must not hold up requests: the two have a thread each. The store and the
-logs may be used from both. The backend belongs to one: what the API asks of it (`exec`, a look at its nodes) crosses
-over here.
+Scheduling a long queue takes time and must not delay requests, so each loop has a thread. Both may use the store and
+the logs. The backend belongs to the controllers' loop: the API calls it (`exec`, its nodes) through this module.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ T = TypeVar("T")
 
 
 class Crossing:
-    """Carries coroutines over to `loop`."""
+    """Runs coroutines in another event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     async def over(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the coroutine, run in the other loop. Cancelled here, it is cancelled there."""
+        """Return the result of a coroutine that runs in the other loop. Cancelling the call cancels it there, too."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
 
 

@@ -1,8 +1,8 @@
-"""Whether the server can work: store and folders take writes, a leader plans, the backend answers. Asked on demand.
+"""Health of the server: the store and the folders take writes, a leader plans, the backend answers.
 
-The store's probe writes a row of its own through the one writer, flushed as every commit is; each folder gets a file,
-flushed and removed. An answer holds for a second, so that questions, however many, are no load. Every part has its own
-time-out, so that a part that hangs is named and does not hang the question.
+The probe of the store writes a row of its own through the writer and flushes it like every commit. Each folder gets a
+file, which is flushed and removed. An answer is kept for a second, so that frequent requests are cheap. Every part has
+a time-out of its own: the answer names a part that hangs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PART_S = 2.0
 
 
 class Health:
-    """`provided.Health`. `backend` is some harmless question to the backend; `clock` is the wall's.
+    """`provided.Health`. `backend` makes a harmless call to the backend; `clock` is the wall clock.
 
-    `folders` are those that must take files, by the name under which one that does not is told.
+    `folders` are the folders that must take files, by the names that the answer uses.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Health:
         self._store = store
         self._backend = backend
         self._clock = clock
-        # A thread of its own: a disk that hangs takes this one only, and those that ask later time out in its queue.
+        # A disk that hangs blocks this thread only. Later probes time out in its queue.
         self._disk = futures.ThreadPoolExecutor(1, "health")
         self._lock = asyncio.Lock()
         self._known: dict[str, str] = {}

@@ -1,11 +1,11 @@
-"""The server's home on disk, as far as the server itself keeps it: its lock, its address, its token and its secrets.
+"""The server's home on disk: the files that the server itself writes.
 
 server.lock     held while a server lives: one server for each home
-server.json     where it listens, for clients and agents: written once it can be called, gone after an orderly end
-server.port     the port it had, which the next one takes again if it can: agents find it sooner
+server.json     the server's address for clients and agents: written once it answers, removed by an orderly end
+server.port     the server's last port, which the next server takes if it can, so that agents find it sooner
 token           the first administrator's token, readable by its owner only
-task-secret     what task tokens are derived from; it outlives the server, because agents do
-secrets/        values that job files name: the server's, and each user's own (`SecretFiles`)
+task-secret     the secret for deriving task tokens; agents may live longer than the server, so it stays
+secrets/        values that job files name: of the server, and of each user (`security/secretfiles.py`)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHERS = 0o077
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`server.json`."""
+    """The content of `server.json`."""
 
     url: str
     pid: int
@@ -35,7 +35,7 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Home:
-    """The directory. Raises Unavailable, with the reason, where it cannot be used."""
+    """The directory. Raises Unavailable with the reason where it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Home:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Be the one server of this home until the process ends. Raises Conflict where there is one already."""
+        """Make this process the only server of the home. Raises Conflict where another server runs."""
         place = self.path / "server.lock"
         try:
             handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,31 +59,34 @@ class Home:
             there = self.read_server()
             where = f" at {there.url} (process {there.pid})" if there is not None else ""
             raise errors.Conflict(
-                f"A server runs for {self.path} already{where}.",
-                hint="Use it, or end it first: oarlock down. Another OARLOCK_HOME is another server.",
+                f"A server for {self.path} runs already{where}.",
+                hint="Use it, or end it: oarlock down. For a second server, set another OARLOCK_HOME.",
             ) from error
         self._lock = handle
 
     def unlock(self) -> None:
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def token(self, entropy: Callable[[int], bytes]) -> str:
-        """The administrator's token, made at the first start."""
+        """Return the administrator's token, which the first start makes."""
         return self._kept("token", lambda: authentication.fresh_token(entropy).encode() + b"\n").decode().strip()
 
     def task_secret(self, entropy: Callable[[int], bytes]) -> bytes:
+        """Return the secret for deriving task tokens, which the first start makes."""
         return self._kept("task-secret", lambda: entropy(tasktokens.SECRET_BYTES))
 
     def read_server(self) -> ServerFile | None:
+        """Return the address of the running server, or None."""
         try:
             return msgspec.json.decode((self.path / "server.json").read_bytes(), type=ServerFile)
         except (OSError, msgspec.DecodeError):
             return None
 
     def earlier_port(self) -> int:
-        """0 where there was none."""
+        """Return the port of the last server, 0 where there was none."""
         try:
             text = (self.path / "server.port").read_text().strip()
         except (OSError, UnicodeDecodeError):
@@ -91,14 +94,16 @@ class Home:
         return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 else 0
 
     def announce(self, told: ServerFile, port: int) -> None:
+        """Write the server's address."""
         durable.write(self.path / "server.port", f"{port}\n".encode(), 0o600)
         durable.write(self.path / "server.json", msgspec.json.encode(told), 0o600)
 
     def withdraw(self) -> None:
+        """Remove the server's address."""
         (self.path / "server.json").unlink(missing_ok=True)
 
     def _kept(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """The content of a file that only its owner may read, made where it is missing."""
+        """Return the content of a file that only its owner may read; make the file where it is missing."""
         place = self.path / name
         try:
             if not place.exists():

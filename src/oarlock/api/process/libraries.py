@@ -1,5 +1,7 @@
-"""What of ours user processes may see: copies in the home, each under a digest of its sources, because what runs goes
-on reading the files that it began with, whatever is installed later.
+"""Copies of our own packages for user processes, in the server's home.
+
+The name of a copy is a digest of its sources: a running process continues to read the files with which it started, even
+if another version is installed later.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from pathlib import Path
 
 
 def library(root: Path, package: Path) -> Path:
-    """A directory with `oarlock.train` alone in it, for the path of user processes: nothing else of ours, or of what we
-    need, comes between a program and its own packages. `package` is where `oarlock` is installed.
+    """Return a directory that contains only `oarlock.train`, for the path of user processes.
+
+    Our other packages, and the packages that they need, must not hide the program's own. `package` is the directory in
+    which `oarlock` is installed.
     """
     place = root / digest(package / "train")
     if place.is_dir():
@@ -34,7 +38,7 @@ def library(root: Path, package: Path) -> Path:
 
 
 def digest(package: Path) -> str:
-    """Of a package's sources: what runs keeps reading the files it began with, whatever is installed later."""
+    """Return a digest of a package's sources and of the Python version."""
     found = hashlib.sha256(sys.version.encode())
     for path in sorted(package.rglob("*.py")):
         found.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())

@@ -1,6 +1,4 @@
-"""Results and kept files in the server's own place: `results/JOB/` and `files/JOB/`, stored there by the tasks; deleted
-with the job's record.
-"""
+"""Results and kept files in the server's home: tasks store them, and the removal of the job deletes them."""
 
 from __future__ import annotations
 
@@ -10,12 +8,12 @@ from pathlib import Path
 
 
 class ResultDirectories:
-    """`provided.Results`, and what retention asks. Each of `roots` has a folder for each job."""
+    """`provided.Results`, also for retention. Each of `roots` (`results/`, `files/`) has a folder for each job."""
 
     def __init__(self, *roots: Path) -> None:
         self._roots = roots
 
     async def forget(self, job_id: str) -> None:
-        """Delete them. `job_id` is an id that the server has made. Again: nothing."""
+        """Delete the files of a job. A second call does nothing. The server has made the id."""
         for root in self._roots:
             await asyncio.to_thread(shutil.rmtree, root / job_id, True)

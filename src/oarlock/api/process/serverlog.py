@@ -1,6 +1,6 @@
 """The server's own log: one JSON object a line in `server.log` of its home, at most `FILES` times `FILE_BYTES`.
 
-What is about one job lies in the event log; here is what happened to the server.
+This log has the events of the server. The event log has the events of jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _QUIET = ("uvicorn", "asyncio", "alembic", "sqlalchemy", "websockets", "fsspec")
 
 
 def open_log(path: Path, level: str = "INFO") -> None:
-    """Send everything that is logged in this process to `path`."""
+    """Send all log lines of this process to `path`."""
     before: list[Any] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
@@ -56,7 +56,7 @@ def open_log(path: Path, level: str = "INFO") -> None:
 
 
 def report(event: str, facts: Mapping[str, object]) -> None:
-    """One line. An `error` among the facts is told with its traceback, at the level of an error."""
+    """Write one line. An `error` among the facts is written with its traceback, at the level of an error."""
     log = structlog.get_logger("oarlock.api")
     error = facts.get("error")
     if isinstance(error, BaseException):

@@ -1,7 +1,7 @@
-"""Who calls: the user of a bearer token, or the task of a task's token.
+"""Authentication: the user of a bearer token, or the task of a task token.
 
-A user's token is 256 bits of chance. The store keeps its SHA-256 alone: it is found by that digest, so that nothing is
-compared byte by byte with a secret, and whoever reads the database cannot call. A task's token is derived from its key
+A user's token has 256 random bits. The store keeps only its SHA-256 and finds it by that digest, so no secret is
+compared byte by byte, and a stolen database contains no token. A task's token is derived from its key
 (`oarlock.spec.tasktokens`) and compared in constant time.
 """
 
@@ -19,7 +19,7 @@ from oarlock.store import stores
 
 TOKEN_PREFIX = "oar_"
 KNOWN_S = 1.0
-"""How long a token stays good after another server removed it."""
+"""Seconds that a token stays valid after another server has removed it."""
 MAX_KNOWN = 1000
 _MAX_TOKEN_CHARACTERS = 200
 _LOGIN = (
@@ -28,12 +28,14 @@ _LOGIN = (
 
 
 class Known(msgspec.Struct, frozen=True):
+    """The user of a token that was valid, remembered until `until`."""
+
     user: users.User
     until: float
 
 
 class Authenticator:
-    """Tokens that were good a moment ago are remembered, so that a request costs no query for it. One event loop."""
+    """Authenticator for one event loop. It remembers valid tokens for a moment, to save queries."""
 
     def __init__(self, store: stores.Store, task_secret: bytes, clock: Callable[[], float]) -> None:
         self._store = store
@@ -42,7 +44,7 @@ class Authenticator:
         self._known: dict[str, Known] = {}
 
     async def user(self, headers: Mapping[str, str]) -> users.User:
-        """Raises Unauthenticated."""
+        """Return the user of the token. Raises Unauthenticated."""
         sha256 = digest(bearer(headers))
         known = self._known.get(sha256)
         if known is not None and self._clock() < known.until:
@@ -50,42 +52,48 @@ class Authenticator:
         user = await self._store.read(lambda view: _user_of(view, sha256))
         if user is None:
             self._known.pop(sha256, None)
-            raise errors.Unauthenticated("This token is not known here.", hint=_LOGIN)
+            raise errors.Unauthenticated("The server does not know this token.", hint=_LOGIN)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         self._known[sha256] = Known(user, self._clock() + KNOWN_S)
         return user
 
     def forget(self) -> None:
-        """Users or tokens have changed: ask the store again."""
+        """Ask the store again: users or tokens have changed."""
         self._known.clear()
 
     def task(self, headers: Mapping[str, str]) -> attempts.TaskKey:
-        """The key that the token was derived for. Whether it is the present incarnation's is the handler's to see."""
+        """Return the key that the token was derived for. The handler checks that it is the present incarnation."""
         token = bearer(headers)
         try:
             key = attempts.TaskKey.parse(headers.get("oarlock-task", ""))
         except ValueError as error:
-            raise errors.Unauthenticated("There is no task key.", hint="Send it as Oarlock-Task.") from error
+            raise errors.Unauthenticated(
+                "The request has no valid task key.", hint="Send it in the header Oarlock-Task."
+            ) from error
         if not tasktokens.holds(self._task_secret, key, token):
-            raise errors.Unauthenticated("This is not the task's token.", hint="It is in the task's assignment.")
+            raise errors.Unauthenticated(
+                "The token is not of this task.", hint="Use the token of the task's assignment."
+            )
         return key
 
 
 def bearer(headers: Mapping[str, str]) -> str:
+    """Return the bearer token. Raises Unauthenticated."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     if kind.lower() != "bearer" or not token or len(token) > _MAX_TOKEN_CHARACTERS:
-        raise errors.Unauthenticated("There is no token in this request.", hint=_LOGIN)
+        raise errors.Unauthenticated("The request has no token.", hint=_LOGIN)
     return token
 
 
 def fresh_token(entropy: Callable[[int], bytes]) -> str:
-    """A new token, to be shown once."""
+    """Return a new token for a user."""
     return TOKEN_PREFIX + base64.urlsafe_b64encode(entropy(32)).decode().rstrip("=")
 
 
 def digest(token: str) -> str:
+    """Return the SHA-256 of a token in hexadecimal digits."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -1,10 +1,10 @@
-"""The one layer between a user and the store: handlers read and write jobs through `Access`, and no other way.
+"""The layer between users and the store: handlers read and write jobs only through `Access`.
 
-A user sees and acts on their own jobs, an administrator on everybody's, a viewer sees their own. What one may not see
-does not exist: NotFound, never Forbidden, so that names and ids of others cannot be guessed out of answers.
+Users see and change their own jobs, viewers see their own jobs, and administrators see and change all jobs. A job that
+a user may not see is NotFound, never Forbidden: the answers must not reveal names and ids.
 
-Of other users' jobs everybody sees what `tenant` tells: which user, pool and job name holds what, and nothing else.
-With the setting `private_jobs` the names are hidden too (`oarlock.spec.privacy`).
+`tenant` has the few facts that all users see of a job: its user, pool, name and holdings. The setting `private_jobs`
+hides the names too (`oarlock.spec.privacy`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ T = TypeVar("T")
 
 STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 _SCAN = 5
-"""Pages of the event log that one request looks through for its own lines."""
+"""The most pages of the event log that one request searches for the user's lines."""
 
 _NAMES = 500
-"""The newest jobs, among which a mistyped name is looked for."""
+"""The number of newest jobs whose names are compared with a mistyped name."""
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Lines of the event log, and up to where the log was looked through: there may be more past `seen`."""
+    """Lines of the event log. The log was searched up to line `seen`; more lines may follow."""
 
     items: list[events.Record]
     seen: int
 
 
 class Access:
-    """The store, as one user may use it. `names` says how other users' jobs are called."""
+    """The store with the rights of one user. `names` gives the names of other users' jobs."""
 
     def __init__(self, store: stores.Store, user: users.User, names: privacy.Names = privacy.PUBLIC) -> None:
         self._store = store
@@ -55,15 +55,15 @@ class Access:
             )
 
     def owner(self, asked: str | None) -> str | None:
-        """The owner whose jobs a list shows: the one asked for, as far as the user may see them."""
+        """Return the owner of the jobs to list: the requested one, if the user may see that owner's jobs."""
         if self.admin:
             return asked
         if asked is not None and asked != self.user.name:
-            raise errors.Forbidden("You see your own jobs.", path="owner", hint="Leave `owner` out.")
+            raise errors.Forbidden("You may list only your own jobs.", path="owner", hint="Leave `owner` out.")
         return self.user.name
 
     async def job(self, name_or_id: str) -> jobs.Job:
-        """Raises NotFound."""
+        """Return a job that the user may see. Raises NotFound."""
         return self.shown(await self._store.read(lambda view: self._find(view, name_or_id)))
 
     async def checkpoints(self, name_or_id: str) -> list[jobs.Checkpoint]:
@@ -79,21 +79,21 @@ class Access:
         return await self._store.write(lambda tx: change(tx, self._find(tx, name_or_id)))
 
     async def add(self, add: Callable[[stores.Transaction], T]) -> T:
-        """Run `add`, which makes what the user is to own, within one transaction."""
+        """Run `add`, which stores a new job of the user, within one transaction."""
         self.demand(users.Right.USER)
         return await self._store.write(add)
 
     async def records(self, after: int, limit: int, *, job_id: str | None = None) -> Records:
-        """The next lines of the log that the user may see. `job_id` is of a job that they were shown."""
+        """Return the next lines of the log that the user may see. The user must have access to the job `job_id`."""
         found = await self._store.read(lambda view: self._records(view, after, limit, job_id))
         return Records([self._shown_record(record) for record in found.items], found.seen)
 
     async def shared(self, look: Callable[[stores.View], T]) -> T:
-        """What everybody may see: nodes, pools and what is held on them."""
+        """Read the parts that all users may see: nodes, pools and holdings."""
         return await self._store.read(look)
 
     async def usage(self, since: float) -> tuple[list[stores.Usage], list[jobs.Job]]:
-        """What ended after `since`, and the jobs that run: the user's own, an administrator's everybody's."""
+        """Return the use that ended after `since`, and the running jobs: the user's, or all for an administrator."""
 
         def look(view: stores.View) -> tuple[list[stores.Usage], list[jobs.Job]]:
             ended = [row for row in view.usage(since=since) if self.admin or row.owner == self.user.name]
@@ -102,11 +102,12 @@ class Access:
         return await self._store.read(look)
 
     async def administer(self, change: Callable[[stores.Transaction], T]) -> T:
-        """Users and tokens, for administrators."""
+        """Run a change of the cluster or its users within one transaction, for administrators."""
         self.demand(users.Right.ADMIN)
         return await self._store.write(change)
 
     async def administered(self, look: Callable[[stores.View], T]) -> T:
+        """Read for an administrator."""
         self.demand(users.Right.ADMIN)
         return await self._store.read(look)
 
@@ -162,12 +163,12 @@ class Access:
             found = view.find(name_or_id)
         if found is None:
             near = self._nearest(view, name_or_id)
-            hint = f"Did you mean `{near}`?" if near else "See `oarlock ps` for those there are."
+            hint = f"Did you mean `{near}`?" if near else "See `oarlock ps` for your jobs."
             raise errors.NotFound(f"There is no job `{name_or_id[:100]}`.", hint=hint)
         return found
 
     def _nearest(self, view: stores.View, name: str) -> str | None:
-        """The closest name among the newest jobs that the reader may see."""
+        """Return the closest name among the newest jobs that the user may see."""
         owner = None if self.admin else self.user.name
         return suggestions.nearest(name, {job.name for job in view.jobs(stores.JobFilter(owner=owner, limit=_NAMES))})
 
@@ -182,7 +183,7 @@ class Access:
             for record in page:
                 if record.job not in mine:
                     job = view.job(record.job)
-                    owner = job.owner if job is not None else record.data.get("owner")  # a `removed` line names it
+                    owner = job.owner if job is not None else record.data.get("owner")  # the line of a removal has it
                     mine[record.job] = owner == self.user.name
                 after = record.seq
                 if mine[record.job]:

@@ -18,7 +18,7 @@ _OTHERS = 0o077
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """`NAME.for`: who may use a secret of the server's, beside the administrators."""
+    """The content of `NAME.for`: users, besides administrators, who may use a secret of the server."""
 
     everyone: bool = False
     users: tuple[str, ...] = ()
@@ -27,15 +27,15 @@ class Sharing(msgspec.Struct, frozen=True):
 class SecretFiles:
     """Secrets as files of the home: `provided.Secrets`.
 
-    A user's own lie in `@USER/NAME`: nobody else's jobs get them. The server's lie in `NAME`; administrators may use
-    them, and those with whom an administrator has shared them (`NAME.for`).
+    `@USER/NAME` holds a secret of a user, for jobs of this user only. `NAME` holds a secret of the server, for
+    administrators and for the users with whom an administrator has shared it (`NAME.for`).
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def read(self, name: str, owner: str, *, admin: bool = False) -> str:
-        """The value that a job of `owner` gets: their own secret of that name, else the server's."""
+        """Return the value for a job of `owner`: the owner's secret of that name, else the server's."""
         places = [self._place(name, owner)]
         if admin or self._shared_with(name, owner):
             places.append(self._place(name))
@@ -48,7 +48,8 @@ class SecretFiles:
         try:
             if place.stat().st_mode & _OTHERS:
                 raise errors.NotFound(
-                    f"The secret `{name}` can be read by others and is not used.", hint=f"chmod 600 {place}"
+                    f"The file of the secret `{name}` can be read by other users, so it is not used.",
+                    hint=f"chmod 600 {place}",
                 )
             return _text(place)
         except (OSError, UnicodeDecodeError) as error:
@@ -57,7 +58,7 @@ class SecretFiles:
             ) from error
 
     def values(self, name: str, owner: str) -> list[str]:
-        """Every value that a job of `owner` may have been given under this name, to be blanked in what it wrote."""
+        """Return every value that a job of `owner` may have got under this name, to blank it in the job's logs."""
         found = []
         for place in (self._place(name, owner), self._place(name)):
             with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -65,7 +66,7 @@ class SecretFiles:
         return found
 
     def listed(self, owner: str, *, admin: bool = False) -> list[bodies.SecretInfo]:
-        """The secrets that jobs of `owner` may name. Only administrators see with whom one is shared."""
+        """Return the secrets that jobs of `owner` may name. Only administrators see the users of a shared secret."""
         found = [bodies.SecretInfo(name=name, owner=owner) for name in _names(self._directory / f"@{owner}")]
         for name in _names(self._directory):
             sharing = self._sharing(name)
@@ -76,18 +77,19 @@ class SecretFiles:
         return found
 
     def put(self, name: str, value: str | None, owner: str, sharing: Sharing) -> bodies.SecretInfo:
-        """Write a secret of `owner`, or the server's where `owner` is "". A value of None stays as it is."""
+        """Write a secret of `owner`, or of the server where `owner` is empty. None keeps the present value."""
         place = self._place(name, owner)
         if value is not None:
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             durable.write(place, value.encode(), 0o600)
         elif not place.exists():
-            raise errors.NotFound(f"There is no secret `{name}`.", hint="Give its value, too.")
+            raise errors.NotFound(f"There is no secret `{name}`.", hint="Give a value.")
         if not owner:
             durable.write(place.with_name(f"{name}.for"), msgspec.json.encode(sharing), 0o600)
         return bodies.SecretInfo(name=name, owner=owner, everyone=sharing.everyone, users=sharing.users)
 
     def remove(self, name: str, owner: str) -> None:
+        """Delete a secret. Raises NotFound."""
         place = self._place(name, owner)
         if not place.exists():
             raise errors.NotFound(f"There is no secret `{name}`.", hint="See them: oarlock secrets list")
@@ -100,18 +102,23 @@ class SecretFiles:
         return sharing.everyone or user in sharing.users
 
     def _sharing(self, name: str) -> Sharing:
-        """Nobody, where the file is missing or cannot be read: a secret that was put there by hand."""
+        """Return the sharing of a secret. A file without one was put there by hand, and is not shared."""
         try:
             return msgspec.json.decode((self._directory / f"{name}.for").read_bytes(), type=Sharing)
         except (OSError, msgspec.MsgspecError):
             return Sharing()
 
     def _place(self, name: str, owner: str = "") -> Path:
-        """Names are keys of a fixed alphabet, never paths. Users' names begin with no dot and hold no slash."""
+        """Return the path of a secret. Its name is a key of a fixed alphabet; a user's name has no slash."""
         if not _SECRET_NAME.fullmatch(name) or len(name) > MAX_SECRET_NAME:
-            raise errors.InvalidInput("That is no name of a secret.", hint="Use lower-case letters, digits and dashes.")
+            raise errors.InvalidInput(
+                f"{name[:MAX_SECRET_NAME]!r} is not a valid name of a secret.",
+                hint="Use lower-case letters, digits and dashes.",
+            )
         if "/" in owner or "\0" in owner:
-            raise errors.InvalidInput("That is no name of a user.", hint="See `oarlock users list`.")
+            raise errors.InvalidInput(
+                "The user's name contains a slash or a NUL character.", hint="See `oarlock users list`."
+            )
         return self._directory / f"@{owner}" / name if owner else self._directory / name
 
 

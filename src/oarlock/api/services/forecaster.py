@@ -1,12 +1,12 @@
-"""When waiting jobs will start: one forecast of each state of the store, shared by everybody who asks for it.
+"""Expected starts of waiting jobs: one forecast for each state of the store, shared by all requests.
 
-The scheduler's forecast answers for all jobs that wait at once, and takes up to a quarter of a second; so a hundred who
-ask `why` at one moment cost as much as one. It is made in a thread, and kept for `KEPT_S`, while no line is written to
-the event log. At ten thousand nodes a single plan takes longer than all of that: there nobody is kept waiting for it.
+The scheduler's forecast covers all waiting jobs at once and takes up to a quarter of a second, so a hundred requests at
+one moment cost as much as one. A thread makes it. It is kept for `KEPT_S` while no line is written to the event log. At
+ten thousand nodes a single plan takes longer than that, and requests do not wait for it.
 
-Where nobody has said how long a job lasts, by its progress or otherwise, earlier jobs of the same name and owner that
-completed are asked: the median of what the last few took. Of one that has run for longer than some of them, only those
-that took longer still tell anything; of one that has outlasted them all, nobody knows.
+Where neither progress nor the job file tells a job's duration, the forecast takes the median duration of the last
+completed jobs of the same name and owner. For a job that already runs longer than some of them, only the longer ones
+count. For a job that runs longer than all of them, the duration is unknown.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from oarlock.store import stores
 
 KEPT_S = 2.0
 KEPT_TIMES = 10
-"""One that took long is kept for so many times as long, though lines be written: a large cluster writes them always."""
+"""A forecast is kept for this many times its own duration, even if lines are written: a large cluster always writes."""
 
 SLOW_S = 1.0
 PATIENCE_S = 2.0
-"""So long somebody who asks is kept waiting for it. It is made all the same, for whoever asks next."""
+"""The longest wait of a request. The forecast is finished anyway, for the next request."""
 
 HISTORY_KEPT_S = 10.0
 HISTORY_JOBS = 5
 HISTORY_NAMES = 100
-"""Names whose history one forecast looks up; the others it knows already, or does without."""
+"""The most job names for which one forecast reads earlier jobs. Others are known already, or go without."""
 
 
 ADVICE = refusals.NEVER | {refusals.Code.NO_NODES}
-"""The refusals whose `change` is advice, and no promise that the job would start."""
+"""Codes of refusals with a `change` that is only advice: the job might still not start after it."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The cluster as the scheduler sees it, and up to which line of the event log. `bounded` are the jobs of which
-    nothing but their time-out tells when they end.
+    """The scheduler's snapshot of the cluster as of line `seq` of the event log.
+
+    `bounded` has the jobs with a time-out as their only known end.
     """
 
     snapshot: plans.Snapshot
@@ -53,6 +54,8 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
+    """Forecasts by job, made from one look. `took_s` is the time that they took."""
+
     look: Look
     at: float
     made_at: float  # monotonic
@@ -61,6 +64,8 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Forecaster:
+    """Forecasts for all requests of one server. `names` gives the names of other users' jobs."""
+
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, names: privacy.Names = privacy.PUBLIC) -> None:
         self._monotonic = monotonic
         self.names = names
@@ -71,10 +76,12 @@ class Forecaster:
     async def of(
         self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job
     ) -> plans.Forecast | None:
-        """The forecast of a job that waits, with the smallest change that would start it; None where it does not wait
-        any more. Where the cluster is so large that one plan takes longer than anybody waits, what was told last.
+        """Return the forecast of a waiting job, with the smallest change that would start it now.
+
+        None means that the job no longer waits. In a cluster so large that a forecast takes longer than `PATIENCE_S`,
+        the answer is the last refusal, without an expected start.
         """
-        for _ in range(2):  # the one under way may have begun before the job was there
+        for _ in range(2):  # a forecast under way may be older than the job
             told = await self._fresh(access, rules, now)
             if told is None:
                 return _untold(job)
@@ -91,7 +98,7 @@ class Forecaster:
         return None
 
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
-        """The forecast of a job that nobody has submitted yet."""
+        """Return the forecast of a job that is not submitted yet."""
         look = await access.shared(lambda view: self._look(view, rules, now))
         gang = gangs.gang(job, self.names)
         if gang.lasts_s is None:
@@ -101,7 +108,7 @@ class Forecaster:
         return await self._with_remedy(forecast, look.snapshot, gang, now)
 
     async def _fresh(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
-        """The forecast of the present state, or one that is as good; None where it is still being made."""
+        """Return the forecasts of the present state, or recent ones; None where the new ones are not ready in time."""
         told = self._told
         young = told is not None and self._monotonic() - told.made_at < max(KEPT_S, KEPT_TIMES * told.took_s)
         if told is not None and young and (told.took_s > SLOW_S or await self._still(access, told)):
@@ -113,7 +120,7 @@ class Forecaster:
         return making.result() if making.done() else None
 
     async def _still(self, access: authorisation.Access, told: Told) -> bool:
-        """Whether nothing was written since."""
+        """Return whether no line was written since."""
         return await access.shared(lambda view: view.last_seq()) == told.look.seq
 
     async def _make(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told:
@@ -177,7 +184,7 @@ class Forecaster:
         return self._history.get((job.owner, job.name), (0.0, ()))[1]
 
     def _lasts_s(self, job: jobs.Job, now: float) -> float | None:
-        """All that it should take, of which it has had a part."""
+        """Return the expected whole duration of the job in seconds, None where it is unknown."""
         processing_at = job.live.processing_at if job.live is not None else None
         had_s = job.processed_s + (now - processing_at if processing_at is not None else 0.0)
         return _median([took_s for took_s in self._known(job) if took_s > had_s])
@@ -191,7 +198,7 @@ class Forecaster:
 
 
 def _took(view: stores.View, owner: str, name: str) -> tuple[float, ...]:
-    """Seconds of processing of the jobs of this name that completed lately."""
+    """Return the durations in seconds of the last completed jobs of this name."""
     which = stores.JobFilter(phases=_COMPLETED, owner=owner, name=name, limit=HISTORY_JOBS)
     return tuple(job.processed_s for job in view.jobs(which) if job.processed_s > 0)
 
@@ -201,7 +208,7 @@ def _median(took: Sequence[float]) -> float | None:
 
 
 def _untold(job: jobs.Job) -> plans.Forecast:
-    """What the scheduler wrote down last, without a time."""
+    """Return the last refusal that the scheduler wrote, as a forecast without an expected start."""
     message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
     return _untried(
         plans.Forecast(when=plans.When.LATER, message=message, refusal=job.refusal, expected=forecasts.UNCOMPUTED)
@@ -209,7 +216,7 @@ def _untold(job: jobs.Job) -> plans.Forecast:
 
 
 def _untried(forecast: plans.Forecast) -> plans.Forecast:
-    """Without a change that nobody has tried out."""
+    """Return the forecast without a change that was not tried."""
     refusal = forecast.refusal
     if refusal is None or refusal.code in ADVICE:
         return forecast
@@ -217,6 +224,7 @@ def _untried(forecast: plans.Forecast) -> plans.Forecast:
 
 
 def waits(job: jobs.Job) -> bool:
+    """Return whether the job waits for its start."""
     return job.phase is phases.Phase.QUEUED and job.live is None
 
 
@@ -224,7 +232,7 @@ _COMPLETED = frozenset({phases.Phase.COMPLETED})
 
 
 def tells(job: jobs.Job) -> bool:
-    """Whether its progress says how long it still takes, or said so when it last ran."""
+    """Return whether the job's progress tells its remaining time, now or when it last ran."""
     if job.live is None:
         return job.lasts_s is not None
     return any(task.left_s is not None for task in job.live.tasks)

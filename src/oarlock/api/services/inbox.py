@@ -1,8 +1,8 @@
-"""What agents tell of a job, written in batches: while one transaction is on its way, the next one gathers.
+"""Reports of agents, written in batches: while one transaction is under way, the next batch gathers.
 
-A gang of a thousand that registers at once costs a handful of writes of its job instead of a thousand. Every letter is
-fenced inside the transaction: its task must be of the live attempt and the present incarnation, else StaleTask.
-News that cannot wait are answered once they are durable. Progress can: it is gathered for `LINGER_S`, newest per task.
+A gang of a thousand tasks that registers at once costs a handful of writes of its job instead of a thousand. The
+transaction fences every report: its task must be in the live attempt and in the present incarnation, else StaleTask.
+Urgent reports are answered once they are durable. Progress gathers for `LINGER_S`, and only a task's newest is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_LINGERING = 100_000
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """Events under one task key, the checkpoint that is to become visible with them, and those that were removed."""
+    """Events of one task, the checkpoint that becomes visible with them, and the paths of removed checkpoints."""
 
     key: attempts.TaskKey
     happened: tuple[events.AnyEvent, ...]
@@ -32,7 +32,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """Belongs to one event loop. `written` hears of every job that was written."""
+    """A batching writer, for one event loop. It calls `written` with the id of every job that it has written."""
 
     def __init__(self, store: stores.Store, clock: Callable[[], float], written: Callable[[str], None]) -> None:
         self._store = store
@@ -50,18 +50,18 @@ class Inbox:
         checkpoint: jobs.Checkpoint | None = None,
         unlisted: Sequence[str] = (),
     ) -> jobs.Job:
-        """The job after it, once that is durable. Raises StaleTask, and what the store raises.
+        """Write the events and return the job afterwards, once it is durable. Raises StaleTask and the store's errors.
 
-        `checkpoint` becomes visible, and those at the paths `unlisted` are forgotten.
+        `checkpoint` becomes visible, and the checkpoints at the paths `unlisted` are removed from the list.
         """
         answer: asyncio.Future[jobs.Job] = asyncio.get_running_loop().create_future()
-        waiting = self._lingering.pop(key, None)  # it was told before: an exit would make it old
+        waiting = self._lingering.pop(key, None)  # it came earlier, and an event of `happened` may end the task
         happened = happened if waiting is None else (waiting, *happened)
         self._post(Letter(key=key, happened=happened, answer=answer, checkpoint=checkpoint, unlisted=unlisted))
         return await answer
 
     def tell_later(self, key: attempts.TaskKey, report: events.TaskReported) -> None:
-        """Progress: written within `LINGER_S`. Lost when the server dies before; the next report says it again."""
+        """Write progress within `LINGER_S`. A server that dies first loses it, and the next report repeats it."""
         before = self._lingering.get(key)
         if before is None and len(self._lingering) >= MAX_LINGERING:
             return
@@ -70,7 +70,7 @@ class Inbox:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._flush)
 
     async def drain(self) -> None:
-        """Everything that was told is written, or has failed."""
+        """Wait until every report is written or has failed."""
         if self._timer is not None:
             self._timer.cancel()
             self._flush()
@@ -82,7 +82,7 @@ class Inbox:
         lingering, self._lingering = self._lingering, {}
         for key, report in lingering.items():
             answer: asyncio.Future[jobs.Job] = asyncio.get_running_loop().create_future()
-            answer.add_done_callback(_nobody_asks)
+            answer.add_done_callback(_ignore)
             self._post(Letter(key=key, happened=(report,), answer=answer))
 
     def _post(self, letter: Letter) -> None:
@@ -92,7 +92,7 @@ class Inbox:
             self._writers[job_id] = asyncio.ensure_future(self._write(job_id))
 
     async def _write(self, job_id: str) -> None:
-        """Until the job's letters are all answered."""
+        """Write batches until all letters of the job are answered."""
         while letters := self._letters.pop(job_id, None):
             now, later = letters[:MAX_BATCH], letters[MAX_BATCH:]
             if later:
@@ -103,11 +103,11 @@ class Inbox:
     async def _write_batch(self, job_id: str, letters: list[Letter]) -> None:
         try:
             outcomes = await self._store.write(lambda tx: self._apply(tx, job_id, letters))
-        except Exception as error:  # noqa: BLE001 - whoever told it is answered with it
+        except Exception as error:  # noqa: BLE001 - the senders get the error as their answer
             outcomes = [error] * len(letters)
         self._written(job_id)
         for letter, outcome in zip(letters, outcomes, strict=True):
-            if letter.answer.done():  # whoever told it has gone
+            if letter.answer.done():  # the sender has gone
                 continue
             if isinstance(outcome, jobs.Job):
                 letter.answer.set_result(outcome)
@@ -141,7 +141,7 @@ class Inbox:
 
 
 def task_of(job: jobs.Job, key: attempts.TaskKey) -> attempts.Task | None:
-    """The task that `key` names, where it is of the live attempt and the present incarnation."""
+    """Return the task of the key, or None where the key is not of the live attempt and the present incarnation."""
     live = job.live
     if live is None or live.number != key.attempt:
         return None
@@ -150,11 +150,12 @@ def task_of(job: jobs.Job, key: attempts.TaskKey) -> attempts.Task | None:
 
 
 def stale(key: attempts.TaskKey) -> errors.StaleTask:
-    return errors.StaleTask(f"{key} is not the present incarnation of its task.", hint="End its processes and go.")
+    """Return the error that tells a task to end."""
+    return errors.StaleTask(f"{key} is not the present incarnation of its task.", hint="End its processes, and exit.")
 
 
 def _merged(before: events.TaskReported, report: events.TaskReported) -> events.TaskReported:
-    """The newer report, with what only the earlier one said."""
+    """Return the newer report, completed with the fields that only the earlier one has."""
     return msgspec.structs.replace(
         report,
         phase=report.phase or before.phase,
@@ -165,6 +166,7 @@ def _merged(before: events.TaskReported, report: events.TaskReported) -> events.
     )
 
 
-def _nobody_asks(answer: asyncio.Future[jobs.Job]) -> None:
+def _ignore(answer: asyncio.Future[jobs.Job]) -> None:
+    """Take the error of a report without a waiting sender, so that asyncio does not log it."""
     if not answer.cancelled():
         answer.exception()

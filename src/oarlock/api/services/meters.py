@@ -1,4 +1,4 @@
-"""What the server measures of itself, in Prometheus' form. One registry for each application, never the global one.
+"""The server's own measurements, in Prometheus' form. Each application has its own registry, never the global one.
 
 Requests are labelled by the route's template, never by the path: a label is a time series, and paths come from users.
 """
@@ -18,17 +18,19 @@ _LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 
 
 class Meters:
-    """Counters and histograms; whoever does the work tells them. Safe from any thread."""
+    """Counters and histograms. The code that does the work updates them, from any thread."""
 
     def __init__(self) -> None:
         registry = prometheus_client.CollectorRegistry()
         self._registry = registry
         self.jobs = prometheus_client.Gauge("oarlock_jobs", "Jobs by phase.", ["phase"], registry=registry)
         self.leader_epoch = prometheus_client.Gauge(
-            "oarlock_leader_epoch", "Number of the present leader; 0: none yet.", registry=registry
+            "oarlock_leader_epoch", "Epoch of the present leader; 0: none yet.", registry=registry
         )
         self.event_seq = prometheus_client.Gauge("oarlock_event_seq", "Last line of the event log.", registry=registry)
-        self.held_devices = prometheus_client.Gauge("oarlock_devices_held", "Devices that are held.", registry=registry)
+        self.held_devices = prometheus_client.Gauge(
+            "oarlock_devices_held", "Devices that jobs hold.", registry=registry
+        )
         self.queue_wait_s = prometheus_client.Histogram(
             "oarlock_queue_wait_seconds",
             "From the submission of a job to the launch of its first attempt.",
@@ -43,7 +45,7 @@ class Meters:
         )
         self.request_s = prometheus_client.Histogram(
             "oarlock_http_request_seconds",
-            "Time to the end of an answer, by route; long polls and streams are not in it.",
+            "Time to the end of an answer, by route, without long polls and streams.",
             ["method", "route", "status"],
             buckets=_FAST,
             registry=registry,
@@ -52,19 +54,22 @@ class Meters:
             "oarlock_log_bytes", "Log bytes that were acknowledged.", registry=registry
         )
         self.waiting = prometheus_client.Gauge(
-            "oarlock_long_polls", "Requests that wait for something to happen.", registry=registry
+            "oarlock_long_polls", "Requests that wait for an event.", registry=registry
         )
 
     def ticked(self, name: str, duration_s: float) -> None:
-        """One round of a control loop is over (`controllers.running.Observer`)."""
+        """Record the duration of one round of a control loop (`controllers.running.Observer`)."""
         self.tick_s.labels(name).observe(duration_s)
 
     def failed(self, name: str) -> None:
+        """Count a round of a control loop that failed."""
         self.tick_failures.labels(name).inc()
 
     def counted(self, jobs: Mapping[phases.Phase, int]) -> None:
+        """Set the numbers of jobs by phase."""
         for phase in phases.Phase:
             self.jobs.labels(phase.value).set(jobs.get(phase, 0))
 
     def exposition(self) -> bytes:
+        """Return all measurements as Prometheus' text."""
         return exposition.generate_latest(self._registry)

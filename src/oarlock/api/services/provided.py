@@ -1,4 +1,4 @@
-"""What the API is given by the composition root: ports, the clock, chance, and what the server knows about itself."""
+"""Objects and facts that the composition root provides to the API: ports, clock, randomness, facts about the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oarlock.store import stores
 
 
 class Exec(Protocol):
-    """The one thing that the API asks of a backend: `backends.Backend.exec`."""
+    """Execution of a command in a task: `backends.Backend.exec`, the only method of a backend that handlers call."""
 
     async def __call__(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
@@ -28,85 +28,87 @@ class Exec(Protocol):
 
 
 class Secrets(Protocol):
-    """Where the values of secrets lie. Read when a task registers, and kept nowhere; tried when a job is submitted."""
+    """Storage of secrets. The API reads a value to check a submission or register a task, and does not keep it."""
 
     def read(self, name: str, owner: str, *, admin: bool = False) -> str:
-        """The value for a job of `owner`, who may be an administrator.
+        """Return the value for a job of `owner`; `admin` tells whether the owner is an administrator.
 
-        Raises NotFound where they have none or others could read it, with how to mend that.
+        Raises NotFound where there is none for the owner, or where other users of the machine can read the file.
         """
         ...
 
     def listed(self, owner: str, *, admin: bool = False) -> list[bodies.SecretInfo]:
-        """The secrets that jobs of `owner` may name."""
+        """Return the secrets that jobs of `owner` may name."""
         ...
 
     def put(self, name: str, value: str | None, owner: str, sharing: secretfiles.Sharing) -> bodies.SecretInfo:
-        """Write a user's secret, or the server's where `owner` is "", which is shared so."""
+        """Write a secret of a user; an empty `owner` means a secret of the server, shared with `sharing`."""
         ...
 
     def remove(self, name: str, owner: str) -> None:
-        """Raises NotFound."""
+        """Delete a secret. Raises NotFound."""
         ...
 
 
 class Checkpoints(Protocol):
-    """Checkpoints that lie on this machine. `own` is the server's own place, in which each job has a directory."""
+    """Checkpoints on this machine. `own` is the server's own directory, with a directory for each job."""
 
     @property
     def own(self) -> str | None: ...
 
     async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
-        """Read every byte of the checkpoint at `path`, whose manifest has this digest (empty: any).
+        """Read and verify the whole checkpoint at `path`. An empty `manifest_sha256` accepts any manifest.
 
-        Raises NotFound or InvalidInput, with the reason, where it does not hold.
+        Raises NotFound or InvalidInput with the reason where the checkpoint is not valid.
         """
         ...
 
     async def gone(self, listed: Sequence[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that have been removed. One whose whole place is missing may come back: not those."""
+        """Return the paths of removed checkpoints. A missing parent directory may be unmounted, and does not count."""
         ...
 
     async def absent(self, listed: Sequence[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that cannot be had now, for whatever reason. One in an object store is not looked at."""
+        """Return the paths that cannot be read now, for any reason. Checkpoints in object stores are not checked."""
         ...
 
     async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
-        """Give the new job `job` this checkpoint, read as a whole; its path there. Later changes do not touch it.
+        """Give the new job `job` a verified copy of the checkpoint, which stays when the source goes; return its path.
 
-        Raises NotFound or InvalidInput where it does not hold.
+        Raises NotFound or InvalidInput where the checkpoint is not valid.
         """
         ...
 
     async def drop(self, checkpoint: jobs.Checkpoint) -> None:
-        """Undo `hold`. Again: nothing."""
+        """Undo `hold`. A second call does nothing."""
         ...
 
     async def unwritable(self, place: str) -> str:
-        """Why a task could not make a directory below `place`, a path of this machine; empty where it could."""
+        """Return why a task cannot make a directory below `place`, or an empty text where it can."""
         ...
 
     async def forget(self, job: str) -> None:
-        """Delete what the job kept in the server's own place."""
+        """Delete the job's checkpoints in the server's own directory."""
         ...
 
 
 class Results(Protocol):
-    """The server's own place for results and for the files of working directories."""
+    """The server's own directories of results and of files from working directories."""
 
     async def forget(self, job: str) -> None:
-        """Delete what the job stored there."""
+        """Delete the job's files there."""
         ...
 
 
 class Health(Protocol):
+    """Health of the server's parts."""
+
     async def __call__(self) -> dict[str, str]:
-        """What keeps the server from working, by part: empty when it is ready. Bounded in time."""
+        """Return the problems by part; none means ready. The answer comes within a few seconds."""
         ...
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server says of itself. `capabilities` are words of `oarlock.api.jobs.capabilities`."""
+    """Facts about the server. `capabilities` are words of `oarlock.api.jobs.capabilities`."""
 
     version: str
     backend: str
@@ -119,7 +121,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Services(msgspec.Struct, kw_only=True, frozen=True):
-    """Ports and facts. One for the life of an application; everything in it may be shared by all requests."""
+    """The ports and facts of one application. All requests share them."""
 
     store: stores.Store
     logs: storage.Logs
@@ -141,15 +143,15 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     inbox: inbox_module.Inbox
     meters: meters_module.Meters
     authenticator: authentication.Authenticator
-    rules: plans.Rules = plans.Rules()  # by which the server schedules
+    rules: plans.Rules = plans.Rules()  # of the scheduler
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30
     hosts: frozenset[str] | None = None
-    """The names by which the server may be addressed; None: any. On loopback they keep DNS rebinding out."""
+    """Host names that requests may use; None allows all. On loopback this prevents DNS rebinding."""
 
 
 def fresh_id(services: Services, now: float) -> str:
-    """A job's id: 48 bits of milliseconds and 40 of chance in Crockford's base 32, so that ids sort by age."""
+    """Return a job id: 48 bits of milliseconds and 40 random bits in Crockford's base 32, so that ids sort by age."""
     number = int(now * 1000) << 40 | int.from_bytes(services.entropy(5), "big")
     digits = "0123456789abcdefghjkmnpqrstvwxyz"
     return "j-" + "".join(digits[number >> shift & 31] for shift in range(85, -1, -5))

@@ -1,11 +1,11 @@
-"""Long polls without a thread or a query for each: one task follows the event log and wakes whoever waits for a job.
+"""Long polls without a thread or a query for each: one task follows the event log and wakes the polls of changed jobs.
 
-Thousands of agents wait for orders. Each waits on a future under its job's id; `follow` reads what is new in the log,
-once for all of them. A wake is a hint: whoever is woken looks at the store again, and a poll that nobody wakes ends by
-its own time-out.
+Thousands of agents wait for orders. Each poll waits on a future under its job's id, and `follow` reads the new lines of
+the log once for all polls. A wake is a hint: a woken poll reads the store again, and a poll without a wake ends by its
+own time-out.
 
-Jobs that were read are kept for whoever asks next, for `KEPT_S`, or until the log names them. What must not be stale
-(registration, checkpoints) is checked again inside a transaction; the rest is addressed by the task's own key.
+A job that was read is kept for later requests, for `KEPT_S` or until the log names it. Registrations and checkpoints
+must not rely on a stale job, so their transactions check it again; the other requests only use the task's own key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ _log = structlog.get_logger(__name__)
 
 
 class Kept(msgspec.Struct):
-    """A job that was asked for: the reading that all who ask share, and when it began."""
+    """A job that was read: the reading, which all requests share, and its start."""
 
     reading: asyncio.Task[jobs.Job | None]
     at: float
 
 
 class Wakes:
-    """Belongs to one event loop. `clock` is monotonic seconds; `waited` hears how long a job that starts was queued."""
+    """The waiting polls of one event loop.
+
+    `clock` is in monotonic seconds. `waited` gets the seconds that a job was queued before its first start.
+    """
 
     def __init__(
         self, store: stores.Store, clock: Callable[[], float], waited: Callable[[float], None] = lambda _: None
@@ -52,16 +55,16 @@ class Wakes:
         self._closed = False
 
     async def follow(self) -> None:
-        """Until cancelled: wake those whose job is named in the log. What fails is tried again after a while."""
+        """Wake the polls of each job that the log names, until cancelled. After a failure, try again."""
         seq: int | None = None
         while True:
             try:
-                if seq is None:  # what happened until now was not heard: everybody looks again
+                if seq is None:  # earlier lines may have been missed: every poll looks again
                     seq = await self._store.read(lambda view: view.last_seq())
                     self._wake_all()
                 await self._store.wait(seq, _WAIT_S)
                 seq = await self._spread(seq)
-            except errors.Gone:  # compacted while we were away
+            except errors.Gone:  # compacted meanwhile
                 seq = None
             except errors.Unavailable:
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
@@ -81,12 +84,12 @@ class Wakes:
         return records[-1].seq
 
     def touched(self, job: str) -> None:
-        """The job was written: what is kept of it is old, and those who wait look again."""
+        """Drop the kept copy of a job that was written, and wake its polls."""
         self._kept.pop(job, None)
         self._wake(job)
 
     def close(self) -> None:
-        """No long poll waits any longer: the server ends."""
+        """End all long polls: the server ends."""
         self._closed = True
         self._wake_all()
 
@@ -95,7 +98,7 @@ class Wakes:
         return self._closed
 
     async def job(self, job_id: str) -> jobs.Job | None:
-        """The job as it was at most `KEPT_S` ago, and not before the last wake. Who ask at once share one reading."""
+        """Return the job as of at most `KEPT_S` ago, and after the last wake. Concurrent requests share one reading."""
         kept = self._kept.get(job_id)
         if kept is None or self._clock() - kept.at > KEPT_S:
             if len(self._kept) >= MAX_KEPT:
@@ -107,7 +110,7 @@ class Wakes:
 
     @contextlib.contextmanager
     def listening(self, job_id: str = _EVERYTHING) -> Iterator[Ear]:
-        """Hear of the job (of anything, without one) from now on: enter before looking at the store, then wait."""
+        """Yield an ear for the job, or for all jobs. Enter it before reading the store, so that no change is missed."""
         ear = Ear(self, job_id)
         try:
             yield ear
@@ -132,7 +135,7 @@ class Wakes:
 
 
 def _news(view: stores.View, seq: int) -> tuple[list[events.Record], list[float]]:
-    """The lines after `seq`, and how long the jobs that were first admitted in them had been queued."""
+    """Return the lines after `seq`, and the queue times in seconds of the jobs that they admit for the first time."""
     records = view.records(seq, limit=_PAGE)
     waits = []
     for record in records:
@@ -144,7 +147,7 @@ def _news(view: stores.View, seq: int) -> tuple[list[events.Record], list[float]
 
 
 class Ear:
-    """One who listens. What is said between two waits is not lost: the next wait returns at once."""
+    """A listener. After a wake between two waits, the next wait returns at once."""
 
     def __init__(self, wakes: Wakes, name: str) -> None:
         self._wakes = wakes
@@ -152,12 +155,13 @@ class Ear:
         self._future = self._listen()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return once something was said since the last wait, or after the time-out."""
+        """Return after a wake since the last wait, or after the time-out."""
         await asyncio.wait((self._future,), timeout=timeout_s)
         if self._future.done():
             self._future = self._listen()
 
     def leave(self) -> None:
+        """Stop listening."""
         waiting = self._wakes._waiting.get(self._name)
         if waiting is not None:
             waiting.discard(self._future)
