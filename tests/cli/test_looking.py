@@ -449,7 +449,7 @@ def test_show_tells_the_whole_story(type_: Typed, server: live.LiveServer) -> No
 
 def test_a_name_that_was_mistyped_is_guessed(server: live.LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.submit(name="slow")
-    for name, hint in (("slwo", "Did you mean `slow`?"), ("quite-another", "See `oarlock ps` for those there are.")):
+    for name, hint in (("slwo", "Did you mean `slow`?"), ("quite-another", "See `oarlock ps` for your jobs.")):
         assert main.main(["show", name]) == 1
         assert hint in capsys.readouterr().err
 

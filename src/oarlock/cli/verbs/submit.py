@@ -106,7 +106,9 @@ def _tell(client: clients.Client, forecast: plans.Forecast) -> None:
     refusal = forecast.refusal
     held = _held_by(refusal) if refusal is not None else ""
     later = forecast.expected if forecast.when == "later" else ""
-    place = f"It would be number {forecast.position} of {forecast.waiting} waiting jobs." if forecast.waiting > 1 else ""
+    place = (
+        f"It would be number {forecast.position} of {forecast.waiting} waiting jobs." if forecast.waiting > 1 else ""
+    )
     change = refusal.change if refusal is not None else ""
     for line in (held, forecast.makes_way, change, f"{later} {place if later else ''}".strip()):
         if line:
