@@ -97,3 +97,8 @@ def test_an_attempt_that_failed_so_has_it_in_its_verdict() -> None:
     job = stepping.step(job, events.Released(attempt=1), 7.0)
     assert job.attempts[-1].verdict is not None
     assert job.attempts[-1].verdict.hint == missing.hint(LEFT_OUT, lines)
+
+
+def test_the_first_star_stands_for_names_and_another_is_the_names_own() -> None:
+    assert missing.covers("data/*.c*v", "data/rows.c*v")
+    assert not missing.covers("data/*.c*v", "data/rows.csv")

@@ -79,6 +79,20 @@ def test_an_attempt_that_saved_nothing_hands_the_checkpoint_on() -> None:
         assert play.live.offered_step == 20
 
 
+def test_stacks_are_believed_for_the_present_request_and_once() -> None:
+    play = script.Play()
+    play.run("job {hang_timeout: 10s, roles: {worker: {count: 2}}}")
+    for line in ("admit", "launched", "register worker-0 worker-1", "report worker-0 PROCESSING idle=20", "do"):
+        play.run(line)
+    of = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1, "stacks": {"0": "File train.py"}}
+    for request in (0, 2):
+        assert stepping.step(play.job, events.StacksTaken(**of, request=request), play.now) is play.job
+    told = stepping.step(play.job, events.StacksTaken(**of, request=1), play.now)
+    assert told.live is not None
+    assert [one.task for one in told.live.stacks] == ["worker-0"]
+    assert stepping.step(told, events.StacksTaken(**of, request=1), play.now) is told
+
+
 def test_what_is_told_of_a_task_is_in_its_record_alone() -> None:
     play = launched("register worker-0 worker-1", "report worker-1 PROCESSING")
     of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}

@@ -268,3 +268,26 @@ def test_any_offset_can_be_asked_for_again(tmp_path_factory, seed):
             whole.append(int(text))
     assert whole == sorted(set(whole))
     assert lines - dropped - len(whole) in range(2 + dropped)
+
+
+def test_each_longer_line_of_a_secret_is_blanked_by_itself():
+    """A key's or a certificate's: programs print them line by line."""
+    line = "0123456789abcdef"
+    assert len(line) == blanking.SHORTEST_LINE
+    key = f"-----BEGIN KEY-----\n{line}\n{line[1:]}\n"
+    blanker = blanking.Blanker([key])
+    assert blanker.cover(f"a {line} b".encode()) == b"a " + b"*" * 16 + b" b"
+    assert blanker.cover(f"a {line[1:]} b".encode()) == f"a {line[1:]} b".encode(), "too short to be sure"
+
+
+def test_a_server_that_has_more_than_was_written_makes_nothing_up(tmp_path):
+    """It is of another life of the stream: nothing was truncated, and what is written next is offered."""
+    path = tmp_path / "stdout.0"
+    path.write_bytes(b"one\n")
+    file = stream.Stream("stdout.0", str(path), None)
+    file.acknowledge(100)
+    assert (file.acknowledged, file.batch(final=False)) == (4, b"")
+    with path.open("ab") as out:
+        out.write(b"two\n")
+    assert file.batch(final=True) == b"two\n"
+    os.close(file._fd)
