@@ -60,7 +60,7 @@ async def test_why_a_job_waits_in_three_lines(rig: rigs.Rig) -> None:
     assert found["lines"] == [
         "digits has waited 2 min. It needs 2 GPUs and 2 CPUs for 2 tasks; 0 of 2 GPUs are free.",
         "big holds 2 GPUs.",
-        "When is unknown: nothing tells when big will end. It is 2nd of 2 waiting jobs.",
+        "The start time is unknown: nothing tells when big will end. It is 2nd of 2 waiting jobs.",
     ]
     first = await ask(rig, "other/why")
     assert first["lines"][1] == "big holds 2 GPUs. It would start once big ends."
@@ -136,7 +136,9 @@ async def test_who_outlasts_earlier_jobs_is_compared_with_those_that_took_longer
     rig.clock.now += 600
     await rig.submit(name="third")
     late = (await ask(rig, "next/why"))["lines"][2]
-    assert late.startswith("When is unknown: nothing tells when train will end."), "not in a second, for hours"
+    assert late.startswith("The start time is unknown: nothing tells when train will end."), (
+        "not in a second, for hours"
+    )
 
 
 async def test_another_s_jobs_of_the_name_tell_nothing(rig: rigs.Rig) -> None:
@@ -346,7 +348,9 @@ async def test_a_job_costs_what_it_held_for_as_long_as_it_held_it(rig: rigs.Rig)
 def test_a_forecast_that_knows_nothing_still_has_three_lines() -> None:
     job = jobs.Job(id="j-1", name="digits", owner="ann", spec=rigs.jobfile.JobSpec(command="x"), created_at=0.0)
     refusal = refusals.Refusal(code=refusals.Code.STOPPING, message="Its place is being cleared.")
-    bare = plans.Forecast(when=plans.When.LATER, message=refusal.message, refusal=refusal, expected="When is unknown.")
+    bare = plans.Forecast(
+        when=plans.When.LATER, message=refusal.message, refusal=refusal, expected="The start time is unknown."
+    )
     lines = outlook.explain(job, bare, 60.0)
     assert len(lines) == 3
     assert all(lines)

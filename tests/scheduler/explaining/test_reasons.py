@@ -126,11 +126,11 @@ WORDS = [
     (
         reasons.no_capacity(gang(), context(node("a", taints=(CORDON,)), node("b", ready=False))),
         "no_nodes | None of 2 nodes takes new tasks: 1 of 2 nodes not ready, 1 of 2 nodes cordoned or tainted. | Bring "
-        "a node back; `oarlock nodes` says what each waits for.",
+        "a node back; `oarlock nodes` tells the reason.",
     ),
     (
         reasons.no_capacity(gang(), context(node("a", ready=False))),
-        "no_nodes | None of 1 nodes is ready. | Bring a node back; `oarlock nodes` says what each waits for.",
+        "no_nodes | None of 1 nodes is ready. | Bring a node back; `oarlock nodes` tells the reason.",
     ),
     (
         reasons.behind(gang(), gang("first", tasks=2, gpus=4)),
@@ -143,7 +143,7 @@ WORDS = [
     ),
     (
         reasons.outranked(gang(gpus=1), "it has had 3.2 device-hours", 4, [gang("a"), gang("b")]),
-        "outranked | It needs 1 GPU and 1 CPU for 1 task, and what there is goes to a and b for now: "
+        "outranked | It needs 1 GPU and 1 CPU for 1 task, and the free resources go to a and b for now: "
         "it has had 3.2 device-hours.",
     ),
     (

@@ -79,7 +79,7 @@ def test_an_end_that_nobody_knows_is_said_to_be_so() -> None:
     run = (running("endless", "a", 4), running("other", "b", 4, end=NOW + 60))
     found = asked(snapshot(node("a"), node("b"), run=run), gang(tasks=2, gpus=4))
     assert (found.start, found.latest) == (None, None)
-    assert found.expected == "When is unknown: nothing tells when endless will end."
+    assert found.expected == "The start time is unknown: nothing tells when endless will end."
 
 
 def test_beyond_a_day_nothing_is_promised() -> None:
@@ -101,7 +101,7 @@ def test_the_budget_ends_a_run_and_that_is_said() -> None:
     ticks = iter(range(1000))
     found = asked(of, gang(tasks=8, gpus=4), spent=lambda: next(ticks) / 50)
     assert found.start is None
-    assert found.expected == "When was not worked out: that takes more than 250 ms."
+    assert found.expected == "The start time was not computed: that takes more than 250 ms."
     assert asked(of, gang(tasks=8, gpus=4)).start == NOW + 8000, "with time enough it is found"
 
 
@@ -173,7 +173,10 @@ def test_who_is_behind_too_many_is_not_guessed_at() -> None:
     wait = tuple(gang(f"w{number:04}", gpus=4, submitted_at=float(number)) for number in range(forecasts.DEPTH + 2))
     found = forecasts.forecasts(snapshot(node("a"), run=run, wait=wait), NOW, still)
     assert found["w0000"].start == NOW + 600
-    assert found[wait[-1].job].expected == f"When was not worked out: more than {forecasts.DEPTH} are before it."
+    assert (
+        found[wait[-1].job].expected
+        == f"The start time was not computed: more than {forecasts.DEPTH} jobs are ahead of it."
+    )
     assert found[wait[-1].job].position == forecasts.DEPTH + 2
 
 
@@ -319,7 +322,7 @@ def test_a_limit_that_is_not_the_only_reason_is_told_with_the_next_one() -> None
     )
     of = snapshot(*(node(name, gpus=8) for name in "abcd"), run=held, tree=tree)
     assert offered(of, gang(tasks=2, gpus=8, pool="team", least=2)) == (
-        "With a limit of 40 GPUs for the pool team it would wait still: "
+        "With a limit of 40 GPUs for the pool team it would still wait: "
         "It needs 16 GPUs; the pool team has 24 of the 32 GPUs that it is entitled to."
     )
 

@@ -1,11 +1,11 @@
-"""Dividing devices among gangs that could use more or fewer of them, by what the next one is worth to each.
+"""The division of devices of one type among gangs that could use more or fewer of them.
 
-Water-filling: the next devices go where they bring most for each of them. It starts from what everybody has, not from
-nothing, and whoever is changed pays for it (`Bidder.value` says less at other sizes than the present one). So most of
-the time nothing moves, and the work is that of what does.
+The method is water-filling: the next devices go to the gang that gains most from each of them. It starts from the
+present sizes and not from zero, and `Bidder.value` charges for a change of size. So most sizes stay as they are, and
+the work is proportional to the number of changes.
 
-Values need not be concave: two nodes may be slower than one and four faster, so a bidder looks several rungs ahead, and
-what counts is the gain for each device on the way there.
+Values need not be concave: two nodes may be slower than one, and four faster. So a bidder looks several sizes ahead,
+and compares the gain per device on the way there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 LOOK = 3
-"""Rungs that a bidder looks ahead, up and down."""
+"""Number of sizes that a bidder looks ahead, up and down."""
 
 
 class Bidder:
-    """Somebody who takes one of `rungs` (units, ascending). `size` is what it has now, one of them.
+    """A gang that can have any of the sizes `rungs` (units, ascending). `size` is its present size, one of them.
 
-    `value(units)` is in whatever unit all bidders share. Who may not `grow` or `shrink` does not.
+    `value(units)` is in a unit that all bidders share. `grow` and `shrink` say whether the size may rise and fall.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Bidder:
     ) -> None:
         self.name = name
         self.size = size
-        self.gain = 0.0  # for each unit, of the last growth
+        self.gain = 0.0  # per unit, of the last growth
         self._rungs = rungs
         self._at = rungs.index(size)
         self._grow = grow
@@ -51,7 +51,7 @@ class Bidder:
         return found
 
     def up(self) -> tuple[float, int] | None:
-        """The gain for each unit of the best step up, and where it leads."""
+        """Return the gain per unit of the best step up, and the size it leads to."""
         if not self._grow:
             return None
         here, best = self.value(self.size), None
@@ -62,7 +62,7 @@ class Bidder:
         return best
 
     def down(self) -> tuple[float, int] | None:
-        """The loss for each unit of the cheapest step down, and where it leads."""
+        """Return the loss per unit of the cheapest step down, and the size it leads to."""
         if not self._shrink:
             return None
         here, best = self.value(self.size), None
@@ -74,16 +74,16 @@ class Bidder:
 
 
 def divide(bidders: Iterable[Bidder], total: int) -> None:
-    """Moves the bidders to sizes that together are within `total`, as far as they may shrink; else as near as they can.
+    """Move the bidders to sizes that together are within `total`; if they cannot shrink that far, to the nearest.
 
-    A growth is paid out of what is free, or by others whose loss together is less than its gain.
+    The units for a growth are free ones, or come from other bidders that together lose less than it gains.
     """
-    everybody = sorted(bidders, key=lambda bidder: bidder.name)
-    offers = _Offers(everybody)
-    free = total - sum(bidder.size for bidder in everybody)
+    ordered = sorted(bidders, key=lambda bidder: bidder.name)
+    offers = _Offers(ordered)
+    free = total - sum(bidder.size for bidder in ordered)
     while free < 0 and (offer := offers.cheapest()) is not None:
         free += offers.give(offer[1])
-    ups = [(-step[0], bidder.name, bidder) for bidder in everybody if (step := bidder.up()) is not None]
+    ups = [(-step[0], bidder.name, bidder) for bidder in ordered if (step := bidder.up()) is not None]
     heapq.heapify(ups)
     given: set[str] = set()
     while ups:
@@ -91,7 +91,7 @@ def divide(bidders: Iterable[Bidder], total: int) -> None:
         step = bidder.up() if name not in given else None
         if step is None:
             continue
-        if -step[0] > negative:  # it gave something up since: its turn comes later
+        if -step[0] > negative:  # it gave units up since it was queued: its turn comes later
             heapq.heappush(ups, (-step[0], name, bidder))
             continue
         need = step[1] - bidder.size
@@ -108,7 +108,9 @@ def divide(bidders: Iterable[Bidder], total: int) -> None:
 
 
 class _Offers:
-    """What everybody would give up, the cheapest unit first. Who has grown gives nothing up again."""
+    """The units that the bidders would give up, the cheapest unit first. A bidder that has grown gives nothing up
+    again.
+    """
 
     def __init__(self, bidders: Iterable[Bidder]) -> None:
         self._heap: list[tuple[float, str, int, Bidder]] = []
@@ -120,7 +122,7 @@ class _Offers:
         self._kept.add(bidder.name)
 
     def cheapest(self) -> tuple[float, Bidder] | None:
-        """The loss for each unit, and who takes it."""
+        """Return the loss per unit of the cheapest step down, and its bidder."""
         while self._heap:
             loss, name, size, bidder = self._heap[0]
             if name not in self._kept and size == bidder.size:
@@ -129,7 +131,7 @@ class _Offers:
         return None
 
     def give(self, bidder: Bidder) -> int:
-        """It takes its cheapest step down: so many units."""
+        """Let the bidder take its cheapest step down. Return the number of units that this frees."""
         step, size = bidder.down(), bidder.size
         if step is not None:
             bidder.move(step[1])
@@ -137,8 +139,9 @@ class _Offers:
         return size - bidder.size
 
     def pay(self, need: int, *, below: float, to: Bidder) -> dict[str, int] | None:
-        """Who gives how many units so that it is `need` in all, for a loss of less than `below`. None, and nothing has
-        changed, where that cannot be.
+        """Collect `need` units from bidders for a total loss of less than `below`.
+
+        Return the number of units by bidder's name, or None, with nothing changed, if that is impossible.
         """
         paid: dict[str, tuple[Bidder, int]] = {}
         own: list[tuple[float, str, int, Bidder]] = []

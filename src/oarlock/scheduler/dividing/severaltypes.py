@@ -1,13 +1,12 @@
-"""Dividing GPUs of several types among gangs: each gets a number of one type, such that all of it together is worth
-most.
+"""The division of GPUs of several types among gangs. Each gang gets devices of one type; the total value is the aim.
 
-Each type has a price for a device. A gang takes what is worth most to it less the price. Where more of a type is wanted
-than there is, its price rises; where less is wanted, it falls (a Lagrangian relaxation of the choice). Prices alone
-seldom give whole numbers that fit. So the rest is settled by steps and exchanges that gain: a gang takes another option
-that fits, or gets it from others who lose less.
+Each type has a price per device. A gang takes the option that is worth most to it after the price. Where gangs ask for
+more devices of a type than there are, its price rises; where they ask for fewer, it falls (a Lagrangian relaxation of
+the choice). Prices alone seldom give whole numbers that fit. So steps and exchanges that gain settle the rest: a gang
+takes another option that fits, or gets it from gangs that lose less.
 
-The result is within a few per cent of the best division, most often within one, and takes milliseconds. The prices say
-what a device of each type is worth to the gangs at the margin.
+The result is within a few per cent of the best division, most often within one, and takes milliseconds. The prices tell
+the value of one more device of each type.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 ROUNDS = 3
-"""How often each type's price is set anew, given those of the others."""
+"""Number of times that each type's price is set anew, given the prices of the other types."""
 
 HALVINGS = 16
-"""Of the interval in which a price is looked for: then it is known to a part in 65,536."""
+"""Halvings of the interval that is searched for a price: it is then known to one part in 65,536."""
 
 PASSES = 8
 LEAST_GAIN = 1e-9
 PAIRED = 24
 TRIED = 32
-"""Gangs for which an exchange is looked for in one pass: those to which it would bring most."""
+"""Gangs for which one pass looks for an exchange: those that would gain most."""
 
 
 class Option(NamedTuple):
-    """So many `units` of `gpu_type`, and what they are worth."""
+    """`units` devices of `gpu_type`, and their value to the gang."""
 
     gpu_type: str
     units: int
@@ -39,7 +38,7 @@ class Option(NamedTuple):
 
 
 class Bidder:
-    """A gang with its options, none of which is worth less than nothing. `choice` None: it gets nothing."""
+    """A gang with its options, none of negative value. `choice` is None where it gets nothing."""
 
     def __init__(self, name: str, options: Sequence[Option], *, choice: Option | None = None) -> None:
         self.name = name
@@ -51,7 +50,9 @@ class Bidder:
             self._of_type.setdefault(one.gpu_type, []).append(one)
 
     def best_of(self, gpu_type: str, price: float) -> tuple[float, Option] | None:
-        """The option of that type that is worth most beyond its price; of equals the smaller one."""
+        """Return the option of that type with the highest value after the price, and that value; the smaller one of
+        equals.
+        """
         best: tuple[float, Option] | None = None
         for one in self._of_type.get(gpu_type, ()):
             worth = one.value - price * one.units
@@ -61,69 +62,72 @@ class Bidder:
 
 
 def allot(bidders: Iterable[Bidder], capacity: Mapping[str, int]) -> dict[str, float]:
-    """Set each bidder's choice, all of them together within `capacity`; return the price of a unit of each type."""
-    ones = sorted((one for one in bidders if one.options), key=lambda one: one.name)
-    present = [one.choice for one in ones]
-    prices = _prices(ones, capacity)
-    starts = [[one.choice for one in ones], *([present] if any(present) else [])]
-    found = [_improved(ones, start, capacity, prices) for start in starts]
+    """Set each bidder's choice, all of them together within `capacity`. Return the price per unit of each type."""
+    gangs = sorted((one for one in bidders if one.options), key=lambda one: one.name)
+    present = [one.choice for one in gangs]
+    prices = _prices(gangs, capacity)
+    starts = [[one.choice for one in gangs], *([present] if any(present) else [])]
+    found = [_improve(gangs, start, capacity, prices) for start in starts]
     best = max(range(len(found)), key=lambda place: (round(found[place][0], 9), -place))
-    for one, choice in zip(ones, found[best][1], strict=True):
+    for one, choice in zip(gangs, found[best][1], strict=True):
         one.choice = choice
     return prices
 
 
-def _improved(
-    ones: Sequence[Bidder],
+def _improve(
+    gangs: Sequence[Bidder],
     start: Sequence[Option | None],
     capacity: Mapping[str, int],
     prices: Mapping[str, float],
 ) -> tuple[float, list[Option | None]]:
-    """Return what can be reached from these choices by steps and exchanges, and what it is worth."""
+    """Return the value and the choices that steps and exchanges reach from the choices in `start`."""
     free = dict(capacity)
-    for one, choice in zip(ones, start, strict=True):
+    for one, choice in zip(gangs, start, strict=True):
         one.choice = choice
         if choice is not None:
             free[choice.gpu_type] -= choice.units
-    _relieve(ones, free)
+    _return_excess(gangs, free)
     for _ in range(PASSES):
-        if not (_step(ones, free) + _exchange(ones, free, prices) + _together(ones, free)):
+        if not (_give_free(gangs, free) + _exchange(gangs, free, prices) + _choose_pairs_anew(gangs, free)):
             break
-    return total(ones), [one.choice for one in ones]
+    return total(gangs), [one.choice for one in gangs]
 
 
-def _prices(ones: Sequence[Bidder], capacity: Mapping[str, int]) -> dict[str, float]:
-    """Return prices at which about as much of each type is wanted as there is; leave each bidder's choice at them."""
+def _prices(gangs: Sequence[Bidder], capacity: Mapping[str, int]) -> dict[str, float]:
+    """Return prices at which demand roughly meets capacity. Leave each bidder with its choice at these prices."""
     prices = dict.fromkeys(capacity, 0.0)
-    dearest = max((option.value / option.units for one in ones for option in one.options), default=0.0)
-    best = {name: [one.best_of(name, 0.0) for one in ones] for name in prices}
+    dearest = max((option.value / option.units for one in gangs for option in one.options), default=0.0)
+    best = {name: [one.best_of(name, 0.0) for one in gangs] for name in prices}
     for _ in range(ROUNDS):
         for name, units in capacity.items():
             elsewhere = [
                 max((found[0] for other in prices if other != name and (found := best[other][place])), default=0.0)
-                for place in range(len(ones))
+                for place in range(len(gangs))
             ]
             low, high = 0.0, dearest
-            if _wanted(ones, name, 0.0, elsewhere) <= units:
+            if _demand(gangs, name, 0.0, elsewhere) <= units:
                 high = 0.0
             for _ in range(HALVINGS if high else 0):
                 middle = (low + high) / 2
-                if _wanted(ones, name, middle, elsewhere) > units:
+                if _demand(gangs, name, middle, elsewhere) > units:
                     low = middle
                 else:
                     high = middle
             prices[name] = high
-            best[name] = [one.best_of(name, high) for one in ones]
-    for place, one in enumerate(ones):
+            best[name] = [one.best_of(name, high) for one in gangs]
+    for place, one in enumerate(gangs):
         found = max((worth for name in prices if (worth := best[name][place])), key=lambda it: it[0], default=None)
         one.choice = found[1] if found is not None and found[0] >= 0 else None
     return prices
 
 
-def _wanted(ones: Sequence[Bidder], name: str, price: float, elsewhere: Sequence[float]) -> int:
-    """How many units of that type are wanted at `price`, by those who get less elsewhere."""
+def _demand(gangs: Sequence[Bidder], name: str, price: float, elsewhere: Sequence[float]) -> int:
+    """Return the demand for a type at `price`, in units.
+
+    `elsewhere` has the most value that each bidder can get from another type, after its price.
+    """
     wanted = 0
-    for one, other in zip(ones, elsewhere, strict=True):
+    for one, other in zip(gangs, elsewhere, strict=True):
         found = one.best_of(name, price)
         if found is not None and found[0] >= other and found[0] >= 0:
             wanted += found[1].units
@@ -143,12 +147,12 @@ def _take(one: Bidder, option: Option | None, free: dict[str, int]) -> None:
     one.choice = option
 
 
-def _relieve(ones: Sequence[Bidder], free: dict[str, int]) -> None:
-    """Where more was chosen than there is, take from those who lose least by it."""
+def _return_excess(gangs: Sequence[Bidder], free: dict[str, int]) -> None:
+    """Where more was chosen than there is, take it from the gangs that lose least by it."""
     for name in sorted(free):
         while free[name] < 0:
             cheapest: tuple[float, str, Bidder, Option | None] | None = None
-            for one in ones:
+            for one in gangs:
                 had = one.choice
                 if had is None or had.gpu_type != name:
                     continue
@@ -165,17 +169,17 @@ def _relieve(ones: Sequence[Bidder], free: dict[str, int]) -> None:
             _take(cheapest[2], cheapest[3], free)
 
 
-def _worth(option: Option | None) -> float:
+def _value(option: Option | None) -> float:
     return option.value if option is not None else 0.0
 
 
-def _step(ones: Sequence[Bidder], free: dict[str, int]) -> int:
-    """Give what is free to whom it brings most for each unit, one after the other. Return how many steps."""
+def _give_free(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
+    """Give free devices to the gang that gains most per unit, one step after the other. Return the number of steps."""
     steps = 0
     while True:
         best: tuple[float, Bidder, Option] | None = None
-        for one in ones:
-            here = _worth(one.choice)
+        for one in gangs:
+            here = _value(one.choice)
             for option in one.dearest_first:
                 gain = option.value - here
                 if gain <= LEAST_GAIN:
@@ -190,13 +194,14 @@ def _step(ones: Sequence[Bidder], free: dict[str, int]) -> int:
         steps += 1
 
 
-def _exchange(ones: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float]) -> int:
-    """Let one have more where others lose less by it than it gains: first where it gains most beyond the prices. Return
-    how many exchanges.
+def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float]) -> int:
+    """Let a gang have more where other gangs lose less by it than it gains, largest gain after prices first.
+
+    Return the number of exchanges.
     """
     wishes = []
-    for one in ones:
-        here = _worth(one.choice)
+    for one in gangs:
+        here = _value(one.choice)
         paid = here - (prices[one.choice.gpu_type] * one.choice.units if one.choice is not None else 0.0)
         wishes += [
             (paid - option.value + prices[option.gpu_type] * option.units, one.name, option, one)
@@ -205,16 +210,16 @@ def _exchange(ones: Sequence[Bidder], free: dict[str, int], prices: Mapping[str,
         ]
     done = 0
     for _, _, option, one in heapq.nsmallest(TRIED, wishes, key=lambda wish: wish[:3]):
-        gain = option.value - _worth(one.choice)
+        gain = option.value - _value(one.choice)
         if gain <= LEAST_GAIN:
             continue
         before = [(one, one.choice)]
         _take(one, option, free)
         while free[option.gpu_type] < 0 and gain > LEAST_GAIN:
-            payer = _payer(ones, [changed for changed, _ in before], option.gpu_type, free, gain)
+            payer = _cheapest_donor(gangs, [changed for changed, _ in before], option.gpu_type, free, gain)
             if payer is None:
                 break
-            gain -= _worth(payer[0].choice) - _worth(payer[1])
+            gain -= _value(payer[0].choice) - _value(payer[1])
             before.append((payer[0], payer[0].choice))
             _take(payer[0], payer[1], free)
         if free[option.gpu_type] < 0 or gain <= LEAST_GAIN:
@@ -225,15 +230,18 @@ def _exchange(ones: Sequence[Bidder], free: dict[str, int], prices: Mapping[str,
     return done
 
 
-def _together(ones: Sequence[Bidder], free: dict[str, int]) -> int:
-    """Choose anew for two gangs at a time, for each two where there are few. Return how often that gained."""
-    if len(ones) > PAIRED:
+def _choose_pairs_anew(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
+    """Choose anew for two gangs at a time, for every pair; for none where there are many gangs.
+
+    Return the number of pairs that gained.
+    """
+    if len(gangs) > PAIRED:
         return 0
     done = 0
-    for place, one in enumerate(ones):
-        for other in ones[place + 1 :]:
+    for place, one in enumerate(gangs):
+        for other in gangs[place + 1 :]:
             had = one.choice, other.choice
-            best, chosen = _worth(had[0]) + _worth(had[1]) + LEAST_GAIN, None
+            best, chosen = _value(had[0]) + _value(had[1]) + LEAST_GAIN, None
             _take(one, None, free)
             _take(other, None, free)
             for first in one.dearest_first:
@@ -244,23 +252,24 @@ def _together(ones: Sequence[Bidder], free: dict[str, int]) -> int:
                 free[first.gpu_type] -= first.units
                 second = next((it for it in other.dearest_first if it.units <= free[it.gpu_type]), None)
                 free[first.gpu_type] += first.units
-                if first.value + _worth(second) > best:
-                    best, chosen = first.value + _worth(second), (first, second)
+                if first.value + _value(second) > best:
+                    best, chosen = first.value + _value(second), (first, second)
             done += chosen is not None
             _take(one, (chosen or had)[0], free)
             _take(other, (chosen or had)[1], free)
     return done
 
 
-def _payer(
-    ones: Sequence[Bidder], changed: Sequence[Bidder], gpu_type: str, free: Mapping[str, int], below: float
+def _cheapest_donor(
+    gangs: Sequence[Bidder], changed: Sequence[Bidder], gpu_type: str, free: Mapping[str, int], below: float
 ) -> tuple[Bidder, Option | None] | None:
-    """Return who gives up devices of that type for the least loss for each that is lacking, less than `below` in all,
-    and what it goes on with.
+    """Return the gang that gives up devices of that type at the least loss per missing unit, and the option it keeps.
+
+    The loss is less than `below` in all; None if there is no such gang.
     """
     best: tuple[float, Bidder, Option | None] | None = None
     lacks = -free[gpu_type]
-    for one in ones:
+    for one in gangs:
         had = one.choice
         if had is None or had.gpu_type != gpu_type or one in changed:
             continue
@@ -279,5 +288,5 @@ def _payer(
 
 
 def total(bidders: Iterable[Bidder]) -> float:
-    """What all choices are worth together."""
-    return math.fsum(_worth(one.choice) for one in bidders)
+    """Return the value of all choices together."""
+    return math.fsum(_value(one.choice) for one in bidders)

@@ -1,4 +1,6 @@
-"""What the refusals of one plan have in common: what is free and what there is, who holds most, what could never be."""
+"""The numbers that the refusals of one plan share: free and total resources, the largest holders, impossible
+requests.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ Numbers = dict[str, float]
 
 SHOWN_HOLDERS = 5
 REFRESHED = 256
-"""Gangs behind so many others keep the refusal that they have for as long as its reason holds."""
+"""A gang behind so many others keeps its refusal for as long as the reason holds."""
 
 DETAILED = 32
-"""For so many gangs of one plan it is tried how many of their tasks would fit: that may walk over all nodes."""
+"""Gangs of one plan for which the number of fitting tasks is computed: that may walk over all nodes."""
 
 
 class Context:
-    """What the refusals of one plan have in common, worked out once and only where asked for.
+    """The numbers that the refusals of one plan share, computed once and only on demand.
 
-    `space` is the plan's own free space, without what was granted so far; by default it is made of the snapshot. A
-    `terse` context writes no sentences about missing capacity: for plans whose refusals are not read.
+    `space` is the plan's own free space, without the amounts granted so far; by default it is made from the snapshot. A
+    `terse` context writes no sentences about missing capacity, for plans that are made without their refusals.
     """
 
     terse = False
@@ -38,7 +40,8 @@ class Context:
         self.snapshot = snapshot
         self.declared = declared or impossible.Declared(snapshot.nodes, snapshot.pools)
         self.space = freespace.FreeSpace(snapshot.nodes, _held(snapshot)) if space is None else space
-        self.kept: Callable[[], Iterable[holdings.Holding]] = tuple  # taken in the room for who comes first, yet free
+        # Reserved for gangs that came first: taken in `space`, but free.
+        self.kept: Callable[[], Iterable[holdings.Holding]] = tuple
         self._kept: tuple[tuple[holdings.Holding, ...], holdings.Resources] = ((), freespace.NOTHING)
         self._ready: list[freenodes.FreeNode] | None = None
         self._totals: dict[wording.Cards, Numbers] = {}
@@ -48,21 +51,24 @@ class Context:
 
     @property
     def ready(self) -> list[freenodes.FreeNode]:
-        """Nodes."""
+        """The nodes that are ready."""
         if self._ready is None:
             self._ready = self.space.ready()
         return self._ready
 
     def free(self, cards: wording.Cards = wording.ANY) -> Numbers:
-        """On nodes that are ready; `gpus` that would do alone."""
-        return self._looked(cards)[1]
+        """Return the free amounts on ready nodes. `gpus` counts only the GPUs that match `cards`."""
+        return self._count_free(cards)[1]
 
     def most_on_one_node(self, cards: wording.Cards = wording.ANY) -> float:
-        """Free GPUs."""
-        return self._looked(cards)[2]
+        """Return the most free GPUs on one node."""
+        return self._count_free(cards)[2]
 
-    def _looked(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
-        """Nodes that have the same left are looked at once for all of them, again when something was taken since."""
+    def _count_free(self, cards: wording.Cards) -> tuple[holdings.Resources, Numbers, float]:
+        """Return the free amounts, the same as numbers, and the most free GPUs on one node.
+
+        Nodes with the same free amounts are looked at once for all of them, and again after a change.
+        """
         kept = tuple(self.kept())
         if self._kept[0] is not kept:
             self._kept = kept, sum((one.amount for one in kept), freespace.NOTHING)
@@ -85,25 +91,25 @@ class Context:
         return found
 
     def total(self, cards: wording.Cards = wording.ANY) -> Numbers:
-        """Of the nodes that are ready."""
+        """Return the total amounts on ready nodes."""
         if cards not in self._totals:
             self._totals[cards] = wording.total([one.node for one in self.ready], cards)
         return self._totals[cards]
 
     def holders(self, resource: str, cards: wording.Cards = wording.ANY) -> tuple[refusals.Holder, ...]:
-        """Who holds most of a resource (of GPUs that would do), most first."""
+        """Return the jobs that hold most of a resource, most first. Only GPUs that match `cards` count."""
         key = (resource, cards)
         if key not in self._holders:
             self._holders[key] = _holders(self.snapshot, resource, cards)
         return self._holders[key]
 
     def detailed(self) -> bool:
-        """Whether there is still time to try things out for one more gang."""
+        """Return whether one more gang of this plan gets the computations that take time."""
         self._detailed += 1
         return self._detailed <= DETAILED
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
-        """Why it can never run; None where it can."""
+        """Return the refusal of a gang that can never run; None if it can."""
         return self.declared.never(gang)
 
 

@@ -1,4 +1,4 @@
-"""What no state of the declared nodes and pools could hold, and how much of it they could."""
+"""The requests that the declared nodes and pools could never hold, and the part of them that would fit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Code = refusals.Code
 CPU_STEPS = 5
 LEAST_CPUS_MILLI = 100
 KEPT = 10_000
-"""Of so many shapes of gangs it is remembered whether they are possible."""
+"""Shapes of gangs for which the answer is remembered."""
 
 
 class Declared:
-    """Nodes and pools as they were declared, as if all nodes were open and nothing ran. What was found out of them is
-    kept for as long as they are the same.
+    """The declared nodes and pools, as if all nodes were open and empty. Its answers are kept while the declaration
+    stays.
     """
 
     def __init__(self, nodes: tuple[nodes.Node, ...], pools: tuple[pools.Pool, ...]) -> None:
@@ -33,7 +33,7 @@ class Declared:
         self._never: dict[object, refusals.Refusal | None] = {}
 
     def follow(self, snapshot: plans.Snapshot) -> Declared:
-        """Itself, or one of what is declared now."""
+        """Return itself, or a new one if the snapshot declares other nodes or pools."""
         same = _same(self.nodes, snapshot.nodes) and _same(self.pools, snapshot.pools)
         return self if same else Declared(snapshot.nodes, snapshot.pools)
 
@@ -43,7 +43,7 @@ class Declared:
 
     @cached_property
     def reserved(self) -> dict[str, entitlement.Amounts]:
-        """By leaf and resource."""
+        """The reserved amounts, by leaf pool and resource."""
         return entitlement.reserved(self.pools, entitlement.capacity(self._ready))
 
     @cached_property
@@ -51,8 +51,10 @@ class Declared:
         return [msgspec.structs.replace(node, ready=True, taken=freespace.NOTHING, taints=()) for node in self.nodes]
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
-        """Why it can never run; None where it can. Without any node nothing is impossible yet, but what the pools
-        forbid. It is found out once for all gangs of one shape.
+        """Return the refusal of a gang that can never run; None if it can.
+
+        Without any node only the pools can make a request impossible. The answer is computed once for all gangs of one
+        shape.
         """
         shape = (gang.pool, gang.preemptible, gang.asks, gang.topology, gang.mixed, gang.beside, gang.placement)
         if shape not in self._never:
@@ -66,25 +68,27 @@ def _same(ones: Sequence[object], others: Sequence[object]) -> bool:
     return ones is others or (len(ones) == len(others) and all(map(operator.is_, ones, others)))
 
 
-def _never(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
-    beyond = _beyond_the_pool(gang, there) or _beyond_the_reservation(gang, there)
-    if beyond is not None or not there.nodes:
-        return beyond
-    if any(ask.amount.devices and not _somewhere(ask, there) for ask in gang.asks):
-        return _no_such_device(gang, there)
-    if placing.fits(gang, there.empty, gang.smallest):
+def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
+    above = _above_limit(gang, cluster) or _above_reservation(gang, cluster)
+    if above is not None or not cluster.nodes:
+        return above
+    if any(ask.amount.devices and not _has_device(ask, cluster) for ask in gang.asks):
+        return _no_such_device(gang, cluster)
+    if placing.fits(gang, cluster.empty, gang.smallest):
         return None
     return refusals.Refusal(
         code=Code.NEVER_FITS,
-        message=f"It needs {wording.wanted(gang)}; {_even_empty(gang, there)}.",
+        message=f"It needs {wording.wanted(gang)}; {_lacking_when_empty(gang, cluster)}.",
         needed=wording.needed(gang),
-        total=wording.total(there.nodes, wording.cards(gang)),
-        change=_would_fit(gang, there.empty),
+        total=wording.total(cluster.nodes, wording.cards(gang)),
+        change=_would_fit(gang, cluster.empty),
     )
 
 
 def _would_fit(gang: plans.Gang, space: freespace.FreeSpace) -> str:
-    """What was tried in the empty cluster and fits: fewer workers, fewer CPUs for each, or more processes in each."""
+    """Return the changes that fit in the empty cluster: fewer workers, fewer CPUs for each, or more processes in
+    each.
+    """
     most = most_workers(gang, space)
     others = [words for words in (_with_fewer_cpus(gang, space), _with_more_processes(gang, space, most)) if words]
     if not most:
@@ -94,7 +98,9 @@ def _would_fit(gang: plans.Gang, space: freespace.FreeSpace) -> str:
 
 
 def _with_fewer_cpus(gang: plans.Gang, space: freespace.FreeSpace) -> str:
-    """The most CPUs with which all workers fit: halved, and halved again."""
+    """Return the most CPUs per worker with which all workers fit, halved until they do; an empty text if they never
+    do.
+    """
     place = _place_of_workers(gang)
     if place is None:
         return ""
@@ -110,7 +116,10 @@ def _with_fewer_cpus(gang: plans.Gang, space: freespace.FreeSpace) -> str:
 
 
 def _with_more_processes(gang: plans.Gang, space: freespace.FreeSpace, most: int) -> str:
-    """As many processes as were asked for, in fewer tasks. With devices that would be fewer devices."""
+    """Return the fewer tasks, with more processes each, that fit; an empty text if there are none.
+
+    The number of processes stays. Tasks with devices are left out, because fewer tasks would have fewer devices.
+    """
     place = _place_of_workers(gang)
     if place is None or gang.asks[place].amount.devices or gang.asks[place].min < gang.asks[place].count:
         return ""
@@ -135,7 +144,7 @@ def _place_of_workers(gang: plans.Gang) -> int | None:
 
 
 def in_pool(gang: plans.Gang, pool: str, resource: str, limit: float) -> refusals.Refusal:
-    """The limit of a pool is below what it needs."""
+    """Return the refusal of a gang that needs more than the limit of a pool."""
     needed, most = wording.needed(gang), wording.shown(resource, limit)
     return refusals.Refusal(
         code=Code.NEVER_IN_POOL,
@@ -147,7 +156,7 @@ def in_pool(gang: plans.Gang, pool: str, resource: str, limit: float) -> refusal
 
 
 def in_reservation(gang: plans.Gang, resource: str, reserved: float) -> refusals.Refusal:
-    """It must not be preempted, and less than it needs is reserved for its pool."""
+    """Return the refusal of a gang that must not be preempted and needs more than the reservation of its pool."""
     needed, most = wording.needed(gang), wording.shown(resource, reserved)
     return refusals.Refusal(
         code=Code.NEVER_IN_POOL,
@@ -160,7 +169,7 @@ def in_reservation(gang: plans.Gang, resource: str, reserved: float) -> refusals
 
 
 def most_workers(gang: plans.Gang, space: freespace.FreeSpace) -> int:
-    """With how many workers, fewer than it cannot do without, there is a place for it in `space`; 0: with none."""
+    """Return the most workers, fewer than its minimum, with which the gang fits in `space`; 0 if it never fits."""
     place = _place_of_workers(gang)
     if place is None:
         return 0
@@ -173,14 +182,14 @@ def most_workers(gang: plans.Gang, space: freespace.FreeSpace) -> int:
     return most or 0
 
 
-def _even_empty(gang: plans.Gang, there: Declared) -> str:
-    large = next((words for ask in gang.asks if ask.min and (words := _too_large(ask, there))), "")
+def _lacking_when_empty(gang: plans.Gang, cluster: Declared) -> str:
+    large = next((words for ask in gang.asks if ask.min and (words := _too_large(ask, cluster))), "")
     if large:
         return large
     cards = wording.cards(gang)
-    total = wording.total(there.nodes, cards)
+    total = wording.total(cluster.nodes, cards)
     have = wording.several({name: total.get(name, 0.0) for name in wording.needed(gang)}, cards)
-    tasks, slots = sum(gang.smallest), min(there.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
+    tasks, slots = sum(gang.smallest), min(cluster.empty.slots(ask, mixed=gang.mixed) for ask in gang.asks if ask.min)
     if gang.topology is not None and gang.topology.required and slots >= tasks:
         return f"all nodes together have {have}, and no {gang.topology.same} holds it even when it is empty"
     if len(gang.asks) > 1 or slots >= tasks:
@@ -190,11 +199,13 @@ def _even_empty(gang: plans.Gang, there: Declared) -> str:
     )
 
 
-def _too_large(ask: plans.Ask, there: Declared) -> str:
-    """Where no node has so much of something as one task needs."""
+def _too_large(ask: plans.Ask, cluster: Declared) -> str:
+    """Return a clause about a resource of which one task needs more than any node has; an empty text if there is
+    none.
+    """
     asked = amounts.numbers(ask.amount)
     for name in ("gpus", "cpus", "memory"):
-        most = max((amounts.numbers(node.capacity).get(name, 0.0) for node in there.nodes), default=0.0)
+        most = max((amounts.numbers(node.capacity).get(name, 0.0) for node in cluster.nodes), default=0.0)
         if asked.get(name, 0.0) > most:
             needs = wording.shown(name, asked[name], wording.Cards(ask.gpu_types))
             than = wording.shown(name, most) if name == "memory" else wording.plain(most)
@@ -202,9 +213,9 @@ def _too_large(ask: plans.Ask, there: Declared) -> str:
     return ""
 
 
-def _beyond_the_pool(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
-    """The limit of its pool, or of one above it, is below what it cannot do without."""
-    declared = {pool.name: pool for pool in there.pools}
+def _above_limit(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
+    """Return a refusal if the limit of its pool, or of a pool above it, is below the minimum of the gang."""
+    declared = {pool.name: pool for pool in cluster.pools}
     name: str | None = gang.pool
     seen: set[str] = set()
     needed = wording.needed(gang)
@@ -218,11 +229,11 @@ def _beyond_the_pool(gang: plans.Gang, there: Declared) -> refusals.Refusal | No
     return None
 
 
-def _beyond_the_reservation(gang: plans.Gang, there: Declared) -> refusals.Refusal | None:
-    """What is reserved for its pool is less than it cannot do without, were all nodes ready."""
-    if gang.preemptible or not there.nodes:
+def _above_reservation(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
+    """Return a refusal if the reservation of its pool, with all nodes ready, is below the minimum of the gang."""
+    if gang.preemptible or not cluster.nodes:
         return None
-    reserved = there.reserved.get(gang.pool)
+    reserved = cluster.reserved.get(gang.pool)
     if reserved is None:
         return None
     for resource, asked in wording.needed(gang).items():
@@ -231,10 +242,10 @@ def _beyond_the_reservation(gang: plans.Gang, there: Declared) -> refusals.Refus
     return None
 
 
-def _no_such_device(gang: plans.Gang, there: Declared) -> refusals.Refusal:
+def _no_such_device(gang: plans.Gang, cluster: Declared) -> refusals.Refusal:
     wanted = wording.cards(gang)
     with_memory = f" with {quantities.memory_text(wanted.memory_bytes)}" if wanted.memory_bytes else ""
-    devices = {(one.type, one.memory_bytes) for node in there.nodes for one in node.devices}
+    devices = {(one.type, one.memory_bytes) for node in cluster.nodes for one in node.devices}
     present = [f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in sorted(devices)]
     types = f"{' or '.join(wanted.types)} " if wanted.types else ""
     return refusals.Refusal(
@@ -242,12 +253,12 @@ def _no_such_device(gang: plans.Gang, there: Declared) -> refusals.Refusal:
         message=f"It needs {types}GPUs{with_memory}; "
         + (f"the nodes have {wording.listed(list(dict.fromkeys(present)))}." if present else "no node has any."),
         needed=wording.needed(gang),
-        total=wording.total(there.nodes),
+        total=wording.total(cluster.nodes),
         change="Choose among these." if present else "Ask for none, or add a node that has some.",
     )
 
 
-def _somewhere(ask: plans.Ask, there: Declared) -> bool:
-    """Whether some node has a device that would do."""
+def _has_device(ask: plans.Ask, cluster: Declared) -> bool:
+    """Return whether a node has a device that matches the request."""
     cards = wording.Cards(ask.gpu_types, ask.gpu_memory_bytes)
-    return any(cards.on(node) for node in there.nodes)
+    return any(cards.on(node) for node in cluster.nodes)

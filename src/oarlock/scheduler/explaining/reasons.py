@@ -1,10 +1,10 @@
-"""Refusals: why a gang does not run now, in numbers and in one plain sentence.
+"""Refusals: the reason why a gang does not run now, in numbers and in one plain sentence.
 
 There is one function for each code of `oarlock.spec.refusals`. A round may refuse ten thousand gangs, and hardly any of
-them for another reason than the round before; so each function compares code and numbers with the gang's last refusal
-first, and hands that one back where nothing has materially changed. Words are made of what remains. Deep in the queue
-(behind `REFRESHED` others) numbers that drift are no news: only another reason is. Whoever asks for one job (`oarlock
-why`) gets all of it afresh, with the smallest change tried out (`oarlock.scheduler.forecasting.remedies`).
+them for another reason than in the round before. So each function first compares code and numbers with the gang's last
+refusal, and returns that one if nothing has materially changed. Sentences are written only for the rest. Deep in the
+queue (behind `REFRESHED` others) changed numbers do not count: only another reason does. A request for one job
+(`oarlock why`) gets a new refusal, with the smallest change that helps (`oarlock.scheduler.forecasting.remedies`).
 """
 
 from __future__ import annotations
@@ -25,34 +25,38 @@ _SCATTERED = ", but not where its tasks fit"
 
 
 def never(gang: plans.Gang, context: contexts.Context) -> refusals.Refusal | None:
-    """The refusal of a gang that no state of the declared nodes and pools could hold, else None."""
+    """Return the refusal of a gang that the declared nodes and pools could never hold; None if they could."""
     found = context.never(gang)
-    return found if found is None else _known(gang, found.code, found.needed, found.free, 0) or found
+    return found if found is None else _unchanged(gang, found.code, found.needed, found.free, 0) or found
 
 
 def newly_impossible(gang: plans.Gang, context: contexts.Context) -> refusals.Refusal | None:
-    """As `never`, of a gang that has been refused for another reason before: that it is possible is known."""
+    """Return the same as `never`; None for a gang that was refused for another reason before, since that one is
+    possible.
+    """
     return never(gang, context) if gang.refusal is None or gang.refusal.code in refusals.NEVER else None
 
 
 def no_capacity(gang: plans.Gang, context: contexts.Context, ahead: int = 0) -> refusals.Refusal:
-    """It would fit an emptier cluster: what it needs, what is free, and who holds the rest."""
+    """Return the refusal of a gang that fits an emptier cluster: its needs, the free amounts, and the largest
+    holders.
+    """
     needed, cards = wording.needed(gang), wording.cards(gang)
     if not context.ready:
         return _no_nodes(gang, needed, context, ahead)
     if context.terse:
         return refusals.Refusal(code=Code.NO_CAPACITY, message="", needed=needed, ahead=ahead)
-    known = _deep(gang, Code.NO_CAPACITY, needed, ahead)
-    if known is not None:
-        return known
+    last = _unchanged_deep(gang, Code.NO_CAPACITY, needed, ahead)
+    if last is not None:
+        return last
     free = context.free(cards)
     short = [name for name in needed if needed[name] > free.get(name, 0.0)]
     worst = min(short or needed or ["cpus"], key=lambda name: free.get(name, 0.0) / needed.get(name, 1.0))
     holders = context.holders(worst, cards)
-    known = _known(gang, Code.NO_CAPACITY, needed, free, ahead, holders)
-    if known is not None:
-        return known
-    fewer = _fewer(gang, context) if context.detailed() else ""
+    last = _unchanged(gang, Code.NO_CAPACITY, needed, free, ahead, holders)
+    if last is not None:
+        return last
+    fewer = _fewer_workers(gang, context) if context.detailed() else ""
     waited_for = f"It fits once {holders[0].name} ends." if len(holders) == 1 else ""
     return refusals.Refusal(
         code=Code.NO_CAPACITY,
@@ -67,9 +71,12 @@ def no_capacity(gang: plans.Gang, context: contexts.Context, ahead: int = 0) -> 
 
 
 def behind(gang: plans.Gang, first: plans.Gang, ahead: int = 0) -> refusals.Refusal:
-    """It waits its turn: what is free is kept for those before it. Not said anew when another one is first."""
+    """Return the refusal of a gang that waits for its turn: free resources are reserved for the gangs ahead of it.
+
+    It is not written anew when another gang becomes the first one.
+    """
     needed = wording.needed(gang)
-    return _known(gang, Code.BEHIND, needed, {}, ahead) or refusals.Refusal(
+    return _unchanged(gang, Code.BEHIND, needed, {}, ahead) or refusals.Refusal(
         code=Code.BEHIND,
         message=f"{first.name} came first and waits for {wording.wanted(first)}.",
         needed=needed,
@@ -80,11 +87,14 @@ def behind(gang: plans.Gang, first: plans.Gang, ahead: int = 0) -> refusals.Refu
 def reserved(
     gang: plans.Gang, head: plans.Gang, until: float | None = None, ahead: int = 0, kept: tuple[str, ...] = ()
 ) -> refusals.Refusal:
-    """It would fit now, but then `head` could not start at `until` (Unix seconds; None: not known)."""
+    """Return the refusal of a gang that fits now, but would delay `head`.
+
+    `until` is the expected start of `head` in Unix seconds; None if it is unknown.
+    """
     needed, others = wording.needed(gang), (_holder(head),)
-    known = _known(gang, Code.RESERVED, needed, {}, ahead, others)
-    if known is not None:
-        return known if known.until == until else msgspec.structs.replace(known, until=until)
+    last = _unchanged(gang, Code.RESERVED, needed, {}, ahead, others)
+    if last is not None:
+        return last if last.until == until else msgspec.structs.replace(last, until=until)
     return refusals.Refusal(
         code=Code.RESERVED,
         message=f"There is room for its {wording.wanted(gang)}, kept for {head.name}, which came first and "
@@ -98,17 +108,21 @@ def reserved(
 
 
 def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[plans.Gang] = ()) -> refusals.Refusal:
-    """The policy gives what there is to others for now; `reason` is its own word for why, with the numbers."""
+    """Return the refusal of a gang to which the policy prefers the gangs in `by`. `reason` is the policy's own, with
+    numbers.
+    """
     needed = wording.needed(gang)
     others = tuple(_holder(other) for other in by[: contexts.SHOWN_HOLDERS])
-    known = _deep(gang, Code.OUTRANKED, needed, ahead) or _known(gang, Code.OUTRANKED, needed, {}, ahead, others)
-    if known is not None:
-        return known
-    whom = wording.named([other.name for other in by]) or "others"
+    last = _unchanged_deep(gang, Code.OUTRANKED, needed, ahead) or _unchanged(
+        gang, Code.OUTRANKED, needed, {}, ahead, others
+    )
+    if last is not None:
+        return last
+    names = wording.named([other.name for other in by]) or "others"
     because = f": {reason.rstrip('.')}" if reason else ""
     return refusals.Refusal(
         code=Code.OUTRANKED,
-        message=f"It needs {wording.wanted(gang)}, and what there is goes to {whom} for now{because}.",
+        message=f"It needs {wording.wanted(gang)}, and the free resources go to {names} for now{because}.",
         needed=needed,
         holders=others,
         ahead=ahead,
@@ -118,14 +132,15 @@ def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[p
 def stopping(
     gang: plans.Gang, victims: Sequence[plans.Gang], ahead: int = 0, kept: tuple[str, ...] = ()
 ) -> refusals.Refusal:
-    """Its place is being cleared: it starts once these have saved a checkpoint and are gone. `kept`: on these nodes,
-    where that is done for its sake.
+    """Return the refusal of a gang that starts once `victims` have saved a checkpoint and are gone.
+
+    `kept` names the nodes that are reserved for the gang, if the victims are stopped for its sake.
     """
     needed = wording.needed(gang)
     others = tuple(_holder(one) for one in victims[: contexts.SHOWN_HOLDERS])
-    known = _known(gang, Code.STOPPING, needed, {}, ahead, others)
-    if known is not None and known.kept == kept:
-        return known
+    last = _unchanged(gang, Code.STOPPING, needed, {}, ahead, others)
+    if last is not None and last.kept == kept:
+        return last
     return refusals.Refusal(
         code=Code.STOPPING,
         message=f"Its place is being cleared: {wording.named([one.name for one in victims]) or 'a job'} "
@@ -138,7 +153,7 @@ def stopping(
 
 
 def pool_limit(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0) -> refusals.Refusal:
-    """The limit of its pool, or of one above, is used up; or is less than it needs, and always will be."""
+    """Return the refusal by the limit of its pool, or of a pool above it, which is used up or too low."""
     if wording.needed(gang).get(over.resource, 0.0) > over.bound:
         return impossible.in_pool(gang, over.pool, over.resource, over.bound)
     return _over(
@@ -151,15 +166,17 @@ def pool_limit(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0) -> refus
 
 
 def pool_share(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0, wants: Sequence[str] = ()) -> refusals.Refusal:
-    """Its pool has what it is entitled to, and `wants` (pools) have a right to the rest."""
-    whom = f"; the rest belongs to {wording.named(wants)}" if wants else ""
+    """Return the refusal of a gang in a pool that has its entitlement; the pools in `wants` have a right to the
+    rest.
+    """
+    names = f"; the rest belongs to {wording.named(wants)}" if wants else ""
     return _over(
         gang,
         Code.POOL_SHARE,
         over,
         ahead,
         lambda asked, used, most: (
-            f"It needs {asked}; the pool {over.pool} has {used} of the {most} that it is entitled to{whom}."
+            f"It needs {asked}; the pool {over.pool} has {used} of the {most} that it is entitled to{names}."
         ),
     )
 
@@ -167,8 +184,9 @@ def pool_share(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0, wants: S
 def not_reserved(
     gang: plans.Gang, over: poolbounds.Over, context: contexts.Context, ahead: int = 0
 ) -> refusals.Refusal:
-    """It must not be preempted, so it needs room within what is reserved for its pool. Where that is too little, were
-    all nodes ready, it always will be.
+    """Return the refusal of a gang that must not be preempted and is not within the reservation of its pool.
+
+    The refusal is final if the reservation is too small even with all nodes ready.
     """
     if wording.needed(gang).get(over.resource, 0.0) > over.bound:
         return never(gang, context) or _over(
@@ -193,13 +211,14 @@ def not_reserved(
 
 
 def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
+    """Return the refusal of a gang that waits before its next try."""
     needed = wording.needed(gang)
-    known = _known(gang, Code.BACKING_OFF, needed, {}, ahead)
-    if known is not None and known.not_before == gang.not_before:
-        return known
+    last = _unchanged(gang, Code.BACKING_OFF, needed, {}, ahead)
+    if last is not None and last.not_before == gang.not_before:
+        return last
     return refusals.Refusal(
         code=Code.BACKING_OFF,
-        message="The platform failed it a moment ago; it is tried again soon.",
+        message="Its last start failed because of the platform; the next try follows soon.",
         needed=needed,
         ahead=ahead,
         not_before=gang.not_before,
@@ -207,7 +226,9 @@ def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
 
 
 def held_by(refusal: refusals.Refusal, now: float) -> str:
-    """Who has what it needs, or is to have it, in one sentence; empty where nobody is named."""
+    """Return a sentence with the jobs that hold the missing resources, or will; an empty text if the refusal names
+    none.
+    """
     if refusal.code is Code.RESERVED and refusal.until is not None and refusal.holders:
         return f"{refusal.holders[0].name} should start in about {wording.about(max(0.0, refusal.until - now))}."
     if refusal.code is not Code.NO_CAPACITY or not refusal.holders:
@@ -220,10 +241,10 @@ def held_by(refusal: refusals.Refusal, now: float) -> str:
     return f"{wording.listed(told[: wording.NAMED])}." if told else ""
 
 
-# What is as it was
+# Refusals that have not changed
 
 
-def _known(
+def _unchanged(
     gang: plans.Gang,
     code: refusals.Code,
     needed: Numbers,
@@ -231,21 +252,21 @@ def _known(
     ahead: int,
     holders: tuple[refusals.Holder, ...] = (),
 ) -> refusals.Refusal | None:
-    """The gang's last refusal, where it says the same; with its place in the queue as it is now."""
-    known = gang.refusal
-    if known is None or (known.code, known.needed, known.free) != (code, needed, free):
+    """Return the gang's last refusal if it says the same, with the present place in the queue; else None."""
+    last = gang.refusal
+    if last is None or (last.code, last.needed, last.free) != (code, needed, free):
         return None
-    if [one.job for one in known.holders] != [one.job for one in holders]:
+    if [one.job for one in last.holders] != [one.job for one in holders]:
         return None
-    return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
+    return last if last.ahead == ahead else msgspec.structs.replace(last, ahead=ahead)
 
 
-def _deep(gang: plans.Gang, code: refusals.Code, needed: Numbers, ahead: int) -> refusals.Refusal | None:
-    """The same for a gang deep in the queue, whatever its numbers have become."""
-    known = gang.refusal
-    if ahead < contexts.REFRESHED or known is None or (known.code, known.needed) != (code, needed):
+def _unchanged_deep(gang: plans.Gang, code: refusals.Code, needed: Numbers, ahead: int) -> refusals.Refusal | None:
+    """Return the last refusal of a gang deep in the queue, if its reason is the same, whatever its numbers are."""
+    last = gang.refusal
+    if ahead < contexts.REFRESHED or last is None or (last.code, last.needed) != (code, needed):
         return None
-    return known if known.ahead == ahead else msgspec.structs.replace(known, ahead=ahead)
+    return last if last.ahead == ahead else msgspec.structs.replace(last, ahead=ahead)
 
 
 # The parts of the sentences
@@ -258,11 +279,13 @@ def _over(
     ahead: int,
     sentence: Callable[[str, str, str], str],
 ) -> refusals.Refusal:
-    """A bound of a pool. `sentence` is made of what is asked for, what is used, and the bound."""
+    """Return the refusal for a bound of a pool. `sentence` takes the requested amount, the used amount and the
+    bound.
+    """
     asked, free = wording.needed(gang), {over.resource: round(over.bound - over.used, 6)}
-    known = _deep(gang, code, asked, ahead) or _known(gang, code, asked, free, ahead)
-    if known is not None:
-        return known
+    last = _unchanged_deep(gang, code, asked, ahead) or _unchanged(gang, code, asked, free, ahead)
+    if last is not None:
+        return last
     name = over.resource
     used = wording.plain(round(over.used, 3)) if name != "memory" else wording.shown(name, over.used)
     return refusals.Refusal(
@@ -276,11 +299,11 @@ def _over(
 
 
 def _no_nodes(gang: plans.Gang, needed: Numbers, context: contexts.Context, ahead: int) -> refusals.Refusal:
-    return _known(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
+    return _unchanged(gang, Code.NO_NODES, needed, {}, ahead) or refusals.Refusal(
         code=Code.NO_NODES,
         message=_no_nodes_text(context.snapshot.nodes),
         needed=needed,
-        change="Bring a node back; `oarlock nodes` says what each waits for.",
+        change="Bring a node back; `oarlock nodes` tells the reason.",
         ahead=ahead,
     )
 
@@ -296,7 +319,7 @@ def _no_nodes_text(of: Sequence[nodes.Node]) -> str:
 def _free_text(
     gang: plans.Gang, context: contexts.Context, needed: Numbers, free: Numbers, short: Sequence[str]
 ) -> str:
-    """`0 of 4 GPUs are free`: what is short; where nothing is, how what is free lies apart."""
+    """Return a clause such as `0 of 4 GPUs are free`: the missing resources, or the reason why enough do not help."""
     cards = wording.cards(gang)
     total = context.total(cards)
     told = short or [name for name in ("gpus", "cpus", "memory") if name in needed][:1]
@@ -304,27 +327,27 @@ def _free_text(
         " is free" if [free.get(name, 0.0) for name in told] == [1] else " are free"
     )
     if not short:
-        text += _apart(gang, context)
+        text += _scattered(gang, context)
     notes = _closed(context.snapshot.nodes) + _taken_by_others(context, told, cards)
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def _closed(of: Sequence[nodes.Node]) -> list[str]:
-    """Nodes that take no new tasks."""
+    """Return clauses that count the nodes that take no new tasks."""
     down, closed = sum(not node.ready for node in of), sum(node.ready and not node.open for node in of)
     found = [f"{down} of {len(of)} nodes not ready"] if down else []
     return found + ([f"{closed} of {len(of)} nodes cordoned or tainted"] if closed else [])
 
 
 def _taken_by_others(context: contexts.Context, told: Sequence[str], cards: wording.Cards) -> list[str]:
-    """The amounts of these resources that programs of others take."""
+    """Return a clause with the amounts of these resources that the pods of others take."""
     taken = wording.taken([one.node for one in context.ready], cards)
     parts = [wording.shown(name, taken[name], cards) for name in told if taken.get(name)]
     return [f"pods of others take {wording.listed(parts)}"] if parts else []
 
 
-def _apart(gang: plans.Gang, context: contexts.Context) -> str:
-    """There is enough in sum."""
+def _scattered(gang: plans.Gang, context: contexts.Context) -> str:
+    """Return the reason why a gang does not fit although there is enough in sum."""
     devices = max((ask.amount.devices for ask in gang.asks), default=0.0)
     most = context.most_on_one_node(wording.cards(gang))
     if devices > most:
@@ -337,8 +360,8 @@ def _apart(gang: plans.Gang, context: contexts.Context) -> str:
     return f", but hold only {slots} of its {sum(gang.smallest)} tasks" if len(gang.asks) == 1 else _SCATTERED
 
 
-def _fewer(gang: plans.Gang, context: contexts.Context) -> str:
-    """Whether it would fit with fewer workers, and with how many: tried out, not guessed."""
+def _fewer_workers(gang: plans.Gang, context: contexts.Context) -> str:
+    """Return a sentence with the most workers that would fit now; an empty text if none would."""
     least, most = _workers(gang), impossible.most_workers(gang, context.space)
     return f"With {wording.workers(most)} instead of {least} it would fit now." if most else ""
 
@@ -348,5 +371,5 @@ def _workers(gang: plans.Gang) -> int:
 
 
 def _holder(gang: plans.Gang) -> refusals.Holder:
-    """One that is to have it."""
+    """Return the gang as the future holder of its minimum."""
     return refusals.Holder(gang.job, gang.name, wording.needed(gang), gang.owner, gang.pool)

@@ -1,24 +1,25 @@
-"""When waiting gangs will start: the scheduler's own plan, run forward on demand over the ends that are expected.
+"""Forecasts: when waiting gangs will start. The scheduler's own plan is run forward on demand, over the expected ends.
 
-One run answers for all gangs that wait. It begins with the snapshot, carries out what the plan says (launches at once,
-who is stopped is gone after `STOPPING_S`), goes on to the next moment at which anything can change, and plans again:
+One run answers for all waiting gangs. It begins with the snapshot and carries out the plan: launches happen at once,
+and a stopped gang is gone after `STOPPING_S`. Then it goes on to the next moment at which anything can change, and
+plans again. Such moments are:
 
-- an end, of what runs or of what was started on the way; one that nobody can tell never comes;
-- a back-off that is over;
-- a round in which running gangs may be touched: after `round_s`, and where that changed nothing after twice that, and
-  so on; so who waits for its time slice is found, and who waits for an end costs little.
+- the end of a job that runs, or was started on the way; an unknown end never comes;
+- the end of a back-off;
+- a round that may stop running gangs: after `round_s`, and after twice as long each time that such a round changed
+  nothing. So the turn of a gang that waits for its time slice is found, and a long wait for an end costs few plans.
 
-Moments that lie close together, as seen from the beginning (`CLOSE`), are one: nobody reads "in 15 minutes" to the
-second. Gangs behind more than `DEPTH` others are left out.
+Moments close together, relative to their distance from the beginning (`CLOSE`), count as one: a forecast of "in 15
+minutes" need not be exact to the second. Gangs behind more than `DEPTH` others are left out.
 
-The **earliest** start is found with the ends that are expected, from progress or from earlier runs. The **latest** is
-found by a second run in which everything lasts until its time-out. None says that it hangs on an end that nobody knows:
-so who waits for a job that has a time-out and nothing else has no earliest start, and a latest.
+The **earliest** start follows from the expected ends, which come from progress or from earlier runs. The **latest**
+start comes from a second run, in which every job lasts until its time-out. None means that the start depends on an
+unknown end: a gang that waits for a job with a time-out and no other end has a latest start and no earliest one.
 
-Both runs together are given `BUDGET_S` of the caller's clock (`spent` tells how much of it has passed: this room has
-none), `MOST_PLANS` each, and `HORIZON_S` of simulated time. What they do not reach is said to be so. Where even one
-plan of the whole cluster takes more than that (`MOST_LOOKED_AT`) nothing is run forward: for all that wait the answer
-is what they were told last, and that nobody knows when; for one alone, whether it starts now.
+Both runs together have `BUDGET_S` of the caller's clock (`spent` returns the used part; this package has no clock),
+`MOST_PLANS` plans each, and `HORIZON_S` of simulated time. The forecast tells which of these ended the search. Where
+one plan of the whole cluster takes longer than the budget (`MOST_LOOKED_AT`) nothing is run forward: all waiting gangs
+get their last refusals and no start time, and a single gang gets a forecast of whether it starts now.
 """
 
 from __future__ import annotations
@@ -36,50 +37,51 @@ Spent = Callable[[], float]
 
 BUDGET_S = 0.25
 EARLIEST_S = 0.17
-"""Of the budget, what the run for the earliest starts may take."""
+"""Part of the budget for the run that finds the earliest starts."""
 
-UNCOMPUTED = f"When was not worked out: that takes more than {BUDGET_S * 1000:.0f} ms."
+UNCOMPUTED = f"The start time was not computed: that takes more than {BUDGET_S * 1000:.0f} ms."
 
 CLOSE = ((0.0, 1 / 32), (0.06, 1 / 16), (0.12, 1 / 8))
-"""From when on (seconds of the budget spent) which part of the time since the beginning is no difference."""
+"""Seconds of the budget spent, and from then on the part of the time since the beginning that makes no difference."""
 
 MOST_LOOKED_AT = 10_000
-"""Nodes, gangs that run and gangs that wait, together: a plan made from nothing looks at 35,000 to 60,000 in a second.
-"""
+"""Sum of nodes, running gangs and waiting gangs. A plan without a memo looks at 35,000 to 60,000 of them per second."""
 
 MOST_PLANS = 1_000
 DEPTH = 256
 HORIZON_S = 24 * 3600.0
 STOPPING_S = 30.0
-"""How long a gang that is being stopped is reckoned to hold its devices: the grace that is usual."""
+"""Assumed time that a stopped gang holds its devices: the usual grace."""
 
 SOON_S = 1.0
-"""What is past its expected end is reckoned to end after this."""
+"""Assumed remaining time of a job that is past its expected end."""
 
 
-class Open(StrEnum):
-    """Why a start was not found."""
+class NoStart(StrEnum):
+    """The reason why a run found no start."""
 
-    UNKNOWN = "unknown"  # it hangs on an end that nobody knows
+    UNKNOWN = "unknown"  # it depends on an unknown end
     BEYOND = "beyond"  # later than the horizon
     UNCOMPUTED = "uncomputed"  # the budget was spent
-    DEEP = "deep"  # too many are before it
+    DEEP = "deep"  # too many gangs are ahead of it
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a gang starts in a run, and where."""
+    """The time and the place of a gang's start in a run."""
 
     at: float
     holdings: tuple[holdings.Holding, ...]
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The starts by job that a run forward has found; why the other jobs have none; the names of the jobs that stood in
-    the way without an end; and by job those that gave way to it before it started.
+class RunResult(msgspec.Struct, frozen=True):
+    """The result of a run forward: starts by job, and the reason `rest` why the other jobs have none.
+
+    `endless` names the jobs in the way that have no known end. `stops` has, by job, the gangs that give way to it
+    before its start.
     """
 
     starts: Mapping[str, Start]
-    rest: Open
+    rest: NoStart
     endless: tuple[str, ...] = ()
     stops: Mapping[str, Sequence[plans.Stop]] = {}
 
@@ -87,13 +89,14 @@ class Found(msgspec.Struct, frozen=True):
 def forecasts(
     snapshot: plans.Snapshot, now: float, spent: Spent, bounded: Collection[str] = ()
 ) -> dict[str, plans.Forecast]:
-    """The verdict for every gang that waits in `snapshot`, at `now` (Unix seconds). In a cluster that is too large for
-    that (`MOST_LOOKED_AT`) it is what each was told last; its `position` too, which may be out of date.
+    """Return the forecast of each gang that waits in `snapshot`, at `now` (Unix seconds).
 
-    `bounded` are the running jobs whose expected end is their time-out: they may end at any moment before.
+    In a cluster that is too large (`MOST_LOOKED_AT`) each gang gets its last refusal; its `position` may be out of
+    date. `bounded` are the running jobs with no other expected end than their time-out: they may end at any moment
+    before it.
     """
     if _too_large(snapshot):
-        return {gang.job: _told_last(gang, len(snapshot.waiting)) for gang in snapshot.waiting}
+        return {gang.job: _from_last_refusal(gang, len(snapshot.waiting)) for gang in snapshot.waiting}
     waiting = {gang.job for gang in snapshot.waiting}
     return _verdicts(snapshot, now, spent, waiting, bounded)
 
@@ -101,7 +104,7 @@ def forecasts(
 def forecast(
     snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Spent, bounded: Collection[str] = ()
 ) -> plans.Forecast:
-    """The verdict for `gang` alone, were it submitted now; or as it waits already."""
+    """Return the forecast of `gang` alone, as if it was submitted now, or as it waits already."""
     impossible = never(snapshot, gang)
     if impossible is not None:
         return impossible
@@ -111,7 +114,7 @@ def forecast(
 
 
 def never(snapshot: plans.Snapshot, gang: plans.Gang) -> plans.Forecast | None:
-    """The verdict where no state of the declared nodes and pools could hold the gang, else None."""
+    """Return the forecast of a gang that the declared nodes and pools could never hold; None if they could."""
     impossible = reasons.never(gang, contexts.Context(snapshot))
     if impossible is None:
         return None
@@ -133,7 +136,7 @@ def _verdicts(
     else:
         ahead = snapshot
     deep = {job for job in later if position[job] > DEPTH}
-    earliest, latest = Found({}, Open.UNCOMPUTED), None
+    earliest, latest = RunResult({}, NoStart.UNCOMPUTED), None
     if not _too_large(snapshot):
         earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
     if not _too_large(snapshot) and any(job.latest_end is not None for job in snapshot.running):
@@ -147,7 +150,7 @@ def _verdicts(
             refusal = first.refusals[job]
             told[job] = plans.Forecast(when=plans.When.NEVER, message=refusal.message, refusal=refusal)
         else:
-            found = _later(job, _as_now(first.refusals[job], snapshot), now, earliest, latest, position, book)
+            found = _later(job, _in_future_tense(first.refusals[job], snapshot), now, earliest, latest, position, book)
             told[job] = _with_stops(found, job, earliest, latest, now, snapshot.rules)
     return told
 
@@ -156,8 +159,8 @@ def _too_large(snapshot: plans.Snapshot) -> bool:
     return len(snapshot.nodes) + len(snapshot.running) + len(snapshot.waiting) > MOST_LOOKED_AT
 
 
-def _told_last(gang: plans.Gang, waiting: int) -> plans.Forecast:
-    """What the last plan has said of it, without a time."""
+def _from_last_refusal(gang: plans.Gang, waiting: int) -> plans.Forecast:
+    """Return the forecast that the last plan's refusal gives, without a time."""
     refusal = gang.refusal
     if refusal is None:
         return plans.Forecast(
@@ -180,7 +183,7 @@ def _never(refusal: refusals.Refusal | None) -> bool:
 
 
 def _queue(snapshot: plans.Snapshot, first: plans.Plan) -> list[str]:
-    """Those that wait on, in the order in which the plan looked at them."""
+    """Return the gangs that wait on, in the order in which the plan looked at them."""
     waiting = {gang.job for gang in snapshot.waiting}
     return [job for job, refusal in first.refusals.items() if job in waiting and not _never(refusal)]
 
@@ -204,15 +207,15 @@ def _later(
     job: str,
     refusal: refusals.Refusal,
     now: float,
-    earliest: Found,
-    latest: Found | None,
+    earliest: RunResult,
+    latest: RunResult | None,
     position: Mapping[str, int],
     book: pricing.Book,
 ) -> plans.Forecast:
     start = earliest.starts.get(job)
     bound = latest.starts.get(job) if latest is not None else None
     end = None if bound is None else bound.at if start is None else max(bound.at, start.at)
-    rest = Open.DEEP if position.get(job, 0) > DEPTH else earliest.rest
+    rest = NoStart.DEEP if position.get(job, 0) > DEPTH else earliest.rest
     return plans.Forecast(
         when=plans.When.LATER,
         message=refusal.message,
@@ -226,17 +229,17 @@ def _later(
     )
 
 
-def _as_now(refusal: refusals.Refusal, snapshot: plans.Snapshot) -> refusals.Refusal:
-    """A refusal that says which jobs are being stopped, in the words of one of which the stop is only planned."""
+def _in_future_tense(refusal: refusals.Refusal, snapshot: plans.Snapshot) -> refusals.Refusal:
+    """Return a refusal with code STOPPING in the future tense where the jobs it names are not being stopped yet."""
     stopping = {one.job for one in snapshot.running if one.stopping}
     if refusal.code is not refusals.Code.STOPPING or stopping.issuperset(one.job for one in refusal.holders):
         return refusal
     needed = wording.several(refusal.needed)
-    return msgspec.structs.replace(refusal, message=f"It needs {needed}, and others are to make way for it.")
+    return msgspec.structs.replace(refusal, message=f"It needs {needed}, and other jobs are to give way to it.")
 
 
 def _with_stops(
-    of: plans.Forecast, job: str, earliest: Found, latest: Found | None, now: float, rules: plans.Rules
+    of: plans.Forecast, job: str, earliest: RunResult, latest: RunResult | None, now: float, rules: plans.Rules
 ) -> plans.Forecast:
     stops = tuple(earliest.stops.get(job, ()) or (latest.stops.get(job, ()) if latest is not None else ()))
     if not stops:
@@ -256,14 +259,14 @@ def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _endless(refusal: refusals.Refusal, found: Found) -> list[str]:
-    """Those whose end nobody knows, of those that hold what it needs; of all, where none of these is among them."""
+def _endless(refusal: refusals.Refusal, found: RunResult) -> list[str]:
+    """Return the jobs without a known end that hold the missing resources; all such jobs where none of them does."""
     holders = {one.name for one in refusal.holders}
     return [name for name in found.endless if name in holders] or list(found.endless)
 
 
 def _expected(
-    start: Start | None, latest: float | None, refusal: refusals.Refusal, found: Found, rest: Open, now: float
+    start: Start | None, latest: float | None, refusal: refusals.Refusal, found: RunResult, rest: NoStart, now: float
 ) -> str:
     if start is not None and latest is not None:
         return f"It should start in {wording.span(start.at - now, latest - now)}."
@@ -271,15 +274,15 @@ def _expected(
         return f"It should start within {wording.about(latest - now)}."
     if start is not None:
         return f"It should start in about {wording.about(start.at - now)}."
-    if rest is Open.BEYOND:
+    if rest is NoStart.BEYOND:
         return f"It should start later than in {wording.about(HORIZON_S)}."
-    if rest is Open.UNCOMPUTED:
+    if rest is NoStart.UNCOMPUTED:
         return UNCOMPUTED
-    if rest is Open.DEEP:
-        return f"When was not worked out: more than {DEPTH} are before it."
+    if rest is NoStart.DEEP:
+        return f"The start time was not computed: more than {DEPTH} jobs are ahead of it."
     if endless := _endless(refusal, found):
-        return f"When is unknown: nothing tells when {wording.named(endless)} will end."
-    return "When is unknown."
+        return f"The start time is unknown: nothing tells when {wording.named(endless)} will end."
+    return "The start time is unknown."
 
 
 def _where(claims: tuple[holdings.Holding, ...]) -> str:
@@ -290,7 +293,7 @@ def _where(claims: tuple[holdings.Holding, ...]) -> str:
 
 
 class _Expected:
-    """Everything ends when it is expected to; of what only has a time-out nothing is expected."""
+    """Every job ends at its expected end. A job that only has a time-out has no expected end."""
 
     def __init__(self, bounded: Collection[str]) -> None:
         self._bounded = bounded
@@ -299,7 +302,7 @@ class _Expected:
         return None if job.job in self._bounded else job.expected_end
 
     def started(self, gang: plans.Gang, size: plans.Size, now: float) -> float | None:
-        """The end of a gang that starts now. At another size than its owner asked for it takes as much longer."""
+        """Return the end of a gang that starts now. Its duration is inversely proportional to its size."""
         if gang.lasts_s is None:
             return None
         lasts_s = gang.lasts_s * max(1, sum(gang.wanted)) / max(1, sum(size))
@@ -307,7 +310,7 @@ class _Expected:
 
 
 class _Latest:
-    """Everything lasts until its time-out."""
+    """Every job lasts until its time-out."""
 
     def of(self, job: plans.Running) -> float | None:
         return job.latest_end
@@ -317,7 +320,7 @@ class _Latest:
 
 
 class Run:
-    """One run forward, from a plan made at `now` of `snapshot`."""
+    """One run forward, from a plan of `snapshot` made at `now`."""
 
     def __init__(
         self,
@@ -345,24 +348,24 @@ class Run:
         self._stops: dict[str, list[plans.Stop]] = {}
         self._probe_s = snapshot.rules.round_s
 
-    def until(self, asked: Collection[str]) -> Found:
-        """Go on until all of `asked` have started, or nothing more can be said."""
+    def until(self, asked: Collection[str]) -> RunResult:
+        """Run until all of `asked` have started, or one of the limits is reached. Return the result."""
         left = set(asked)
         for _ in range(MOST_PLANS):
             self._carry_out(self._answer)
             left -= self._starts.keys()
             if not left:
-                return self._found(Open.UNKNOWN)
+                return self._found(NoStart.UNKNOWN)
             at = self._next()
             if at is None:
-                return self._found(Open.UNKNOWN)
+                return self._found(NoStart.UNKNOWN)
             if at > self._began + HORIZON_S:
-                return self._found(Open.UNKNOWN if self._endless() else Open.BEYOND)
+                return self._found(NoStart.UNKNOWN if self._endless() else NoStart.BEYOND)
             if self._spent() > self._budget_s:
-                return self._found(Open.UNCOMPUTED)
+                return self._found(NoStart.UNCOMPUTED)
             self._go_to(at)
             self._answer = planning.plan(self._present(), at, self._memo, words=False)
-        return self._found(Open.UNCOMPUTED)
+        return self._found(NoStart.UNCOMPUTED)
 
     def _carry_out(self, answer: plans.Plan) -> None:
         for launch in answer.launches:
@@ -391,13 +394,13 @@ class Run:
         self._probe_s = 2 * self._probe_s if quiet else self._snapshot.rules.round_s
 
     def _note(self, job: str, by: str, *, shrinks: bool = False) -> None:
-        """A job gives way to another one, which has not started yet."""
+        """Note that a job gives way to another one that has not started yet."""
         if by and by not in self._starts:
             name = self._running[job].name
             self._stops.setdefault(by, []).append(plans.Stop(job=job, name=name, at=self._now, shrinks=shrinks))
 
     def _stop(self, job: str, to: tuple[holdings.Holding, ...]) -> None:
-        """It goes back to the queue, with what it still has to do."""
+        """Stop a job: it goes back to the queue with its remaining work."""
         running, end = self._running[job], self._end[job]
         gang = msgspec.structs.replace(
             running.gang,
@@ -410,7 +413,9 @@ class Run:
         self._end[job] = self._now + STOPPING_S
 
     def _next(self) -> float | None:
-        """When anything can change, and what else changes close to that has changed too; None: never."""
+        """Return the next moment at which anything can change, or the last of several close ones; None if there is
+        none.
+        """
         times = [end for end in self._end.values() if end is not None]
         times += [gang.not_before for gang in self._waiting.values() if gang.not_before and gang.not_before > self._now]
         probe = self._now + self._probe_s
@@ -440,16 +445,16 @@ class Run:
         return None if end is None else max(end, self._now + SOON_S)
 
     def _endless(self) -> list[plans.Running]:
-        """What runs without a known end, the largest first."""
+        """Return the running jobs without a known end, the largest first."""
         found = [self._running[job] for job, end in self._end.items() if end is None]
         return sorted(found, key=lambda job: (-_weight(job), job.job))
 
-    def _found(self, rest: Open) -> Found:
-        return Found(self._starts, rest, tuple(job.name for job in self._endless()), self._stops)
+    def _found(self, rest: NoStart) -> RunResult:
+        return RunResult(self._starts, rest, tuple(job.name for job in self._endless()), self._stops)
 
 
 def _refused(gang: plans.Gang, first: plans.Plan) -> plans.Gang:
-    """With its refusal, so that nobody asks again whether it is possible at all."""
+    """Return the gang with its refusal, so that the next plan does not check again whether it is possible at all."""
     refusal = first.refusals.get(gang.job)
     return gang if refusal is None or gang.refusal is refusal else msgspec.structs.replace(gang, refusal=refusal)
 
@@ -459,6 +464,6 @@ def _size(gang: plans.Gang, claims: tuple[holdings.Holding, ...]) -> plans.Size:
 
 
 def _weight(running: plans.Running) -> float:
-    """Devices; cores where it holds none."""
+    """Return the devices that it holds; cores if it holds none."""
     amount = sum((claim.amount for claim in running.holdings), holdings.Resources())
     return amount.devices or amount.cpus_milli / 1000

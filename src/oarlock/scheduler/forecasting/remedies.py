@@ -1,10 +1,10 @@
-"""The smallest change that would let a waiting gang start now, tried out with the scheduler's own plan.
+"""The smallest change that would let a waiting gang start now, tried with the scheduler's own plan.
 
-Every change is made by itself, the plan is asked again, and a change that does not start the gang is not offered. They
-are tried in the order in which they cost its owner least: a time-out that ends before a kept place is needed, leave to
-be preempted, a wider topology, another type of GPU, fewer workers, another pool, a higher priority, a higher limit of
-its pool. Where none of them starts it, the end of one job that holds what it needs is tried, and is told if that would
-be enough. A limit that is not the only reason is told with the next reason.
+Each change is tried by itself in a new plan, and only changes that start the gang are offered. They are tried in the
+order of their cost to the owner: a time-out that ends before a reserved place is needed, permission to be preempted, a
+wider topology, another type of GPU, fewer workers, another pool, a higher priority, a higher limit of its pool. If none
+of them helps, the end of one job that holds the missing resources is tried, and named if it would be enough. If a
+pool's limit is not the only reason, the next reason is named with it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from oarlock.spec import plans, pools, refusals
 
 BUDGET_S = 0.25
 OFFERED = 2
-"""So many changes are told."""
+"""Number of changes that the answer names."""
 
 TRIED_TYPES = 4
 TRIED_POOLS = 8
 TRIED_HOLDERS = 3
 HURRY_S = 60.0
-"""A time-out is offered where it leaves so much at least."""
+"""A time-out is offered only if it leaves at least so much time."""
 
 
 class Change(NamedTuple):
+    """A change of the gang, and its words."""
+
     words: str  # after "It would start now "
     gang: plans.Gang
 
@@ -36,7 +38,9 @@ class Change(NamedTuple):
 def smallest(
     snapshot: plans.Snapshot, gang: plans.Gang, refusal: refusals.Refusal, now: float, spent: Callable[[], float]
 ) -> str:
-    """A sentence; empty where nothing was found, or nothing in `BUDGET_S` of the caller's clock."""
+    """Return a sentence with the smallest changes; an empty text if none was found within `BUDGET_S` of the caller's
+    clock.
+    """
     if refusal.code in refusals.NEVER:
         return ""
     trial = Trial(snapshot, gang, now, spent)
@@ -51,7 +55,7 @@ def smallest(
 
 
 class Trial:
-    """The plan with another gang in the place of this one, or with another cluster around it."""
+    """The plan of a changed gang, or of a changed cluster around it."""
 
     def __init__(self, snapshot: plans.Snapshot, gang: plans.Gang, now: float, spent: Callable[[], float]) -> None:
         self._snapshot = snapshot
@@ -62,8 +66,9 @@ class Trial:
         self._memo = planning.Memo()
 
     def starts(self, gang: plans.Gang, **around: Any) -> bool:
-        """Whether the gang would be launched now; False where there is no time left to know. `around` names fields of
-        the snapshot that are to be others.
+        """Return whether the gang would be launched now; False if the time is used up.
+
+        `around` has fields of the snapshot to change.
         """
         if self._spent() > BUDGET_S:
             return False
@@ -71,7 +76,7 @@ class Trial:
         return any(launch.job == gang.job for launch in answer.launches)
 
     def reason(self, gang: plans.Gang, **around: Any) -> str:
-        """Why the gang would not be launched even so; empty where it would, or where there is no time left to know."""
+        """Return why the gang would not be launched; an empty text if it would, or if the time is used up."""
         if self._spent() > BUDGET_S:
             return ""
         refusal = planning.plan(self._asked(gang, around), self._now).refusals.get(gang.job)
@@ -85,30 +90,30 @@ class Trial:
 def _found(
     trial: Trial, gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot, now: float
 ) -> Iterator[str]:
-    for change in _slight(gang, refusal, snapshot, now):
+    for change in _small_changes(gang, refusal, snapshot, now):
         if trial.starts(change.gang):
             yield change.words
     if (fewer := _fewer_workers(trial, gang)) is not None:
         yield fewer
-    for change in _elsewhere(gang, snapshot):
+    for change in _other_pools(gang, snapshot):
         if trial.starts(change.gang):
             yield change.words
             break
-    raised = _raised(gang, refusal, snapshot)
+    raised = _raised_limit(gang, refusal, snapshot)
     if raised is not None and trial.starts(gang, pools=raised.pools):
         yield f"with a limit of {raised.limit} for the pool {raised.name}"
 
 
 class Raised(NamedTuple):
-    """The pools with one limit raised by just as much as the gang lacks."""
+    """The pools with one limit raised by exactly the amount that the gang lacks."""
 
     name: str
     limit: str
     pools: tuple[pools.Pool, ...]
 
 
-def _raised(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot) -> Raised | None:
-    """The change of the limit that refuses the gang; None where no limit does."""
+def _raised_limit(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot) -> Raised | None:
+    """Return the change of the limit that refuses the gang; None if no limit does."""
     if refusal.code is not refusals.Code.POOL_LIMIT or not refusal.total:
         return None
     ((resource, bound),) = refusal.total.items()
@@ -125,7 +130,9 @@ def _raised(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapsho
 
 
 def _once_ended(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal) -> str:
-    """The one job whose end would be enough, of those that hold most of what the gang needs."""
+    """Return a sentence with one job whose end would be enough; the largest holders of the missing resource are
+    tried.
+    """
     if refusal.code is refusals.Code.STOPPING:
         return ""
     for holder in refusal.holders[:TRIED_HOLDERS]:
@@ -135,15 +142,17 @@ def _once_ended(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal) -> st
 
 
 def _past_limit(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot) -> str:
-    """The reason that comes after the limit of its pool."""
-    raised = _raised(gang, refusal, snapshot)
+    """Return a sentence with the reason that comes after the limit of its pool."""
+    raised = _raised_limit(gang, refusal, snapshot)
     reason = trial.reason(gang, pools=raised.pools) if raised is not None else ""
     if raised is None or not reason:
         return ""
-    return f"With a limit of {raised.limit} for the pool {raised.name} it would wait still: {reason}"
+    return f"With a limit of {raised.limit} for the pool {raised.name} it would still wait: {reason}"
 
 
-def _slight(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot, now: float) -> Iterator[Change]:
+def _small_changes(
+    gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot, now: float
+) -> Iterator[Change]:
     replace = msgspec.structs.replace
     if refusal.until is not None and refusal.until - now > HURRY_S:
         left_s = refusal.until - now - 1
@@ -162,7 +171,7 @@ def _slight(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapsho
 
 
 def _fewer_workers(trial: Trial, gang: plans.Gang) -> str | None:
-    """The most workers with which it would start: halved into."""
+    """Return the most workers with which the gang would start, found by bisection; None if there is no such number."""
     place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
     if place is None:
         return None
@@ -181,7 +190,7 @@ def _with_workers(gang: plans.Gang, place: int, count: int) -> plans.Gang:
     return msgspec.structs.replace(gang, asks=(*gang.asks[:place], fewer, *gang.asks[place + 1 :]))
 
 
-def _elsewhere(gang: plans.Gang, snapshot: plans.Snapshot) -> Iterator[Change]:
+def _other_pools(gang: plans.Gang, snapshot: plans.Snapshot) -> Iterator[Change]:
     parents = {pool.parent for pool in snapshot.pools}
     names = {pools.DEFAULT, *(pool.name for pool in snapshot.pools)} if snapshot.pools else set()
     for name in sorted(names - parents - {gang.pool})[:TRIED_POOLS]:

@@ -10,7 +10,7 @@ same point of the sequence at the latest; by induction the gang starts no later 
 it. (The argument of EASY backfilling, Mu'alem and Feitelson 2001, with unknown ends in a fixed order after the known.)
 Nor may another one have those stopped, or moved, whose ends the place waits for (`enders`).
 
-What holds for devices holds for the bounds of pools: who waits for one has so much of it kept (`PoolBounds.shade`).
+What holds for devices holds for the bounds of pools: who waits for one has so much of it kept (`PoolBounds.keep_for`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class KeptPlace:
         self.enders = frozenset(job.gang.job for job in enders)
         self.at = at(enders)
         self._enders = enders
-        self._spaces = promised.rooms
+        self._spaces = promised.spaces
         self._parts: list[Claims] = []
         self.take()
 
@@ -142,7 +142,7 @@ def keep(
     return KeptPlace(gang, size, claims, enders, promised), list(order[:count])
 
 
-def shade(
+def keep_for(
     gang: plans.Gang,
     amount: Amount,
     over: poolbounds.Over,
@@ -166,7 +166,7 @@ def shade(
             left = left[0] - held[0], left[1] - held[1], left[2] - held[2]
             enders.append(job)
     if all(one <= 0 for one in left):
-        bounds.shade(gang, amount, ended, at(enders), bound)
+        bounds.keep_for(gang, amount, ended, at(enders), bound)
 
 
 def ended(over: Iterable[plans.Running], facts: gangfacts.Facts) -> dict[poolbounds.Key, Amount]:

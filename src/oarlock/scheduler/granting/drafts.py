@@ -197,7 +197,7 @@ class Draft:
             return None
         kept, over = found
         amount = self.facts.of(gang).amount(size)
-        self.bounds.shade(gang, amount, backfilling.ended(over, self.facts), kept.at)
+        self.bounds.keep_for(gang, amount, backfilling.ended(over, self.facts), kept.at)
         self.heads[self.facts.of(gang).kind] = kept
         self.victims.spare({job for head in self.heads.values() for job in head.enders})
         self._parts += kept.parts

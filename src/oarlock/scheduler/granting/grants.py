@@ -240,8 +240,8 @@ class Granting:
         """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
         gang, draft = turn.candidate.gang, self.draft
         least = turn.profile.least
-        if over.first is None and not self.bounds.bound(gang, over).shadows and self.bounds.could_fit(gang, least):
-            backfilling.shade(gang, least, over, self.bounds, draft.ends, draft.facts)
+        if over.first is None and not self.bounds.bound(gang, over).kept_shares and self.bounds.could_fit(gang, least):
+            backfilling.keep_for(gang, least, over, self.bounds, draft.ends, draft.facts)
         if over.lends and gang.preemptible:
             self._deferred[gang.pool].append(turn)
         self._refuse(turn, self._again(gang, ahead) or self._said(gang, over, ahead))

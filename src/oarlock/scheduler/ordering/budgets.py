@@ -13,7 +13,7 @@ from oarlock.spec import holdings, nodes, plans
 
 
 def whole(ready: Iterable[nodes.Node], ended: tuple[plans.Ended, ...] = ()) -> contract.Budget:
-    """Return all that these nodes have, and who has ended so far."""
+    """Return the capacity of these nodes as a budget. `ended` are the jobs that have ended so far."""
     devices, amount, by_type = [], holdings.Resources(), dict[str, list[nodes.Node]]()
     for node in ready:
         devices.append(len(node.devices))
@@ -74,7 +74,7 @@ def of_leaf(whole: contract.Budget, leaf: str, bounds: poolbounds.PoolBounds) ->
 
 
 def _types(whole: contract.Budget, entitled: float | None) -> tuple[contract.TypeShare, ...]:
-    """Return the same part of each type as the leaf is entitled to of all GPUs."""
+    """Return the same part of each type of GPU as the leaf's entitlement is of all GPUs."""
     if entitled is None or not whole.amount.gpus:
         return whole.types
     part = min(1.0, (entitled + poolbounds.SLACK) / whole.amount.gpus)

@@ -12,8 +12,9 @@ from oarlock.scheduler.reuse import waitingorder
 
 
 class Queue(Protocol):
-    """The turns of one leaf, in the order of its policy: of those that wait, or have lost their place; of those that
-    run as well, where the policy decides sizes.
+    """The turns of one leaf pool, in the order of its policy.
+
+    It has the gangs that wait or have lost their place. Where the policy decides sizes it has the running gangs too.
     """
 
     def __iter__(self) -> Iterator[turns.Turn]: ...
@@ -23,7 +24,7 @@ class Queue(Protocol):
 
 
 class Ranked:
-    """A leaf whose policy ranks each gang by itself."""
+    """The queue of a leaf with a policy that ranks each gang by itself."""
 
     sizes = False
 
@@ -55,7 +56,7 @@ class Ranked:
         return level
 
     def back(self, turn: turns.Turn) -> None:
-        """Its place was taken in this plan: it has a turn after all."""
+        """Give a turn to a gang that lost its place in this plan."""
         heapq.heappush(self._back, self._entry(turn.candidate))
 
     def _entry(self, one: contract.Candidate) -> tuple[turns.Key, turns.Turn]:
@@ -66,19 +67,19 @@ class Ranked:
 
 
 class Listed:
-    """A leaf whose policy looks at all its gangs together."""
+    """The queue of a leaf with a policy that looks at all its gangs together."""
 
     def __init__(self, turns: list[turns.Turn]) -> None:
         self.turns = turns
         self._place = {turn.wish.job: place for place, turn in enumerate(turns)}
         self._lost: set[str] = set()
-        self._missed: list[int] = []  # places in the order that were passed before they were lost
+        self._missed: list[int] = []  # positions of gangs that lost their place after the queue had passed them
         self.first = next((turn.candidate.arrival for turn in turns if turn.sizing or not turn.runs), (0.0, ""))
         self._at = -1
         self.sizes = bool(turns) and turns[0].sizing
 
     def __iter__(self) -> Iterator[turns.Turn]:
-        """Who loses its place when others that rank lower have had their turns has the next."""
+        """Yield the turns. A gang that loses its place after the queue has passed it comes next."""
         for place, turn in enumerate(self.turns):
             self._at = place
             if self._missed:
@@ -99,7 +100,7 @@ class Listed:
         return self.turn(one).wish.level
 
     def back(self, turn: turns.Turn) -> None:
-        """Its place was taken in this plan: it has a turn after all."""
+        """Give a turn to a gang that lost its place in this plan."""
         place = self._place[turn.wish.job]
         self._lost.add(turn.wish.job)
         if place < self._at and not turn.sizing:
@@ -107,7 +108,7 @@ class Listed:
 
 
 class Deferred(list[turns.Turn]):
-    """Those of a leaf that are looked at again at the end, in the order in which they had their turns."""
+    """The turns of a leaf that are looked at again at the end, in the order of their first look."""
 
     @property
     def first(self) -> turns.Arrival:

@@ -1,7 +1,7 @@
 """The order of all turns: each leaf pool by its policy, and the leaf that is furthest below its entitlement first.
 
-A policy is asked about all gangs of its leaf. One that ranks each gang by itself (`contract.ranking`) is asked about
-those that have come since the last plan; the others that wait stand where they stood.
+A policy is asked about all gangs of its leaf. A policy that ranks each gang by itself (`contract.ranking`) is asked
+only about the gangs that arrived since the last plan; the other waiting gangs keep their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oarlock.spec import plans, pools
 
 
 class Order:
-    """The queues of all leaves; of the one leaf "" where nothing bounds the only pool."""
+    """The queues of all leaves. There is one leaf, named "", where the only pool has no bound."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Order:
         return "" if self._bounds.single else gang.pool
 
     def turn(self, running: plans.Running) -> turns.Turn:
-        """What its policy says of one that runs, or is being stopped."""
+        """Return the policy's turn for a gang that runs, or is being stopped."""
         return self.queues[self.leaf(running.gang)].turn(self.candidate(running))
 
     def level(self, running: plans.Running) -> float:
         return self.queues[self.leaf(running.gang)].level(self.candidate(running))
 
     def extras_level(self, running: plans.Running) -> float:
-        """Of what it has above its least."""
+        """Return the level of the tasks above the gang's minimum."""
         level = self.turn(running).wish.extras_level
         return self.level(running) if level is None else level
 
@@ -85,12 +85,13 @@ class Order:
         return queue is not None and queue.sizes
 
     def back(self, running: plans.Running) -> None:
-        """Its place was taken in this plan."""
+        """Give a turn to a gang that lost its place in this plan."""
         self.queues[self.leaf(running.gang)].back(self.turn(running))
 
     def noted(self) -> list[turns.Turn]:
-        """Of those for whom a place was found in an earlier plan, the first to come first: those too that are being
-        stopped.
+        """Return the turns of gangs for which an earlier plan found a place, in order of arrival.
+
+        Gangs that are being stopped and will return are among them.
         """
         waiting = [self._changed.candidate(gang) for gang in self._changed.noted.values()]
         stopping = [self.candidate(job) for job in self._changed.stopping if job.returns]
@@ -98,7 +99,7 @@ class Order:
         return sorted(found, key=lambda turn: turn.candidate.arrival)
 
     def listed(self) -> Iterator[turns.Turn]:
-        """Of the policies that look at all their gangs together."""
+        """Return the turns of the policies that look at all their gangs together."""
         return (turn for queue in self.queues.values() if isinstance(queue, queues.Listed) for turn in queue.turns)
 
     def candidate(self, job: plans.Running) -> contract.Candidate:
@@ -124,7 +125,7 @@ class Order:
         return self._rules.policies.get(policy.name, {})
 
     def _listed(self, leaves: set[str]) -> dict[str, list[contract.Candidate]]:
-        """All of these leaves' gangs; but who is being stopped for good wants nothing more."""
+        """Return all gangs of these leaves, except those that are being stopped for good."""
         found: dict[str, list[contract.Candidate]] = {leaf: [] for leaf in leaves}
         for pool, gangs in self._changed.pools.items():
             if (leaf := "" if self._bounds.single else pool) in leaves:
@@ -159,8 +160,9 @@ class Order:
 
 
 def by_need(queues: Mapping[str, queues.Queue], bounds: poolbounds.PoolBounds) -> Iterator[turns.Turn]:
-    """The leaf with the least of its entitlement first; of equal ones the one whose first gang came first. Whoever
-    takes from it counts in `bounds` what it grants, so that the next turn is the right leaf's.
+    """Yield turns, from the leaf with the smallest part of its entitlement first; ties go to the earlier first gang.
+
+    The caller counts in `bounds` each amount that it grants, so that the next turn comes from the right leaf.
     """
     turns = {leaf: iter(queue) for leaf, queue in queues.items()}
     heap = [(bounds.ratio(leaf), queue.first, leaf) for leaf, queue in queues.items()]
@@ -176,7 +178,7 @@ def by_need(queues: Mapping[str, queues.Queue], bounds: poolbounds.PoolBounds) -
         else:
             heapq.heappop(heap)
             continue
-        if bounds.given_up != given_up:  # other leaves may have it
+        if bounds.given_up != given_up:  # other leaves may take the amount that was given up
             given_up = bounds.given_up
             heap = [(bounds.ratio(other), first, other) for _, first, other in heap]
             heapq.heapify(heap)

@@ -1,4 +1,4 @@
-"""A turn: the wish of one gang, with what is known of the gang."""
+"""A turn: the wish of one gang, and the facts about the gang."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Arrival = tuple[float, str]
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """One wish, its candidate, and of its policy whether it has decided the size, and whether places are kept for its
-    gangs. `alike`: what holds for another one of its kin holds for it.
+    """A wish and its candidate. `sizing`: its policy has decided the size. `reserves`: its policy reserves places for
+    gangs.
+
+    `alike`: a decision about this gang holds for every other gang of the same kind.
     """
 
     wish: contract.Wish
@@ -41,12 +43,12 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def runs(self) -> bool:
-        """Whether it has a place that it may keep."""
+        """Whether the gang has a place that it may keep."""
         running = self.candidate.running
         return running is not None and not running.stopping
 
     def batch(self, size: plans.Size) -> curves.Batch | None:
-        """The batch size that was decided for it, if it gets the size for which it was decided."""
+        """Return the batch size that was decided for the gang, if it gets the size for which it was decided."""
         return self.wish.batch if self.wish.size == size else None
 
 

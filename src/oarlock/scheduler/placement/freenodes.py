@@ -1,4 +1,4 @@
-"""What is free of one node: amounts, devices and ports. Whatever is taken can be given back, in any order."""
+"""The free amounts, devices and ports of one node. Taken parts can be given back in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oarlock.spec import holdings, nodes, plans
 
 
 class FreeNode:
-    """One node: what is free of it, and which devices and ports."""
+    """One node and its free resources."""
 
     __slots__ = (
         "_odd",
@@ -32,17 +32,17 @@ class FreeNode:
         self.name = node.name
         self.kind = kind
         usable = node.usable
-        self.cpus = usable.cpus_milli  # all four: free
+        self.cpus = usable.cpus_milli  # this and the next three: free amounts
         self.memory = usable.memory_bytes
         self.gpus = usable.gpus
         self.milli = usable.gpu_milli
-        self._ports: dict[int, int] = {}  # by how many
+        self._ports: dict[int, int] = {}  # taken ports, each with its number of holders
         self._taken = 0  # bit i: the device with index i is taken as a whole
-        self._odd: dict[int, int] = {}  # of other devices in use: how many thousandths are taken
+        self._odd: dict[int, int] = {}  # other devices in use: the taken thousandths
         self.state: shapes.State | None = None
 
     def become(self, node: nodes.Node, kind: shapes.Kind) -> None:
-        """The same machine, known anew; what is held of it is still held."""
+        """Replace the declaration of the node; its holdings stay."""
         more = node.usable - self.node.usable
         self.cpus += more.cpus_milli
         self.memory += more.memory_bytes
@@ -53,7 +53,7 @@ class FreeNode:
 
     @property
     def free(self) -> holdings.Resources:
-        """The usable part less the held amounts: a share of a device is missing from `gpu_milli`."""
+        """The usable amount less the holdings. A share of a device is missing from `gpu_milli`."""
         return holdings.Resources(self.cpus, self.memory, self.gpus, self.milli)
 
     @property
@@ -79,35 +79,35 @@ class FreeNode:
         return {device.index: device for device in self.node.devices if mask >> device.index & 1}
 
     def shares(self, device: int) -> int:
-        """How many thousandths of a device are free."""
+        """Return the free thousandths of a device."""
         bit = 1 << device
         if not self.kind.mask & bit or self._taken & bit:
             return 0
         return max(0, shapes.DEVICE_MILLI - self._odd.get(device, 0))
 
     def cuts(self, group: shapes.Group) -> list[tuple[int, int]]:
-        """What is left of each shared device of the group, in thousandths, and its index; ascending."""
+        """Return the free thousandths and the index of each shared device of the group, ascending."""
         return sorted(
             (left, device) for device in self._odd if group.mask >> device & 1 and (left := self.shares(device))
         )
 
     def domain(self, level: str) -> str | None:
-        """The name of its domain of that level, None where it is in none."""
+        """Return the name of the node's domain of that level; None if it is in none."""
         if level == "node":
             return self.name
         return self.node.domains.get(level) or (self.name if level == "nvlink" else None)
 
     def path(self) -> tuple[str, ...]:
-        """Where it stands: near ones are near each other in this order."""
+        """Return the node's place in the topology: nodes that are near each other are near in this order."""
         domains = self.node.domains
         return domains.get("zone", ""), domains.get("rack", ""), domains.get("nvlink", ""), self.name
 
     def slots(self, index: indexes.Index) -> int:
-        """How many tasks of the index's shape it takes."""
+        """Return the number of tasks of the index's shape that fit on the node."""
         return 0 if self.state is None else index.count(self.state)
 
     def has(self, claim: holdings.Holding) -> bool:
-        """Whether all of the claim is free."""
+        """Return whether all of the claim is free."""
         amount = claim.amount
         if amount.cpus_milli > max(self.cpus, 0) or amount.memory_bytes > max(self.memory, 0):
             return False
@@ -121,7 +121,7 @@ class FreeNode:
         return not claim.ports or (ports is not None and ports[0] <= min(claim.ports) <= max(claim.ports) <= ports[1])
 
     def claims(self, job: str, ask: plans.Ask, need: shapes.Shape, places: Iterable[int]) -> list[holdings.Holding]:
-        """The holdings that these tasks of `ask` (by their index) would have here. They must fit."""
+        """Return the holdings that these tasks of `ask` (by their index) would get on this node. They must fit."""
         devices = self._shared(need) if need.milli else self._untouched(need)
         ports = self._free_blocks(need.ports)
         return [
@@ -139,7 +139,7 @@ class FreeNode:
         ]
 
     def _untouched(self, need: shapes.Shape) -> Iterator[tuple[int, ...]]:
-        """Devices for one task after the other: of those with less memory first, then by their index."""
+        """Yield the devices of one task after the other: devices with less memory first, then by index."""
         if not need.gpus:
             yield from repeat(())
         free: list[int] = []
@@ -149,7 +149,9 @@ class FreeNode:
             yield tuple(free[start : start + need.gpus])
 
     def _shared(self, need: shapes.Shape) -> Iterator[tuple[int, ...]]:
-        """The device for one share after the other: of one that is shared already, the fullest with room, if any."""
+        """Yield the device of one share after the other: the fullest shared device with enough left first, then
+        untouched ones.
+        """
         groups = [self.kind.groups[place] for place in self.kind.suiting(need)]
         for left, device in sorted(cut for group in groups for cut in self.cuts(group)):
             yield from repeat((device,), left // need.milli)
@@ -158,7 +160,7 @@ class FreeNode:
                 yield from repeat((device,), shapes.DEVICE_MILLI // need.milli)
 
     def _free_blocks(self, size: int) -> Iterator[tuple[int, ...]]:
-        """Blocks of ports; empty ones where every task has an address of its own."""
+        """Yield blocks of free ports; empty ones where each task has an address of its own."""
         ports = self.node.ports
         if ports is None or size == 0:
             yield from repeat(())
@@ -169,7 +171,7 @@ class FreeNode:
                     yield tuple(block)
 
     def take(self, claim: holdings.Holding, times: int = 1) -> None:
-        """`times` -1 gives it back."""
+        """Take the claim; with `times` -1 give it back."""
         amount = claim.amount
         self.cpus -= times * amount.cpus_milli
         self.memory -= times * amount.memory_bytes
@@ -204,7 +206,7 @@ class FreeNode:
                 self._odd[device] = used
 
     def left(self) -> tuple[shapes.Kind, int, int, tuple[int, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
-        """What all nodes in one state have in common."""
+        """Return the values that all nodes in one state have in common."""
         kind, whole = self.kind, self.whole
         counts = tuple([(group.mask & whole).bit_count() for group in kind.groups])
         cuts = kind.uncut
@@ -215,7 +217,7 @@ class FreeNode:
 
 @lru_cache(maxsize=4096)
 def mask(devices: tuple[int, ...]) -> int:
-    """The indexes of devices as bits."""
+    """Return the indexes of devices as bits."""
     bits = 0
     for device in devices:
         bits |= 1 << device
@@ -223,14 +225,16 @@ def mask(devices: tuple[int, ...]) -> int:
 
 
 def _without_last(bits: int, count: int) -> int:
-    """Return the mask without its `count` highest devices: others have as many, and which ones is not known."""
+    """Return the mask without its `count` highest devices. Programs of others have so many, but which ones is
+    unknown.
+    """
     for _ in range(count):
         bits &= ~(1 << bits.bit_length() - 1) if bits else 0
     return bits
 
 
 def set_bits(bits: int) -> Iterator[int]:
-    """The other way round, ascending."""
+    """Yield the positions of the set bits, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1

@@ -1,8 +1,9 @@
-"""What is free on the nodes, as a transaction: a gang is tried in it, and kept whole or discarded whole.
+"""The free resources of all nodes, as a transaction: a gang is tried in it, and then kept or discarded as a whole.
 
-Made once, then only ever changed: by what is taken and given back (undone at the end of a `trial`), and from one
-snapshot to the next by what differs. Nodes that have the same left are kept together (`shapes.State`), and how many
-tasks of a shape would fit is known without looking at the nodes (`indexes.Index`).
+A free space is made once and then only changed: by amounts taken and given back (a `trial` undoes them at its end), and
+by the differences between one snapshot and the next. Nodes with the same free resources are kept together
+(`shapes.State`), and the number of tasks of a shape that would fit is known without a look at the nodes
+(`indexes.Index`).
 """
 
 from __future__ import annotations
@@ -20,36 +21,38 @@ from oarlock.spec import holdings, nodes, plans
 NOTHING = holdings.Resources()
 
 FEW_CHANGES = 16
-"""Of no more than so many an index is told at once; else it is asked first whether it has to know."""
+"""An index follows so few changes at once. Before it follows more, a check decides whether it is needed."""
 
 MAX_INDEXES = 512
-"""Shapes whose slots are kept: of more, those that were asked for longest ago are counted anew."""
+"""Shapes whose index is kept. The one that was least recently used is dropped first."""
 
 MAX_LOG = 10_000
 MAX_LAG = 1_000
-"""Changes in the log before it is cleared; an index that was not asked for the last `MAX_LAG` of them goes then."""
+"""Changes in the log before it is cleared. An index that was not used during the last `MAX_LAG` of them is dropped
+then.
+"""
 
 MAX_WAYS = 20_000
 MAX_STATES = 1_000
-"""Empty states kept beyond as many as there are others: nodes come back to them."""
+"""States without nodes that are kept, in addition to as many as have nodes: nodes come back to them."""
 
 
 class FreeSpace:
-    """The free space of all nodes. What is taken and given back within a `trial` is undone at its end.
+    """The free resources of all nodes. Changes within a `trial` are undone at its end.
 
-    `held` is taken from the beginning; so is what the jobs hold that `follow` is told of. A claim on a node that is not
-    there counts once it is.
+    `held` is taken from the beginning, and so are the holdings of the jobs that `follow` is given. A claim on a node
+    that is not declared counts once it is.
     """
 
     def __init__(self, of: Sequence[nodes.Node] = (), held: Iterable[holdings.Holding] = ()) -> None:
         self.nodes: dict[str, freenodes.FreeNode] = {}
-        self.types: dict[str, int] = {}  # of devices: how many nodes have such
-        self._absent: dict[str, freenodes.FreeNode] = {}  # of which something is held
+        self.types: dict[str, int] = {}  # number of nodes by type of device
+        self._absent: dict[str, freenodes.FreeNode] = {}  # nodes with holdings that are not declared
         self._of: tuple[nodes.Node, ...] = ()
         self._running: dict[int, plans.Running] = {}  # by identity
         self._kinds: dict[object, shapes.Kind] = {}
         self._states: dict[object, shapes.State] = {}
-        self._indexes: dict[shapes.Shape, indexes.Index] = {}  # the one that was asked last comes last
+        self._indexes: dict[shapes.Shape, indexes.Index] = {}  # the one used last comes last
         self._log: list[indexes.Change] = []
         self.ways: dict[object, tuple[tuple[shapes.Shape, ...], ...]] = {}  # kept for `placing`
         self._ready: list[freenodes.FreeNode] | None = None
@@ -61,29 +64,29 @@ class FreeSpace:
         self._know(tuple(of))
         self.take(held)
 
-    # What there is
+    # Contents
 
     def ready(self) -> list[freenodes.FreeNode]:
-        """Return the nodes that take new tasks, by name. The list is the free space's own: not to be changed."""
+        """Return the nodes that take new tasks, by name. The list belongs to the free space: do not change it."""
         if self._ready is None:
             self._ready = [node for node in self.nodes.values() if node.node.open]
         return self._ready
 
     def free(self) -> holdings.Resources:
-        """Of the ready nodes."""
+        """Return the free amount of the ready nodes."""
         return holdings.Resources(*self._free)
 
     def exceeds(self, amount: amounts.Amount) -> bool:
-        """Whether what is asked for is more than what is free, in sum."""
+        """Return whether `amount` is more than the free amount, in sum."""
         cpus, memory, gpus, milli = self._free
         return amount[0] > gpus * 1000 + milli or amount[1] > cpus or amount[2] > memory
 
     def total(self) -> holdings.Resources:
-        """The capacity of all nodes, ready or not."""
+        """Return the capacity of all nodes, ready or not."""
         return holdings.Resources(*self._total)
 
     def holds(self, claims: Iterable[holdings.Holding]) -> bool:
-        """Whether all of these are free now, together."""
+        """Return whether all these claims are free now, together."""
         taken: list[tuple[freenodes.FreeNode, holdings.Holding]] = []
         for claim in claims:
             node = self.nodes.get(claim.node)
@@ -98,16 +101,16 @@ class FreeSpace:
         return claims == ()
 
     def domains(self, level: str) -> list[list[freenodes.FreeNode]]:
-        """The ready nodes by their domain of that level, the domain with the least room first."""
+        """Return the nodes that take new tasks by domain, the domain with the least free resources first."""
         groups = ([node for node in members if node.node.open] for members in self._by_domain(level).values())
         return sorted((group for group in groups if group), key=_total_free)
 
     def members(self, level: str, domain: str) -> list[freenodes.FreeNode]:
-        """The nodes of one domain, ready or not, by name."""
+        """Return the nodes of one domain by name, ready or not."""
         return self._by_domain(level).get(domain, [])
 
     def levels(self, level: str) -> dict[str, str]:
-        """The nodes' domains of that level, by their names; those that are in none are left out."""
+        """Return the domain of each node by its name; nodes in no domain of that level are left out."""
         known = self._levels.get(level)
         if known is None:
             domains = ((name, node.domain(level)) for name, node in self.nodes.items())
@@ -123,15 +126,15 @@ class FreeSpace:
         return known
 
     def alike(self) -> Iterator[tuple[freenodes.FreeNode, int]]:
-        """Of the ready nodes one for all that have the same left, and how many these are."""
+        """Yield, for each set of ready nodes with the same free resources, one of them and their number."""
         return ((self.nodes[state.names[0]], len(state.names)) for state in self._states.values() if state.names)
 
-    # How much would fit
+    # Number of tasks that fit
 
     def slots(self, ask: plans.Ask, *, mixed: bool = False) -> int:
-        """How many tasks of `ask` would fit now in all, on one type of GPU unless `mixed`.
+        """Return the number of tasks of `ask` that would fit now in all, on one type of GPU unless `mixed`.
 
-        Exact for tasks of this ask alone, within no domain; an upper bound where others come along.
+        It is exact for tasks of this ask alone, without a topology; otherwise it is an upper bound.
         """
         if mixed or not (ask.amount.gpus or ask.amount.gpu_milli):
             return self.index(shapes.shape(ask, None)).total
@@ -139,7 +142,7 @@ class FreeSpace:
         return max((self.index(shapes.shape(ask, kind)).total for kind in kinds), default=0)
 
     def index(self, shape: shapes.Shape) -> indexes.Index:
-        """The slots for tasks of that shape, as of now."""
+        """Return the index for tasks of that shape, up to date."""
         index = self._indexes.get(shape)
         if index is None or index.seen < len(self._log):
             self._indexes.pop(shape, None)
@@ -153,15 +156,16 @@ class FreeSpace:
         return index
 
     def _states_for(self, shape: shapes.Shape) -> Iterable[shapes.State]:
-        """Those that may take a task of that shape: of nodes without the devices nothing else needs to be known."""
+        """Return the states that may fit a task of that shape: those with the devices, if it needs any."""
         coarse = shape.devices_only
         if shape == coarse or not (shape.gpus or shape.milli):
             return self._states.values()
         return self.index(coarse).states()
 
     def lacks(self, shape: shapes.Shape, count: int) -> bool:
-        """Whether fewer than `count` such tasks fit in all. Most often the devices alone say so, for many shapes: then
-        the index of none of these has to be brought up to date, where that is much.
+        """Return whether fewer than `count` such tasks fit in all.
+
+        Most often the devices alone decide, for many shapes. Then an index that lags far behind need not follow.
         """
         known = self._indexes.get(shape)
         behind = known is None or len(self._log) - known.seen > FEW_CHANGES
@@ -170,7 +174,7 @@ class FreeSpace:
         return self.index(shape).total < count
 
     def _lags(self, index: indexes.Index) -> bool:
-        """Whether it is so far behind that it is better made anew."""
+        """Return whether the index is so far behind that a new one costs less."""
         return len(self._log) - index.seen > 4 * len(self.nodes if index.tables else self._states) + 100
 
     # The transaction
@@ -206,7 +210,7 @@ class FreeSpace:
         self._tidy()
 
     def _apply(self, claims: Iterable[holdings.Holding], times: int, touched: dict[str, freenodes.FreeNode]) -> None:
-        """Take claims, or (-1) give them back. The nodes that are `touched` are to be moved to their states then."""
+        """Take claims, or (-1) give them back. The caller moves the nodes in `touched` to their states."""
         free = self._free
         for claim in claims:
             name = claim.node
@@ -223,7 +227,7 @@ class FreeSpace:
                 free[3] -= times * amount.gpu_milli
 
     def _move(self, touched: Iterable[freenodes.FreeNode]) -> None:
-        """Put nodes among those that have the same left; nowhere where they take no new tasks."""
+        """Put nodes among those with the same free resources; nodes that take no new tasks among none."""
         moved: dict[tuple[shapes.State | None, shapes.State | None], list[str]] = {}
         for node in touched:
             old, new = node.state, self._state(node)
@@ -249,7 +253,7 @@ class FreeSpace:
     # From one snapshot to the next
 
     def follow(self, of: Sequence[nodes.Node], running: Sequence[plans.Running]) -> None:
-        """Become the room of this snapshot: what a room made of it afresh would be.
+        """Become the free space of this snapshot, equal to a new one made from it.
 
         No trial is open meanwhile. An object that was in the last snapshot is not looked at again.
         """
@@ -272,7 +276,7 @@ class FreeSpace:
         self._tidy()
 
     def _know(self, of: tuple[nodes.Node, ...]) -> None:
-        """Nodes that came, went, or changed."""
+        """Take in nodes that came, went, or changed."""
         if len(of) == len(self._of) and all(map(is_, of, self._of)):
             return
         self._of = of
@@ -322,17 +326,17 @@ class FreeSpace:
         return kind
 
     def _nowhere(self, name: str) -> tuple[nodes.Node, shapes.Kind]:
-        """A node that is not there: it has nothing, and what is held of it is remembered."""
+        """Return a node that is not declared: it has no capacity, and its holdings are remembered."""
         node = nodes.Node(name=name, capacity=NOTHING, ready=False)
         return node, self._kind(node)
 
     def _tidy(self) -> None:
-        """Now and then, drop what is only kept to save work, so that nothing grows with time."""
+        """Now and then, drop cached values, so that memory does not grow with time."""
         if len(self.ways) > MAX_WAYS:
             self.ways.clear()
         if len(self._log) <= MAX_LOG:
             return
-        asked = len(self._log) - MAX_LAG  # an index that lags further behind was not asked for long
+        asked = len(self._log) - MAX_LAG  # an index that lags further behind was not used for long
         self._indexes = {shape: index for shape, index in self._indexes.items() if index.seen >= asked}
         for index in self._indexes.values():
             index.follow(self._log)
@@ -352,5 +356,5 @@ def _add(sums: list[int], plus: holdings.Resources, minus: holdings.Resources) -
     sums[3] += plus.gpu_milli - minus.gpu_milli
 
 
-def _total_free(rooms: Sequence[freenodes.FreeNode]) -> tuple[int, int, int]:
-    return sum(space.gpus for space in rooms), sum(space.cpus for space in rooms), sum(space.memory for space in rooms)
+def _total_free(nodes: Sequence[freenodes.FreeNode]) -> tuple[int, int, int]:
+    return sum(space.gpus for space in nodes), sum(space.cpus for space in nodes), sum(space.memory for space in nodes)

@@ -1,11 +1,11 @@
-"""Which GPUs are older: work that can wait takes those first, and leaves the newer ones to whoever cannot."""
+"""The order of GPU types by age: low-priority work takes older types first, and leaves the newer ones to other work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 ORDINARY_PRIORITY = 50
-"""A gang of lower priority that takes any type of GPU gets the oldest that does; the others get the newest."""
+"""A gang of lower priority that accepts any type of GPU gets the oldest free one; other gangs get the newest."""
 
 OLDEST_FIRST = (
     "k80",
@@ -42,13 +42,13 @@ OLDEST_FIRST = (
     "b300",
     "gb300",
 )
-"""By generation, and within one by what it does for training. Names as `backends/local/gpus.py` writes them."""
+"""By generation, and within one by training speed. Names as `backends/local/gpus.py` writes them."""
 
 _STANDING = {name: float(place) for place, name in enumerate(OLDEST_FIRST)}
-_UNKNOWN = len(OLDEST_FIRST) / 2  # in the middle: neither spared nor sought
+_UNKNOWN = len(OLDEST_FIRST) / 2  # in the middle
 
 
 def in_order(types: Iterable[str], priority: int) -> list[str]:
-    """`types` as a gang of that priority tries them, when any will do; equals by name."""
+    """Return `types` in the order in which a gang of that priority tries them; ties by name."""
     newest_first = -1 if priority >= ORDINARY_PRIORITY else 1
     return sorted(types, key=lambda name: (newest_first * _STANDING.get(name, _UNKNOWN), name))

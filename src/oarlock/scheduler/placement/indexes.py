@@ -1,7 +1,7 @@
-"""How many tasks of one shape would go where, kept up to date by what changed.
+"""The number of tasks of one shape that fit, by node and domain, kept up to date from changes.
 
-An index is asked far more often than nodes change: by every gang that waits, in every round. So it keeps the sums, and
-follows the room's log of nodes that went from one state to another when it is asked next.
+An index is used far more often than nodes change: by every waiting gang, in every round. So it keeps the sums. At its
+next use it follows the free space's log of nodes that went from one state to another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY = attrgetter("key")
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """Nodes by their names that went from one state to another; None where they are not ready."""
+    """Nodes, by name, that went from one state to another; a state is None where they are not ready."""
 
     old: shapes.State | None
     new: shapes.State | None
@@ -27,16 +27,16 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Table:
-    """The slots in each domain of one level of the topology. `domains` gives each node's by its name."""
+    """The slots in each domain of one level of the topology. `domains` has each node's domain by its name."""
 
     def __init__(self, domains: Mapping[str, str]) -> None:
         self.totals: dict[str, int] = {}
         self._domains = domains
         self._order: list[tuple[int, str]] = []
-        self._changed: dict[str, int] = {}  # what a domain had when it was put in order
+        self._changed: dict[str, int] = {}  # slots of a domain when it was last sorted
 
     def add(self, names: Iterable[str], slots: int) -> None:
-        """Each of these nodes has so many more (or less)."""
+        """Add `slots`, which may be negative, for each of these nodes."""
         domains, totals, changed = self._domains, self.totals, self._changed
         for name in names:
             domain = domains.get(name)
@@ -47,13 +47,13 @@ class Table:
                     changed[domain] = before
 
     def holding(self, count: int) -> Iterator[str]:
-        """The domains with at least `count` slots, the tightest first."""
+        """Yield the domains with at least `count` slots, the tightest first."""
         self._sort()
         for place in range(bisect.bisect_left(self._order, (count, "")), len(self._order)):
             yield self._order[place][1]
 
     def most(self) -> tuple[int, str] | None:
-        """The slots and the name of the domain that has most."""
+        """Return the slots and the name of the domain with most slots."""
         self._sort()
         return self._order[-1] if self._order else None
 
@@ -70,11 +70,13 @@ class Table:
 
 
 class Index:
-    """The slots for one shape. `total` in all; `sizes` says how many nodes have how many (those with none left out)."""
+    """The slots for one shape: `total` in all, and in `sizes` the number of nodes by slots, without nodes that have
+    none.
+    """
 
     def __init__(self, shape: shapes.Shape, states: Iterable[shapes.State], seen: int) -> None:
         self.shape = shape
-        self.seen = seen  # how much of the log is in it
+        self.seen = seen  # entries of the log that are taken in
         self.total = 0
         self.sizes: dict[int, int] = {}
         self.tables: dict[str, Table] = {}
@@ -91,28 +93,28 @@ class Index:
             bucket.sort(key=_KEY)
 
     def count(self, state: shapes.State) -> int:
-        """Slots of a node in that state."""
+        """Return the slots of a node in that state."""
         slots = self._counts.get(state)
         if slots is None:
             slots = self._counts[state] = shapes.fit(self.shape, state)
         return slots
 
     def names(self, slots: int) -> Iterator[str]:
-        """The nodes with just so many slots, in the order in which they are to be used."""
+        """Yield the nodes with exactly so many slots, in the order in which they are to be used."""
         for state in self._buckets.get(slots, ()):
             yield from state.names
 
     def firsts(self, slots: int) -> Iterator[str]:
-        """Of those, one for each state: the others of that state would do as well, or as badly."""
+        """Yield one node for each state with exactly so many slots: the other nodes of the state are equivalent."""
         for state in self._buckets.get(slots, ()):
             yield state.names[0]
 
     def states(self) -> Iterable[shapes.State]:
-        """Those of whose nodes each takes one at least."""
+        """Return the states whose nodes have slots for at least one task."""
         return self._listed
 
     def table(self, level: str, domains: Mapping[str, str]) -> Table:
-        """The slots by domain of that level. `domains` gives each node's by its name."""
+        """Return the slots by domain of that level. `domains` has each node's domain by its name."""
         table = self.tables.get(level)
         if table is None:
             table = self.tables[level] = Table(domains)
@@ -122,7 +124,7 @@ class Index:
         return table
 
     def follow(self, log: Sequence[Change]) -> None:
-        """Take in what the log has to say since the last time."""
+        """Take in the new entries of the log."""
         touched: set[shapes.State] = set()
         sizes, tables = self.sizes, list(self.tables.values())
         for change in islice(log, self.seen, None):
@@ -146,11 +148,11 @@ class Index:
             self._list(state)
 
     def forget(self) -> None:
-        """Drop what is known of states in which no node is."""
+        """Drop cached counts of states without nodes."""
         self._counts = {state: slots for state, slots in self._counts.items() if state.names}
 
     def _list(self, state: shapes.State) -> None:
-        """Put a state into its bucket when nodes came into it, and take it out when the last has left."""
+        """Add a state to its bucket when nodes enter it, and remove it when the last one has left."""
         slots = self._counts[state]
         if not self.sizes.get(slots):
             self.sizes.pop(slots, None)

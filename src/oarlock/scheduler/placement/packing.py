@@ -1,8 +1,8 @@
-"""The nodes for the tasks of one shape: which nodes, and how many tasks on each.
+"""The choice of nodes for the tasks of one shape, and the number of tasks on each.
 
-`sizes` counts the nodes by the number of tasks that each could take: `{8: 100, 3: 2}` is a hundred empty nodes, and two
-that take three more. `node_counts` and `evenly` choose among such numbers alone; `packed` and `spread` then name the
-nodes of a `Field`: all nodes, or some of them.
+`sizes` has the number of nodes by the number of tasks that each could take: `{8: 100, 3: 2}` is a hundred empty nodes,
+and two nodes that take three more tasks. `node_counts` and `evenly` choose among such numbers alone. `packed` and
+`spread` then name the nodes, out of `Candidates`: all nodes, or some of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Sizes = Mapping[int, int]
 
 
 def fewest(sizes: Sizes, count: int) -> int | None:
-    """The least number of nodes that take `count` tasks; None where all together do not."""
+    """Return the least number of nodes that take `count` tasks; None if all of them together do not."""
     nodes = 0
     for slots in sorted(sizes, reverse=True):
         if count <= slots * sizes[slots]:
@@ -28,10 +28,10 @@ def fewest(sizes: Sizes, count: int) -> int | None:
 
 
 def node_counts(sizes: Sizes, count: int) -> dict[int, int] | None:
-    """How many nodes of each size to use for `count` tasks: as few as possible, and of those the fullest.
+    """Return the number of nodes of each size for `count` tasks: as few nodes as possible, and of those the fullest.
 
-    The largest are enough by definition. Then one after the other, the smallest of them first, is exchanged for the
-    smallest node with which it is still enough: whole nodes stay whole for those who need them.
+    The largest nodes are enough by definition. Then one after the other, the smallest of them first, is exchanged for
+    the smallest node with which it is still enough. So empty nodes stay empty for gangs that need whole nodes.
     """
     chosen: dict[int, int] = {}
     over = -count
@@ -58,8 +58,10 @@ def node_counts(sizes: Sizes, count: int) -> dict[int, int] | None:
 
 
 def evenly(sizes: Sizes, count: int) -> tuple[int, int] | None:
-    """Spread evenly: the most tasks that any node gets, as few as possible, and how many of those that could take so
-    many get one less. None where all together do not take `count`.
+    """Return the most tasks per node, as few as possible, and the number of nodes that could take as many but get one
+    less.
+
+    Return None if all nodes together do not take `count` tasks.
     """
     if sum(slots * nodes for slots, nodes in sizes.items()) < count:
         return None
@@ -77,12 +79,14 @@ def evenly(sizes: Sizes, count: int) -> tuple[int, int] | None:
     return most, reached - count
 
 
-Spots = list[tuple[freenodes.FreeNode, int]]
-"""Nodes, and how many tasks each gets."""
+NodeTasks = list[tuple[freenodes.FreeNode, int]]
+"""Nodes with their number of tasks."""
 
 
-class Field(Protocol):
-    """`sizes` as above; `nodes` gives those with just so many slots, the best first."""
+class Candidates(Protocol):
+    """The nodes to choose from: their `sizes` (see above), and by `nodes` those with exactly so many slots, best
+    first.
+    """
 
     @property
     def sizes(self) -> Sizes: ...
@@ -90,8 +94,8 @@ class Field(Protocol):
     def nodes(self, slots: int) -> Iterator[freenodes.FreeNode]: ...
 
 
-class Everywhere:
-    """All ready nodes but those named in `without`."""
+class AllNodes:
+    """All ready nodes except those named in `without`; those named in `prefer` come first among equals."""
 
     def __init__(
         self,
@@ -124,8 +128,8 @@ class Everywhere:
                 yield self._space.nodes[name]
 
 
-class Among:
-    """These nodes only; those named in `prefer` first among those with as many slots."""
+class SomeNodes:
+    """These nodes only; those named in `prefer` come first among equals."""
 
     def __init__(self, index: indexes.Index, nodes: Iterable[freenodes.FreeNode], prefer: Collection[str] = ()) -> None:
         self._by_slots: dict[int, list[freenodes.FreeNode]] = {}
@@ -142,34 +146,36 @@ class Among:
         return node.name not in self._prefer, node.state.key if node.state else (), node.name
 
 
-def packed(field: Field, count: int) -> Spots | None:
-    """The fewest nodes that take `count` tasks, and of those the fullest; None where all together do not."""
-    chosen = node_counts(field.sizes, count)
-    if chosen is None:
+def packed(candidates: Candidates, count: int) -> NodeTasks | None:
+    """Return the fewest nodes that take `count` tasks, and of those the fullest; None if all together do not."""
+    counts = node_counts(candidates.sizes, count)
+    if counts is None:
         return None
-    spots: Spots = []
-    for each in sorted(chosen):  # what is left over stays in one piece, on the largest
-        for node in islice(field.nodes(each), chosen[each]):
-            spots.append((node, min(each, count)))
-            count -= spots[-1][1]
-    return spots
+    chosen: NodeTasks = []
+    for each in sorted(counts):  # the unused slots stay together, on the largest node
+        for node in islice(candidates.nodes(each), counts[each]):
+            chosen.append((node, min(each, count)))
+            count -= chosen[-1][1]
+    return chosen
 
 
-def spread(field: Field, count: int) -> Spots | None:
-    """As many nodes as there are, evenly, the emptiest first; None where all together do not take `count`."""
-    found = evenly(field.sizes, count)
+def spread(candidates: Candidates, count: int) -> NodeTasks | None:
+    """Return as many nodes as possible, with tasks spread evenly, the emptiest first; None if all together do not take
+    `count`.
+    """
+    found = evenly(candidates.sizes, count)
     if found is None:
         return None
     most, less = found
-    full = sum(nodes for each, nodes in field.sizes.items() if each >= most) - less
-    spots: Spots = []
-    for each in sorted(field.sizes, reverse=True):
-        for node in field.nodes(each):
+    full = sum(nodes for each, nodes in candidates.sizes.items() if each >= most) - less
+    chosen: NodeTasks = []
+    for each in sorted(candidates.sizes, reverse=True):
+        for node in candidates.nodes(each):
             tasks = min(each, most)
             if each >= most:
                 tasks -= full <= 0
                 full -= 1
             if tasks == 0:
-                return spots
-            spots.append((node, tasks))
-    return spots
+                return chosen
+            chosen.append((node, tasks))
+    return chosen

@@ -1,9 +1,9 @@
 """The place of one gang: all of its tasks, or none.
 
-One type of GPU after the other is tried, and for each one part of the cluster after the other (`Attempt`). A gang with
-one ask is a matter of counting: the slots of its shape are known, and which nodes to use is arithmetic (`packing`).
-With several asks (workers and parameter servers) one is placed after the other, the largest tasks first, each as if the
-ones before it were there. So a place is found nearly always where there is one, and a place that is found is right.
+One type of GPU after the other is tried, and for each one part of the cluster after the other (`Attempt`). For a gang
+with one ask the number of slots of its shape is known, and the choice of nodes is arithmetic (`packing`). Several asks
+(workers and parameter servers) are placed one after the other, the largest tasks first, each as if the earlier ones
+were placed. So a place that exists is nearly always found, and a place that is found is valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Claims = tuple[holdings.Holding, ...]
 
 
 class Domain(NamedTuple):
-    """Of all domains of a level the one that would take most of a gang: how many of its tasks."""
+    """The domain of a level that would take most tasks of a gang, and the number of these tasks."""
 
     level: str
     name: str
@@ -35,16 +35,16 @@ def place(
     keep: frozenset[str] = frozenset(),
     prefer: Sequence[str] = (),
 ) -> Claims | None:
-    """The holdings of the gang at `size` (None: as it was asked for), all of them, or None. `space` is left as it was:
-    the caller takes them.
+    """Return the holdings of the gang at `size` (None: as requested), or None if it does not fit. `space` stays as it
+    was.
 
-    A gang has one type of GPU, the first with which it fits (`gpu_types`); several only where it says so and no single
-    one will do. A required domain of the topology is kept; of a preferred one the smallest is tried first, then the
-    tightest that holds it, then the next level, then all nodes. Packed, it takes the fewest nodes, of those the
-    fullest, and of equal ones the cheapest; spread, as many as there are, evenly. Without need of a GPU it stays off
-    nodes that have some, unless it fits nowhere else.
+    A gang gets one type of GPU, the first one with which it fits (`gpu_types`). It gets several types only where it
+    allows that and no single one is enough. A required topology is kept. For a preferred one the smallest level is
+    tried first, and on each level the tightest domain that holds the gang; then the next level, then all nodes. A
+    packed gang takes the fewest nodes, of those the fullest, and of equal ones the cheapest; a spread gang takes as
+    many as possible, evenly. A gang without GPUs avoids nodes with GPUs, unless it fits on no others.
 
-    Nodes named in `keep` are not used; those in `prefer`, where it stood before, come first among equals.
+    Nodes named in `keep` are not used. Nodes named in `prefer`, where the gang ran before, come first among equals.
     """
     size = gang.wanted if size is None else size
     for needs in _likely(gang, space, size):
@@ -55,20 +55,21 @@ def place(
 
 
 def fits(gang: plans.Gang, space: freespace.FreeSpace, size: plans.Size) -> bool:
-    """Whether `place` would find one."""
+    """Return whether `place` would find a place."""
     sums = by_sums(gang, size)
     return any(sums or Attempt(gang, size, needs, space).claims() is not None for needs in _likely(gang, space, size))
 
 
 def by_sums(gang: plans.Gang, size: plans.Size) -> bool:
-    """Whether the sums say all: tasks that are all alike, and may lie anywhere. So what fits in a room fits in any that
-    has more left.
+    """Return whether counting slots decides: all tasks are alike, and may be anywhere.
+
+    Such a gang fits in any free space that has more left than one in which it fits.
     """
     return (gang.topology is None or not gang.topology.required) and sum(tasks > 0 for tasks in size) == 1
 
 
 def most(gang: plans.Gang, space: freespace.FreeSpace) -> int:
-    """How many of its tasks would fit now, were it not a gang; within one domain, where it must be in one."""
+    """Return the number of its tasks that would fit now if it was not a gang; within one domain, if one is required."""
     if gang.topology is not None and gang.topology.required:
         best = widest(gang, space)
         return 0 if best is None else best.tasks
@@ -77,7 +78,9 @@ def most(gang: plans.Gang, space: freespace.FreeSpace) -> int:
 
 
 def widest(gang: plans.Gang, space: freespace.FreeSpace) -> Domain | None:
-    """The domain of the level it asks for that would take most of its tasks; None without such a wish, or domain."""
+    """Return the domain of the requested level that would take most of its tasks; None without a topology or a
+    domain.
+    """
     if gang.topology is None:
         return None
     level = gang.topology.same
@@ -87,9 +90,10 @@ def widest(gang: plans.Gang, space: freespace.FreeSpace) -> Domain | None:
 
 
 def gpu_types(gang: plans.Gang, space: freespace.FreeSpace) -> list[str | None]:
-    """The types to try, best first; None where it wants no GPU, or (last) for several types at once.
+    """Return the types to try, best first. None stands for no GPU or, as the last one, for several types at once.
 
-    In the gang's order of preference; where any will do, older ones first for low priority and newer ones for others.
+    The order is the gang's own preference. If any type will do, low priority tries older types first, and others newer
+    ones.
     """
     wanting = [ask for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli]
     if not wanting:
@@ -106,16 +110,16 @@ def gpu_types(gang: plans.Gang, space: freespace.FreeSpace) -> list[str | None]:
 
 
 def _likely(gang: plans.Gang, space: freespace.FreeSpace, size: plans.Size) -> Iterator[tuple[shapes.Shape, ...]]:
-    """The ways that the sums do not rule out: most gangs that do not fit are refused by these."""
+    """Yield the ways that the sums do not rule out. Most gangs that do not fit are refused here."""
     for needs in ways(gang, space):
         if not any(tasks and space.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
             yield needs
 
 
 def ways(gang: plans.Gang, space: freespace.FreeSpace) -> tuple[tuple[shapes.Shape, ...], ...]:
-    """What its tasks may look like, best first, each as one shape for every ask: on this type of GPU or on that one.
+    """Return the possible shapes of its tasks, best first, each with one shape for every ask: one for each type of GPU.
 
-    Without need of a GPU: first on nodes that have none, then on any.
+    A gang without GPUs tries nodes without GPUs first, then any node.
     """
     key = gang.asks, gang.mixed, gang.priority < gputypes.ORDINARY_PRIORITY
     ways = space.ways.get(key)
@@ -137,11 +141,11 @@ LEVELS = tuple(jobfile.Domain)
 TRIED_NODES = 16
 TRIED_DOMAINS = 32
 TRIED_LARGEST = 8
-"""Of a gang with several asks: how many of the tightest domains that could hold it are tried, and of the roomiest."""
+"""Limits for a gang with several asks: the number of tightest domains tried, and of the roomiest."""
 
 
-class Want(NamedTuple):
-    """So many tasks of one ask."""
+class Part(NamedTuple):
+    """A number of tasks of one ask."""
 
     place: int  # in the gang
     ask: plans.Ask
@@ -154,7 +158,7 @@ class Want(NamedTuple):
 
 
 class Attempt:
-    """`needs`: the shape of a task of each ask."""
+    """One try to place a gang. `needs` has the shape of a task of each ask."""
 
     def __init__(
         self,
@@ -170,52 +174,54 @@ class Attempt:
         self.space = space
         self.keep = keep
         self.prefer = [name for name in dict.fromkeys(prefer) if name in space.nodes]
-        wants = [
-            Want(place, ask, tasks, need)
+        parts = [
+            Part(place, ask, tasks, need)
             for place, (ask, tasks, need) in enumerate(zip(gang.asks, size, needs, strict=True))
             if tasks
         ]
         self.spreads = gang.placement is jobfile.Placement.SPREAD
-        self.beside = gang.beside if any(not want.server for want in wants) else None
-        self.wants = sorted(wants, key=self._largest_first) if len(wants) > 1 else wants
+        self.beside = gang.beside if any(not part.server for part in parts) else None
+        self.parts = sorted(parts, key=self._largest_first) if len(parts) > 1 else parts
 
     def claims(self) -> tuple[holdings.Holding, ...] | None:
         for scope in self._scopes():
-            if (claims := self._seat(scope)) is not None:
+            if (claims := self._place_within(scope)) is not None:
                 return claims
         return None
 
     def fitting(self, scope: list[freenodes.FreeNode] | None) -> int:
-        """How many of the tasks fit within `scope` (None: anywhere): of one ask after the other, as many as do."""
+        """Return the number of tasks that fit within `scope` (None: anywhere), as many as possible of one ask after the
+        other.
+        """
         fitting, here = 0, dict[str, bool]()
         with self.space.trial():
-            for want in self.wants:
+            for part in self.parts:
                 count = bisect.bisect_right(
-                    range(1, want.tasks + 1),
+                    range(1, part.tasks + 1),
                     False,
                     key=lambda count: (
-                        self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads) is None
+                        self._choose_nodes(part._replace(tasks=count), scope, here, spreads=self.spreads) is None
                     ),
                 )
                 if count:
-                    spots = self._spots(want._replace(tasks=count), scope, here, spreads=self.spreads)
-                    self._take(want, spots or [], here)
+                    chosen = self._choose_nodes(part._replace(tasks=count), scope, here, spreads=self.spreads)
+                    self._take(part, chosen or [], here)
                     fitting += count
         return fitting
 
     def widest(self, level: str) -> list[tuple[str, int]]:
-        """For each ask the domain with most slots for it, and how many of all tasks fit there."""
-        tables = [self.space.index(want.shape).table(level, self.space.levels(level)) for want in self.wants]
+        """Return, for each ask, the domain with most slots for it, and the number of all tasks that fit there."""
+        tables = [self.space.index(part.shape).table(level, self.space.levels(level)) for part in self.parts]
         names = {best[1] for table in tables if (best := table.most()) is not None}
         return [(name, self.fitting(self.space.members(level, name))) for name in sorted(names)]
 
-    # Where to look
+    # Scopes
 
     def _scopes(self) -> Iterator[list[freenodes.FreeNode] | None]:
-        """Parts of the cluster, best first; None: all of it."""
+        """Yield parts of the cluster, best first; None stands for the whole cluster."""
         topology = self.gang.topology
         if topology is None:
-            if len(self.wants) > 1 and not self.spreads:
+            if len(self.parts) > 1 and not self.spreads:
                 yield from self._nodes()
             yield None
             return
@@ -226,109 +232,110 @@ class Attempt:
             yield None
 
     def _nodes(self) -> Iterator[list[freenodes.FreeNode]]:
-        """Single nodes that could take all of it, the fullest first. With one ask, it fits on the first or on none."""
-        if len(self.wants) == 1:
-            index, count = self.space.index(self.wants[0].shape), self.wants[0].tasks
+        """Yield single nodes that could take the whole gang, the fullest first. With one ask the first one decides."""
+        if len(self.parts) == 1:
+            index, count = self.space.index(self.parts[0].shape), self.parts[0].tasks
         else:
-            index, count = self.space.index(_together(self.wants)), 1
+            index, count = self.space.index(_combined_shape(self.parts)), 1
         space, enough = self.space, sorted(size for size in index.sizes if size >= count)
-        stood = (name for name in self.prefer if space.nodes[name].slots(index) >= count)
+        previous = (name for name in self.prefer if space.nodes[name].slots(index) >= count)
         fullest = chain.from_iterable(index.names(size) if self.keep else index.firsts(size) for size in enough)
-        names = (name for name in chain(stood, fullest) if name not in self.keep)
-        for name in list(islice(names, 1 if len(self.wants) == 1 else TRIED_NODES)):
+        names = (name for name in chain(previous, fullest) if name not in self.keep)
+        for name in list(islice(names, 1 if len(self.parts) == 1 else TRIED_NODES)):
             yield [space.nodes[name]]
 
     def _domains(self, level: str) -> Iterator[list[freenodes.FreeNode]]:
-        """The domains that could take all of it: where it stood before, then the tightest first."""
+        """Yield the domains that could take the whole gang: previous ones first, then the tightest."""
         space = self.space
-        tables = [space.index(want.shape).table(level, space.levels(level)) for want in self.wants]
-        kept: list[dict[str, int]] = [{} for _ in self.wants]
+        tables = [space.index(part.shape).table(level, space.levels(level)) for part in self.parts]
+        kept: list[dict[str, int]] = [{} for _ in self.parts]
         for name in self.keep:
             if (node := space.nodes.get(name)) is not None and (domain := node.domain(level)) is not None:
-                for want, less in zip(self.wants, kept, strict=True):
-                    less[domain] = less.get(domain, 0) + node.slots(space.index(want.shape))
+                for part, less in zip(self.parts, kept, strict=True):
+                    less[domain] = less.get(domain, 0) + node.slots(space.index(part.shape))
 
         def holds(domain: str) -> bool:
             return all(
-                table.totals.get(domain, 0) - less.get(domain, 0) >= want.tasks
-                for want, table, less in zip(self.wants, tables, kept, strict=True)
+                table.totals.get(domain, 0) - less.get(domain, 0) >= part.tasks
+                for part, table, less in zip(self.parts, tables, kept, strict=True)
             )
 
-        before = _by_often(space.nodes[name].domain(level) for name in self.prefer)
-        tightest = (domain for domain in tables[0].holding(self.wants[0].tasks) if domain not in before)
+        before = _most_frequent_first(space.nodes[name].domain(level) for name in self.prefer)
+        tightest = (domain for domain in tables[0].holding(self.parts[0].tasks) if domain not in before)
         found = filter(holds, chain(before, tightest))
-        for domain in _some(list(found)) if len(self.wants) > 1 else found:
+        for domain in _tightest_and_largest(list(found)) if len(self.parts) > 1 else found:
             yield space.members(level, domain)
 
-    # In one place
+    # Within a scope
 
-    def _seat(self, scope: list[freenodes.FreeNode] | None) -> tuple[holdings.Holding, ...] | None:
-        """All tasks within `scope`, or None."""
-        if len(self.wants) == 1:
-            spots = self._spots(self.wants[0], scope, {}, spreads=self.spreads)
-            return None if spots is None else tuple(self._claims(self.wants[0], spots))
-        for wants, spreads in self._orders():
-            if (claims := self._one_by_one(wants, scope, spreads=spreads)) is not None:
+    def _place_within(self, scope: list[freenodes.FreeNode] | None) -> tuple[holdings.Holding, ...] | None:
+        """Return the holdings of all tasks within `scope`, or None."""
+        if len(self.parts) == 1:
+            chosen = self._choose_nodes(self.parts[0], scope, {}, spreads=self.spreads)
+            return None if chosen is None else tuple(self._claims(self.parts[0], chosen))
+        for parts, spreads in self._orders():
+            if (claims := self._one_by_one(parts, scope, spreads=spreads)) is not None:
                 return claims
         return None
 
-    def _orders(self) -> Iterator[tuple[Sequence[Want], bool]]:
-        """What comes first may stand in the way of what comes after: then the other way round, and the other placement.
+    def _orders(self) -> Iterator[tuple[Sequence[Part], bool]]:
+        """Yield the orders in which to place the asks, each with whether tasks are spread.
 
-        Workers that are spread leave room for servers beside them, and packed ones leave nodes for those apart.
+        An early ask may take the place of a later one. So the reverse order is tried too, and the other placement:
+        spread workers leave space for servers beside them, and packed workers leave nodes for servers apart.
         """
-        backward = self.wants[::-1]
+        backward = self.parts[::-1]
         if self.beside:
-            backward.sort(key=lambda want: want.server)
+            backward.sort(key=lambda part: part.server)
         for spreads in (self.spreads, not self.spreads):
-            yield self.wants, spreads
+            yield self.parts, spreads
             yield backward, spreads
 
     def _one_by_one(
-        self, wants: Sequence[Want], scope: list[freenodes.FreeNode] | None, *, spreads: bool
+        self, parts: Sequence[Part], scope: list[freenodes.FreeNode] | None, *, spreads: bool
     ) -> tuple[holdings.Holding, ...] | None:
-        here: dict[str, bool] = {}  # the nodes that have tasks of this gang: whether a worker is among them
+        here: dict[str, bool] = {}  # nodes with tasks of this gang: whether one of these is a worker
         claims: dict[int, list[holdings.Holding]] = {}
         with self.space.trial():
-            for want in wants:
-                spots = self._spots(want, scope, here, spreads=spreads)
-                if spots is None:
+            for part in parts:
+                chosen = self._choose_nodes(part, scope, here, spreads=spreads)
+                if chosen is None:
                     return None
-                claims[want.place] = self._take(want, spots, here)
+                claims[part.place] = self._take(part, chosen, here)
         return tuple(claim for place in sorted(claims) for claim in claims[place])
 
-    def _take(self, want: Want, spots: packing.Spots, here: dict[str, bool]) -> list[holdings.Holding]:
-        claims = self._claims(want, spots)
+    def _take(self, part: Part, chosen: packing.NodeTasks, here: dict[str, bool]) -> list[holdings.Holding]:
+        claims = self._claims(part, chosen)
         self.space.take(claims)
-        for node, _ in spots:
-            here[node.name] = here.get(node.name, False) or not want.server
+        for node, _ in chosen:
+            here[node.name] = here.get(node.name, False) or not part.server
         return claims
 
-    def _spots(
-        self, want: Want, scope: list[freenodes.FreeNode] | None, here: dict[str, bool], *, spreads: bool
-    ) -> packing.Spots | None:
-        """Where the tasks of one ask go, beside those of the gang that have their place already."""
+    def _choose_nodes(
+        self, part: Part, scope: list[freenodes.FreeNode] | None, here: dict[str, bool], *, spreads: bool
+    ) -> packing.NodeTasks | None:
+        """Return the nodes for the tasks of one ask, given the tasks of the gang that are placed already."""
         without = self.keep
-        if want.server and self.beside:
+        if part.server and self.beside:
             near = [self.space.nodes[name] for name in sorted(here) if here[name]]
-            return self._fill(want.shape, want.tasks, near, without, spreads=True)
+            return self._fill(part.shape, part.tasks, near, without, spreads=True)
         if self.beside is False:
-            without = without.union(name for name, worker in here.items() if worker is want.server)
-            here = {name: worker for name, worker in here.items() if worker is not want.server}
+            without = without.union(name for name, worker in here.items() if worker is part.server)
+            here = {name: worker for name, worker in here.items() if worker is not part.server}
         if not here:
-            return self._fill(want.shape, want.tasks, scope, without, spreads=spreads)
+            return self._fill(part.shape, part.tasks, scope, without, spreads=spreads)
         if spreads:
-            apart = self._fill(want.shape, want.tasks, scope, without.union(here), spreads=True)
-            return apart or self._fill(want.shape, want.tasks, scope, without, spreads=True)
-        index = self.space.index(want.shape)
+            apart = self._fill(part.shape, part.tasks, scope, without.union(here), spreads=True)
+            return apart or self._fill(part.shape, part.tasks, scope, without, spreads=True)
+        index = self.space.index(part.shape)
         near = [self.space.nodes[name] for name in sorted(here)]
-        inside = min(want.tasks, sum(node.slots(index) for node in near))
-        spots = self._fill(want.shape, inside, near, without, spreads=False) if inside else []
-        rest = want.tasks - inside
-        if rest and spots is not None:
-            further = self._fill(want.shape, rest, scope, without.union(here), spreads=False)
-            return None if further is None else spots + further
-        return spots
+        inside = min(part.tasks, sum(node.slots(index) for node in near))
+        chosen = self._fill(part.shape, inside, near, without, spreads=False) if inside else []
+        rest = part.tasks - inside
+        if rest and chosen is not None:
+            further = self._fill(part.shape, rest, scope, without.union(here), spreads=False)
+            return None if further is None else chosen + further
+        return chosen
 
     def _fill(
         self,
@@ -338,55 +345,55 @@ class Attempt:
         without: Collection[str],
         *,
         spreads: bool,
-    ) -> packing.Spots | None:
-        """`count` tasks of one shape."""
+    ) -> packing.NodeTasks | None:
+        """Return the nodes for `count` tasks of one shape."""
         if spreads:
-            return packing.spread(self._field(shape, scope, without), count)
-        spots = packing.packed(self._field(shape, scope, without), count)
-        if spots is None:
+            return packing.spread(self._candidates(shape, scope, without), count)
+        chosen = packing.packed(self._candidates(shape, scope, without), count)
+        if chosen is None:
             return None
-        if shape.milli and (cut := packing.packed(self._field(shape._replace(cut=True), scope, without), count)):
-            spots = min(cut, spots, key=len)  # devices stay whole, where that takes no more nodes
+        if shape.milli and (cut := packing.packed(self._candidates(shape._replace(cut=True), scope, without), count)):
+            chosen = min(cut, chosen, key=len)  # use shared devices, if that takes no more nodes
         if self.prefer:
-            before = packing.packed(self._field(shape, self._stood(scope), without), count)
-            if before is not None and len(before) <= len(spots):
+            before = packing.packed(self._candidates(shape, self._previous_nodes(scope), without), count)
+            if before is not None and len(before) <= len(chosen):
                 return before
-        return spots
+        return chosen
 
-    def _field(
+    def _candidates(
         self, shape: shapes.Shape, scope: list[freenodes.FreeNode] | None, without: Collection[str]
-    ) -> packing.Field:
+    ) -> packing.Candidates:
         index = self.space.index(shape)
         if scope is None:
-            return packing.Everywhere(self.space, index, without, self.prefer)
-        return packing.Among(index, (node for node in scope if node.name not in without), self.prefer)
+            return packing.AllNodes(self.space, index, without, self.prefer)
+        return packing.SomeNodes(index, (node for node in scope if node.name not in without), self.prefer)
 
-    def _stood(self, scope: list[freenodes.FreeNode] | None) -> list[freenodes.FreeNode]:
+    def _previous_nodes(self, scope: list[freenodes.FreeNode] | None) -> list[freenodes.FreeNode]:
         within = None if scope is None else {node.name for node in scope}
         return [self.space.nodes[name] for name in self.prefer if within is None or name in within]
 
-    def _claims(self, want: Want, spots: packing.Spots) -> list[holdings.Holding]:
-        """Ranks that follow each other are near each other, and the nodes with most of them come first."""
+    def _claims(self, part: Part, chosen: packing.NodeTasks) -> list[holdings.Holding]:
+        """Return the holdings. Consecutive ranks are near each other, and the nodes with most tasks come first."""
         claims: list[holdings.Holding] = []
-        for node, tasks in sorted(spots, key=_most_first):
-            claims += node.claims(self.gang.job, want.ask, want.shape, range(len(claims), len(claims) + tasks))
+        for node, tasks in sorted(chosen, key=_most_first):
+            claims += node.claims(self.gang.job, part.ask, part.shape, range(len(claims), len(claims) + tasks))
         return claims
 
-    def _largest_first(self, want: Want) -> tuple[bool, int, int, int, int, int]:
-        """Where servers stand may depend on the workers: these come first then."""
-        amount = want.ask.amount
-        servers_last = want.server and self.beside is not None
-        return servers_last, -amount.gpus, -amount.gpu_milli, -amount.cpus_milli, -amount.memory_bytes, want.place
+    def _largest_first(self, part: Part) -> tuple[bool, int, int, int, int, int]:
+        """Return a sort key: largest tasks first, and workers before servers if servers depend on them."""
+        amount = part.ask.amount
+        servers_last = part.server and self.beside is not None
+        return servers_last, -amount.gpus, -amount.gpu_milli, -amount.cpus_milli, -amount.memory_bytes, part.place
 
 
 def _most_first(spot: tuple[freenodes.FreeNode, int]) -> tuple[int, tuple[str, ...]]:
     return -spot[1], spot[0].path()
 
 
-def _together(wants: Sequence[Want]) -> shapes.Shape:
-    """One task as large as all of them: a node that takes it not takes them not either."""
-    amount = sum((want.ask.amount.times(want.tasks) for want in wants), freespace.NOTHING)
-    of_devices = [want.shape for want in wants if want.shape.gpus or want.shape.milli]
+def _combined_shape(parts: Sequence[Part]) -> shapes.Shape:
+    """Return one task as large as all of them: a node that cannot hold it cannot hold them."""
+    amount = sum((part.ask.amount.times(part.tasks) for part in parts), freespace.NOTHING)
+    of_devices = [part.shape for part in parts if part.shape.gpus or part.shape.milli]
     types = {shape.types for shape in of_devices}
     return shapes.Shape(
         cpus=amount.cpus_milli,
@@ -394,12 +401,12 @@ def _together(wants: Sequence[Want]) -> shapes.Shape:
         gpus=amount.gpus,
         types=types.pop() if len(types) == 1 else None,
         gpu_memory=min((shape.gpu_memory for shape in of_devices), default=0) if amount.gpus else 0,
-        bare=wants[0].shape.bare,
+        bare=parts[0].shape.bare,
     )
 
 
-def _by_often(domains: Iterable[str | None]) -> list[str]:
-    """The one that is named most often first."""
+def _most_frequent_first(domains: Iterable[str | None]) -> list[str]:
+    """Return the domains, the most frequent first."""
     count: dict[str, int] = {}
     for domain in domains:
         if domain is not None:
@@ -407,7 +414,7 @@ def _by_often(domains: Iterable[str | None]) -> list[str]:
     return sorted(count, key=lambda domain: (-count[domain], domain))
 
 
-def _some(domains: list[str]) -> list[str]:
+def _tightest_and_largest(domains: list[str]) -> list[str]:
     if len(domains) <= TRIED_DOMAINS + TRIED_LARGEST:
         return domains
     return domains[:TRIED_DOMAINS] + domains[-TRIED_LARGEST:]

@@ -1,8 +1,8 @@
-"""What a task needs, and what a node has left, as values that say together how often the one goes into the other.
+"""The needs of a task and the free resources of a node, as values that tell how many such tasks the node takes.
 
 A large cluster has few kinds of machine, and most of its nodes look alike: empty, full, or half full in one of a few
-ways. So nodes are not compared with tasks one by one. All nodes that have exactly the same left share one `State`, and
-how many tasks of a `Shape` go into it is worked out once for all of them.
+ways. So nodes and tasks are not compared one by one. All nodes with exactly the same free resources share one `State`,
+and the number of tasks of a `Shape` that fit is computed once for all of them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from oarlock.spec import nodes, plans
 
 MANY = 10_000
-"""Tasks that need nothing: so many of them fit on a node."""
+"""Number of tasks without any needs that fit on a node."""
 
 DEVICE_MILLI = 1000
 
 
 class Shape(NamedTuple):
-    """What one task needs of a node. `types` None: any GPU; `gpu_memory` in bytes of each device."""
+    """The needs of one task on a node. `types` None: any GPU. `gpu_memory`: bytes of each device."""
 
     cpus: int = 0  # thousandths of a core
     memory: int = 0  # bytes
@@ -29,16 +29,16 @@ class Shape(NamedTuple):
     gpu_memory: int = 0
     ports: int = 0
     bare: bool = False  # only on nodes without a GPU
-    cut: bool = False  # only on devices of which somebody has a share already
+    cut: bool = False  # only on devices that are shared already
 
     @property
     def devices_only(self) -> Shape:
-        """The part that most often decides. There are few such shapes, however many amounts of memory are asked for."""
+        """The part that most often decides. There are few such shapes, however many amounts of memory are requested."""
         return self._replace(cpus=0, memory=0, ports=0)
 
 
 def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
-    """A task of `ask`, on `gpu_type`; None: on any that it accepts, or on none."""
+    """Return the shape of a task of `ask` on `gpu_type`; None: on any type that it accepts, or without a GPU."""
     amount = ask.amount
     if amount.gpus or amount.gpu_milli:
         types = (gpu_type,) if gpu_type is not None else (ask.gpu_types or None)
@@ -49,7 +49,7 @@ def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
 
 
 class Group(NamedTuple):
-    """The like devices of a node: bit i of `mask` stands for the device with the index i."""
+    """The identical devices of a node. Bit i of `mask` stands for the device with index i."""
 
     type: str
     memory: int
@@ -57,9 +57,9 @@ class Group(NamedTuple):
 
 
 class Kind:
-    """A kind of machine: what of a node does not change with what is held of it. One object for all that are alike.
+    """A kind of machine: the values of a node that do not change with its holdings. Identical nodes share one object.
 
-    `rate` is the price of a device for an hour, of a core where there is no device. Groups with less memory come first.
+    `rate` is the price per hour of a device, or of a core if there is no device. Groups with less memory come first.
     """
 
     __slots__ = ("_suiting", "groups", "key", "mask", "ports", "rate", "uncut")
@@ -76,7 +76,7 @@ class Kind:
         self._suiting: dict[tuple[tuple[str, ...] | None, int, int], tuple[int, ...]] = {}
 
     def suiting(self, need: Shape) -> tuple[int, ...]:
-        """Positions of the groups whose devices such a task may use: by type, and by the memory of what it gets."""
+        """Return the positions of the groups with devices that such a task may use, by type and memory."""
         asked = (need.types, need.gpu_memory, need.milli)
         known = self._suiting.get(asked)
         if known is None:
@@ -91,7 +91,9 @@ class Kind:
 
 
 def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | None, float]:
-    """What makes two nodes machines of one kind. No more devices than the node says that it has."""
+    """Return the values that make two nodes machines of one kind. No more devices count than the capacity of the node
+    says.
+    """
     masks: dict[tuple[int, str], int] = {}
     for device in sorted(node.devices, key=_index)[: node.capacity.gpus]:
         group = (device.memory_bytes, device.type)
@@ -106,11 +108,10 @@ def _index(device: nodes.Device) -> int:
 
 
 class State:
-    """What a node has left, and the names of all ready nodes that have just that, sorted.
+    """The free resources of a node, and the sorted names of all ready nodes that have exactly these.
 
-    `whole` counts the untouched devices of each group, `cuts` has what is left of those that are shared, in
-    thousandths, ascending; `ports` are the taken ones. `key` orders states: cheaper first, then with less left. No
-    two of them have the same key.
+    `whole` counts the untouched devices of each group. `cuts` has the free thousandths of the shared devices,
+    ascending. `ports` are the taken ones. `key` sorts states: cheaper first, then fuller; it is unique.
     """
 
     __slots__ = ("cpus", "cuts", "key", "kind", "memory", "names", "ports", "whole")
@@ -136,7 +137,7 @@ class State:
 
 
 def fit(need: Shape, state: State) -> int:
-    """How many tasks of that shape a node in that state takes."""
+    """Return the number of tasks of that shape that fit on a node in that state."""
     count = MANY
     if need.cpus:
         count = state.cpus // need.cpus
@@ -163,7 +164,7 @@ def _shares(need: Shape, state: State) -> int:
 
 
 def _blocks(size: int, ports: tuple[int, int], taken: Iterable[int]) -> int:
-    """Free blocks of ports: they begin at multiples of their size."""
+    """Return the number of free blocks of ports. A block begins at a multiple of its size."""
     first, last = ports
     blocks = (last - first + 1) // size
     return blocks - len({block for port in taken if 0 <= (block := (port - first) // size) < blocks})

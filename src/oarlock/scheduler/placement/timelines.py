@@ -1,12 +1,12 @@
-"""What will be free, and whom it is promised to.
+"""The free space now and later, with the claims that are promised to gangs.
 
-A gang that is being stopped holds its devices until its processes are gone. Whoever is to have them next is not
-launched yet; but what of its place is free already must not go to somebody else meanwhile, nor may two be promised the
-same. Nothing of this is stored: the next plan finds the same gangs stopping, and promises the same again.
+A gang that is being stopped holds its devices until its processes are gone. The gang that gets them next is not
+launched yet; but the free part of its place must not go to another gang meanwhile, and no place may be promised twice.
+Promises are not stored: the next plan finds the same gangs stopping, and promises the same again.
 
-So there are two rooms. `now` is what is free at this instant; in it places are found for those that start. `later` is
-what will be, when all that is being stopped is gone and all that was promised has come; in it places are found for
-those that wait for that, and who might be stopped for them is tried out. Whatever is given away is taken in both.
+So there are two free spaces. `now` is free at this instant; gangs that start are placed in it. `later` is free once all
+stopping gangs are gone and all promised gangs have come; gangs that wait for that are placed in it, and preemption is
+tried in it. A claim that is given to a gang is taken in both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Claims = tuple[holdings.Holding, ...]
 
 
 class Returning:
-    """What will be free on some nodes in time, and is promised to nobody: it need not be kept free now."""
+    """The claims that will become free on some nodes and are promised to no gang: they need not be reserved now."""
 
     def __init__(self, claims: Iterable[holdings.Holding] = ()) -> None:
         self.amounts: dict[str, holdings.Resources] = {}
@@ -37,7 +37,7 @@ class Returning:
             self.shares[key] = self.shares.get(key, 0) + claim.amount.gpu_milli
 
     def keep(self, claims: Claims, space: freespace.FreeSpace) -> Claims:
-        """Take of `claims` what is to be taken now: these parts."""
+        """Take the part of `claims` that must be reserved now. Return that part."""
         kept: list[holdings.Holding] = []
         for claim in claims:
             if (node := space.nodes.get(claim.node)) is not None:
@@ -47,8 +47,10 @@ class Returning:
         return tuple(kept)
 
     def part(self, claim: holdings.Holding, node: freenodes.FreeNode) -> list[holdings.Holding]:
-        """What of a claim is to be taken now: its devices and ports that are free, and of what cannot be told apart as
-        much as will not come from here, which is used up.
+        """Return the part of a claim that must be reserved now.
+
+        It has the devices and ports that are free, and the CPUs and memory beyond those that will become free; these
+        are used up by the call.
         """
         left = self.amounts.get(claim.node, freespace.NOTHING)
         cpus = max(0, min(node.cpus, claim.amount.cpus_milli - left.cpus_milli))
@@ -69,7 +71,7 @@ class Returning:
         return [part, *(one for one in cut if one is not None)]
 
     def _cut(self, claim: holdings.Holding, node: freenodes.FreeNode, device: int) -> holdings.Holding | None:
-        """The share that is to be taken now of a device of which somebody holds the rest, or a share is claimed."""
+        """Return the share of a device to reserve now, where the device is shared or a share is claimed."""
         free, key = node.shares(device), (claim.node, device)
         asked = claim.amount.gpu_milli or shapes.DEVICE_MILLI
         taken = min(free, max(0, asked - self.shares.get(key, 0)))
@@ -82,36 +84,40 @@ class Returning:
 
 
 class Timeline:
-    """`later` is `now` itself where nobody is being stopped, and nobody may be."""
+    """The two free spaces. `later` is `now` itself where no gang is being stopped, or may be."""
 
     def __init__(self, now: freespace.FreeSpace, later: freespace.FreeSpace, stopping: Iterable[plans.Running]) -> None:
         self.now = now
         self.later = later
         self._spare = Returning(claim for job in stopping for claim in job.holdings)
-        self._parts: dict[int, tuple[Claims, Claims]] = {}  # by the identity of what was promised: what is taken now
+        self._parts: dict[
+            int, tuple[Claims, Claims]
+        ] = {}  # by id of the promised claims: these, and the part taken now
 
     @property
-    def rooms(self) -> list[freespace.FreeSpace]:
+    def spaces(self) -> list[freespace.FreeSpace]:
         return [self.now] if self.later is self.now else [self.now, self.later]
 
     def launch(self, claims: Claims) -> None:
-        for space in self.rooms:
+        for space in self.spaces:
             space.take(claims)
 
     def clear(self, claims: Claims) -> None:
-        """These will be free."""
+        """Note that these claims will become free."""
         self.later.give_back(claims)
         for claim in claims:
             self._spare.add(claim)
 
     def promise(self, claims: Claims) -> None:
-        """They are somebody's, as soon as they are free."""
+        """Promise these claims to a gang for the time when they are free."""
         self.later.take(claims)
         if self.later is not self.now:
             self._parts[id(claims)] = claims, self._spare.keep(claims, self.now)
 
     def withdraw(self, claims: Claims) -> None:
-        """They are nobody's again. (What was to come out of `Spare` does not go back there: others keep the more.)"""
+        """Withdraw a promise. (Its part of `_spare` does not go back there, so later promises reserve more than they
+        need.)
+        """
         self.later.give_back(claims)
         if self.later is not self.now:
             self.now.give_back(self._parts.pop(id(claims))[1])

@@ -1,20 +1,21 @@
-"""What each pool is entitled to: the pools' part of every round, as Uber's Peloton defined it (resmgr/entitlement).
+"""The entitlement of each pool: its part of the cluster in this round, as Uber's Peloton defined it
+(resmgr/entitlement).
 
 The cluster is the root of the tree of pools. From there down, level by level and for each resource by itself, a pool's
 amount is divided among its children:
 
-1. A child's demand is the sum of its own children's, a leaf's what its jobs hold and wait for; none exceeds the child's
-   limit. What is reserved statically counts as wanted.
-2. Each gets the lesser of its demand and its reservation; where these together exceed what there is to divide (nodes
-   were lost), every reservation is kept to the same part.
-3. The rest goes by share to those who want more, none gets more than it wants.
-4. What nobody wants is spread by share up to the limits, so that whoever wants it next has it at once.
+1. The demand of a leaf is the sum of what its jobs hold and wait for; the demand of another pool is the sum of its
+   children's. No demand exceeds the pool's limit, and none is below a static reservation.
+2. Each child gets the lesser of its demand and its reservation. If these together exceed the amount (nodes were lost),
+   every reservation is met to the same part.
+3. The rest is divided by share among the children with unmet demand, none of which gets more than its demand.
+4. The amount without demand is divided by share up to the limits, so that later demand is met at once.
 
-All three are one and the same question, how high water stands in vessels of given widths and heights, so they are one
-function (`_poured`) and one pass over the tree: n pools cost n log n.
+All these steps ask the same question: how high water stands in connected vessels of given widths and heights. So they
+are one function (`_pour`) and one pass over the tree: n pools cost n log n.
 
-Resources are named as in `oarlock.spec.pools`; amounts are cores, bytes and devices. The order of the arguments changes
-nothing, not even the last digit: sums are taken in the order of names.
+Resources are named as in `oarlock.spec.pools`; amounts are cores, bytes and devices. The result does not depend on the
+order of the arguments, not even in the last digit: sums are taken in the order of names.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from oarlock.spec import holdings, nodes, plans, pools, refusals
 Amounts = dict[str, float]
 
 EXACT = 1e-9
-"""The part of an amount by which sums of fractions may differ and still mean the same."""
+"""Relative difference below which two sums of fractions count as equal."""
 
 _NO_LIMIT = float("inf")
 _NOTHING = holdings.Resources()
 
 
 class Shortage(NamedTuple):
-    """The topmost pools together reserve more of a resource than there is: each gets its part of `capacity` alone."""
+    """A resource of which the topmost pools together reserve more than there is: each gets its part of `capacity`
+    only.
+    """
 
     resource: str
     reserved: float
@@ -44,10 +47,10 @@ class Shortage(NamedTuple):
 def divide(
     declared: Iterable[pools.Pool], capacity: Mapping[str, float], demand: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Amounts]:
-    """By pool and resource of `capacity`, for leaves and for those above them.
+    """Return the entitlement of each pool, by pool and resource of `capacity`, for leaves and for the pools above them.
 
-    `demand` is by leaf. One that is not declared (its pool has gone while a job ran) is a leaf beside the topmost
-    pools, with a share and no reservation; so is the default pool, where nobody has declared it.
+    `demand` is by leaf. A leaf that is not declared (its pool was removed while a job ran) counts as a topmost pool
+    with a share and no reservation; so does the default pool, if it is not declared.
     """
     tree = _Tree(declared, demand)
     found: dict[str, Amounts] = {name: {} for name in tree.pools}
@@ -59,15 +62,15 @@ def divide(
 
 
 def reserved(declared: Iterable[pools.Pool], capacity: Mapping[str, float]) -> dict[str, Amounts]:
-    """By leaf and resource: within what a job that must not be preempted can be admitted.
+    """Return, by leaf and resource, the amount within which jobs that must not be preempted are admitted.
 
-    - Where reservations exceed what there is, every one is kept to the same part.
-    - What its neighbours leave unreserved counts as the default pool's, where that declares no reservation of its own:
-      so such jobs can run before anybody has made a pool.
-    - A resource that no pool at all reserves holds back none that reserves another: who reserves GPUs alone can use
-      them, with as many CPUs as there are.
+    - If reservations exceed the capacity, each is met to the same part.
+    - The default pool, without a reservation of its own, gets what its neighbours leave unreserved. So such jobs can
+      run before any pool is declared.
+    - A resource that no pool reserves does not restrict a pool that reserves another one: a pool that reserves only
+      GPUs can use them with any number of CPUs.
 
-    A pool that has gone has no entry, and nothing reserved.
+    A pool that was removed has no entry, and no reservation.
     """
     tree = _Tree(declared, ())
     leaves = [name for name in tree.pools if name not in tree.children]
@@ -82,7 +85,7 @@ def reserved(declared: Iterable[pools.Pool], capacity: Mapping[str, float]) -> d
 
 
 def shortages(declared: Iterable[pools.Pool], capacity: Mapping[str, float]) -> tuple[Shortage, ...]:
-    """The resources of which the topmost pools together reserve more than there is: nodes were lost, or never came."""
+    """Return the resources of which the topmost pools together reserve more than there is."""
     tree = _Tree(declared, ())
     found = []
     for resource, amount in sorted(capacity.items()):
@@ -98,10 +101,10 @@ def withheld(
     held: Mapping[str, Mapping[str, float]],
     borrower: str,
 ) -> Amounts:
-    """By resource: what lies idle of static reservations, and cannot be lent to the leaf `borrower`. It may use that of
-    a pool that it lies below, as far as none of its neighbours there has reserved it statically too.
+    """Return, by resource, the idle part of static reservations, which cannot be lent to the leaf `borrower`.
 
-    `held` is by pool, with all that lies below it. Without a static reservation there is nothing in the answer.
+    The leaf may use the idle part of a pool above it, unless one of its neighbours there has reserved it statically
+    too. `held` is by pool, with everything below it. The result is empty without a static reservation.
     """
     tree = _Tree(declared, (borrower,))
     found: Amounts = {}
@@ -119,8 +122,9 @@ def withheld(
 
 
 def demand(waiting: Iterable[plans.Gang], running: Iterable[plans.Running]) -> dict[str, Amounts]:
-    """By leaf: what its gangs would hold, were there room for each at its largest. What is being stopped for good wants
-    nothing any more; a gang that no state of the cluster could hold wants in vain, and takes nothing from others.
+    """Return, by leaf, the amounts that its gangs would hold at their largest sizes.
+
+    Gangs that are being stopped for good do not count, nor do gangs that no state of the cluster could hold.
     """
     wanted: dict[str, holdings.Resources] = {}
     asking = [gang for gang in waiting if gang.refusal is None or gang.refusal.code not in refusals.NEVER]
@@ -131,14 +135,14 @@ def demand(waiting: Iterable[plans.Gang], running: Iterable[plans.Running]) -> d
 
 
 def capacity(of: Iterable[nodes.Node]) -> Amounts:
-    """What there is to divide: of the nodes that are ready."""
+    """Return the amounts to divide: the usable parts of the ready nodes."""
     return pools.amounts(sum((node.usable for node in of if node.ready), _NOTHING))
 
 
 class _Tree:
-    """The pools by name, and each one's children in the order of their names; None's are the topmost.
+    """The pools by name, and the children of each pool by name; the children of None are the topmost pools.
 
-    What could not be stored (a parent that is not there, a circle) is nevertheless a tree here: such pools are topmost.
+    Pools that could not be stored (with a missing parent, or in a cycle) are topmost pools here.
     """
 
     def __init__(self, declared: Iterable[pools.Pool], named: Iterable[str]) -> None:
@@ -164,18 +168,18 @@ class _Tree:
         return parent
 
     def line(self, name: str) -> Iterator[str]:
-        """The pool and those above it."""
+        """Yield the pool and those above it."""
         above: str | None = name
         while above is not None:
             yield above
             above = self._parent(above)
 
     def families(self) -> Iterator[tuple[str | None, list[str]]]:
-        """Parents and their children, from the root down."""
+        """Yield parents and their children, from the root down."""
         return ((parent, self.children[parent]) for parent in (None, *self.order) if parent in self.children)
 
     def _downwards(self) -> Iterator[str]:
-        """All pools, parents first."""
+        """Yield all pools, parents first."""
         ahead = list(self.children[None])
         while ahead:
             name = ahead.pop()
@@ -184,7 +188,7 @@ class _Tree:
 
 
 class _Division:
-    """One resource in a tree: what every pool wants of it, and how it is divided."""
+    """One resource in a tree: the demand of every pool, and the division."""
 
     def __init__(self, tree: _Tree, resource: str, demand: Mapping[str, Mapping[str, float]]) -> None:
         self._tree = tree
@@ -210,18 +214,18 @@ class _Division:
                 yield name, given
 
     def _among(self, children: Sequence[str], amount: float) -> list[float]:
-        """What each of these siblings gets of `amount`. What fills a vessel is its height to the last digit."""
+        """Return the part of `amount` that each of these siblings gets. A filled vessel holds exactly its height."""
         wanted = [self.wanted[name] for name in children]
         reserve = [self.reserve[name] for name in children]
         shares = [self.share[name] for name in children]
         claims = [min(want, kept) for want, kept in zip(wanted, reserve, strict=True)]
-        given = _poured(amount, claims, reserve)
+        given = _pour(amount, claims, reserve)
         for heights in (wanted, [self.limit[name] for name in children]):
             left = amount - sum(given)
             if left <= amount * EXACT:
                 break
             room = [height - had for height, had in zip(heights, given, strict=True)]
-            more = _poured(left, room, shares)
+            more = _pour(left, room, shares)
             given = [
                 height if extra == space else had + extra
                 for had, extra, space, height in zip(given, more, room, heights, strict=True)
@@ -230,11 +234,11 @@ class _Division:
 
 
 def _kept(tree: _Tree, resource: str, amount: float) -> Amounts:
-    """How much of each pool's reservation can be kept."""
+    """Return the part of each pool's reservation that can be met."""
     kept: dict[str | None, float] = {None: amount}
     for parent, children in tree.families():
         reserve = [_reserve(tree.pools[name], resource) for name in children]
-        kept.update(zip(children, _poured(kept[parent], reserve, reserve), strict=True))
+        kept.update(zip(children, _pour(kept[parent], reserve, reserve), strict=True))
         if pools.DEFAULT in children and resource not in tree.pools[pools.DEFAULT].reserve:
             rest = max(0.0, kept[parent] - sum(kept[name] for name in children))
             kept[pools.DEFAULT] = min(rest, _limit(tree.pools[pools.DEFAULT], resource))
@@ -249,11 +253,11 @@ def _limit(pool: pools.Pool, resource: str) -> float:
     return pool.limit.get(resource, _NO_LIMIT)
 
 
-def _poured(amount: float, heights: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Pour `amount` into vessels that are connected at their floors: each takes in proportion to its width until it is
-    full, and then the others share what is left. What has no width takes nothing.
+def _pour(amount: float, heights: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Pour `amount` into vessels that are connected at their floors. Return the amount in each.
 
-    Returns what each holds: its height exactly where it is full, at most `amount` together.
+    Each vessel takes in proportion to its width until it is full; then the others share the rest. A vessel without
+    width takes nothing. A full vessel holds exactly its height, and all together hold at most `amount`.
     """
     wide = [place for place, width in enumerate(widths) if width > 0 and heights[place] > 0]
     held = [0.0] * len(heights)
@@ -262,7 +266,7 @@ def _poured(amount: float, heights: Sequence[float], widths: Sequence[float]) ->
             held[place] = heights[place]
         return held
     wide.sort(key=lambda place: heights[place] / widths[place])
-    breadth = [0.0] * (len(wide) + 1)  # of a vessel and those that are full later than it
+    breadth = [0.0] * (len(wide) + 1)  # of a vessel and those that fill later
     for place in range(len(wide) - 1, -1, -1):
         breadth[place] = breadth[place + 1] + widths[wide[place]]
     left = amount

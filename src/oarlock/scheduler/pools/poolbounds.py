@@ -1,13 +1,13 @@
-"""What each pool's gangs hold, against its limit, its entitlement and its reservation.
+"""The holdings of each pool's gangs, against its limit, its entitlement and its reservation.
 
-All three are bounds on a sum: a limit on what is held below its pool, an entitlement on a leaf, a reservation on what
-the gangs of a leaf hold that must not be preempted. Each is counted twice: `now` is what is held at this instant, `due`
-what will be, once all that is being stopped is gone and all that was promised has come. A gang is admitted by what is
-due, and launched only where limits and reservations hold now too.
+All three are bounds on a sum. A limit bounds the holdings of a pool and everything below it. An entitlement bounds the
+holdings of a leaf, and a reservation those of a leaf's gangs that must not be preempted. Each sum is counted twice:
+`now` is held at this instant, and `due` is held once all stopping gangs are gone and all promised gangs have come. A
+gang is admitted by `due`, and launched only where limits and reservations hold for `now` too.
 
-Who came first and waits for a bound casts a shadow: those after it get only as much as will be left when its turn has
-come, or what is over before (`backfilling` says when that is). So small gangs do not starve a large one of its pool's
-share.
+A bound keeps a share for a gang that came first and waits for it. Later gangs get only the amount that is left when its
+turn comes, unless they end before (`backfilling` says when that is). So small gangs do not take the pool's share from a
+large one again and again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from oarlock.spec import holdings, plans, pools
 Key = leaftotals.Key
 
 SLACK = 1e-9
-"""Entitlements are quotients: what exceeds one by less than this share of it is within it."""
+"""Entitlements are quotients: an excess of less than this part of one is within it."""
 
 SUMS = 64
-"""So many of what was asked about last are remembered by what they are for each bound."""
+"""Maps of freed amounts for which the sum of each bound is remembered."""
 INFINITE = float("inf")
 
 
@@ -35,12 +35,13 @@ class Kind(StrEnum):
     LIMIT = "limit"
     RESERVATION = "reservation"
     ENTITLEMENT = "entitlement"
-    STATIC = "static"  # what others have reserved statically: nobody borrows it
+    STATIC = "static"  # the static reservations of other pools, which cannot be borrowed
 
 
 class Over(NamedTuple):
-    """A bound of `pool` that would be exceeded: `used` of `bound` are held already, or kept for `first`, who came
-    before and waits for the same.
+    """A bound of `pool` that a gang would exceed.
+
+    `used` of `bound` is held already, or kept for the gang `first`, which came before and waits for the same.
     """
 
     pool: str
@@ -49,26 +50,29 @@ class Over(NamedTuple):
     bound: float
     kind: Kind = Kind.LIMIT
     first: plans.Gang | None = None
-    exceeded: bool = True  # False: it holds, but would not any more for `first`
+    exceeded: bool = True  # False: the bound holds, but would not hold any more for `first`
 
     @property
     def lends(self) -> bool:
-        """Whether it may be exceeded by what is borrowed."""
+        """Whether borrowing may exceed the bound."""
         return self.exceeded and self.kind is Kind.ENTITLEMENT
 
     @property
     def beyond(self) -> bool:
-        """Whether so much is borrowed already."""
+        """Whether borrowing exceeds it already."""
         return self.lends and self.used > self.bound
 
     @property
     def forbids(self) -> bool:
-        """Whether it holds for what is borrowed too."""
+        """Whether it also bounds borrowing."""
         return self.kind is not Kind.ENTITLEMENT or self.first is not None
 
 
-class Shadow:
-    """What those after `gang` may take of a bound; None: as much as they like. `at` as in `backfilling.KeptPlace`."""
+class KeptShare:
+    """The share of a bound that is kept for `gang`.
+
+    Later gangs may take `spare`, by resource; None means any amount. `at` is as in `backfilling.KeptPlace`.
+    """
 
     __slots__ = ("at", "gang", "spare")
 
@@ -79,9 +83,9 @@ class Shadow:
 
 
 class Bound:
-    """`most` by resource, None where there is no such bound."""
+    """A bound on a sum of holdings: `most` by resource, None where there is no such bound."""
 
-    __slots__ = ("due", "kind", "most", "now", "pool", "shadows")
+    __slots__ = ("due", "kept_shares", "kind", "most", "now", "pool")
 
     def __init__(self, kind: Kind, pool: str, most: Sequence[int | None]) -> None:
         self.kind = kind
@@ -89,11 +93,11 @@ class Bound:
         self.most = tuple(most)
         self.now = [0, 0, 0]
         self.due = [0, 0, 0]
-        self.shadows: list[Shadow] = []
+        self.kept_shares: list[KeptShare] = []
 
     @property
     def hard(self) -> bool:
-        """It holds at every instant; an entitlement may be exceeded, by what is lent."""
+        """Whether it holds at every instant. An entitlement may be exceeded by borrowing."""
         return self.kind is not Kind.ENTITLEMENT
 
     def over(self, place: int, used: int, first: plans.Gang | None, *, exceeded: bool) -> Over:
@@ -102,18 +106,18 @@ class Bound:
 
 
 class PoolBounds:
-    """Counts what is held from the root down, as gangs come and go within one plan.
+    """The holdings below each pool against its bounds, as gangs come and go within one plan.
 
-    `entitled` is by pool and resource; a pool or a resource that is not in it is not bounded by it. `single`: there is
-    one pool without a bound, and nothing needs to be counted.
+    `entitled` is by pool and resource; a missing entry is no bound. `single`: there is only one pool, without a bound,
+    and no sums are needed.
     """
 
     def __init__(
         self, snapshot: plans.Snapshot, now: float, capacity: holdings.Resources, totals: leaftotals.LeafTotals
     ) -> None:
         self._now = now
-        self.changes = 0  # how often anything was given away, or up
-        self.given_up = 0  # how often the latter
+        self.changes = 0  # number of grants and returns
+        self.given_up = 0  # number of returns
         self.pools: dict[str, pools.Pool] = {pool.name: pool for pool in snapshot.pools}
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
@@ -142,7 +146,9 @@ class PoolBounds:
                     bound.now[place] += held[place] + leaving[place]
 
     def add(self, gang: plans.Gang, amount: amounts.Amount, times: int = 1, *, now: bool = False) -> None:
-        """It is to have this; with `now` it has it. `times` -1: it gives it up."""
+        """Count that the gang will have the amount, and with `now` that it has it. `times` -1: it gives the amount
+        up.
+        """
         self.changes += 1
         self.given_up += times < 0
         for bound in self.bounds(gang):
@@ -151,10 +157,10 @@ class PoolBounds:
                 if now:
                     bound.now[place] += times * amount[place]
             if times > 0:
-                self._take_from_shadows(bound, gang, amount)
+                self._take_from_kept_shares(bound, gang, amount)
 
     def bounds(self, gang: plans.Gang) -> tuple[Bound, ...]:
-        """All that hold for it: the limits from its leaf up, its reservation, its entitlement."""
+        """Return all bounds on the gang: the limits from its leaf up, its reservation, its entitlement."""
         return () if self.single else self._of((gang.pool, gang.preemptible))
 
     def over(
@@ -165,8 +171,10 @@ class PoolBounds:
         *,
         lent: bool = False,
     ) -> Over | None:
-        """The first bound that it would exceed, once what is `freed` is gone. With `lent` the leaf may be beyond its
-        entitlement, as far as it is, but not with what others have reserved statically.
+        """Return the first bound that the gang would exceed once `freed` is gone; None if all hold.
+
+        With `lent` the leaf may stay beyond its entitlement as far as it is now, but not with static reservations of
+        other pools.
         """
         borrows = False
         for bound in self.bounds(gang):
@@ -180,7 +188,7 @@ class PoolBounds:
                         borrows = borrows or used - gone + amount[place] > most
                         most = max(most, used)
                     used -= gone
-                first = self._shaded(bound, place, gang, amount) if bound.shadows else None
+                first = self._kept_for(bound, place, gang, amount) if bound.kept_shares else None
                 exceeded = used + amount[place] > most
                 if exceeded or first is not None:
                     return bound.over(place, used, first, exceeded=exceeded)
@@ -189,7 +197,7 @@ class PoolBounds:
     def over_borrowing(
         self, gang: plans.Gang, amount: amounts.Amount, freed: Mapping[Key, amounts.Amount] | None = None
     ) -> Over | None:
-        """The first bound that it would exceed, if it may have what others are entitled to, and do not use."""
+        """Return the first bound that it would exceed if it may borrow the unused entitlements of other pools."""
         over = self.over(gang, amount, freed)
         if over is None or over.forbids:
             return over
@@ -198,14 +206,15 @@ class PoolBounds:
     def over_growing(
         self, gang: plans.Gang, amount: amounts.Amount, freed: Mapping[Key, amounts.Amount]
     ) -> Over | None:
-        """The first bound that it would exceed, if it may have what lies idle: but nothing that others have reserved
-        statically, though what it is entitled to is borrowed.
+        """Return the first bound that it would exceed if it may borrow idle resources.
+
+        Static reservations of other pools are excluded, even if the gang's own entitlement is lent.
         """
         over = self.over(gang, amount, freed)
         return over if over is not None and over.forbids else self._over_static(gang.pool, amount, freed)
 
     def fits_now(self, gang: plans.Gang, amount: amounts.Amount) -> bool:
-        """Whether limits and reservations hold with it at this instant."""
+        """Return whether limits and reservations hold with it at this instant."""
         return not any(
             most is not None and amount[place] and bound.now[place] + amount[place] > most
             for bound in self.bounds(gang)
@@ -213,9 +222,9 @@ class PoolBounds:
             for place, most in enumerate(bound.most)
         )
 
-    # What is kept for those who came first
+    # Shares kept for gangs that came first
 
-    def shade(
+    def keep_for(
         self,
         gang: plans.Gang,
         amount: amounts.Amount,
@@ -223,7 +232,9 @@ class PoolBounds:
         at: float | None,
         only: Bound | None = None,
     ) -> None:
-        """`gang` is to have `amount` at `at`, when what is `ended` is gone: those after it get what is left then."""
+        """Keep `amount` for `gang` at the time `at`, when `ended` is gone: later gangs get only the rest of that
+        time.
+        """
         for bound in self.bounds(gang):
             if only is not None and bound is not only:
                 continue
@@ -232,19 +243,21 @@ class PoolBounds:
                 if most is not None and amount[place]:
                     spare[place] = max(0, most - (bound.due[place] - self._gone(bound, place, ended)) - amount[place])
             if any(one is not None for one in spare):
-                bound.shadows.append(Shadow(gang, spare, at))
+                bound.kept_shares.append(KeptShare(gang, spare, at))
 
     def bound(self, gang: plans.Gang, over: Over) -> Bound:
-        """The one that it would exceed."""
+        """Return the bound that the gang would exceed."""
         return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
 
     def kept_until(self, gang: plans.Gang, over: Over) -> float | None:
-        """When the last of those who came first takes what is kept of that bound; None where nobody knows, or waits."""
-        known = (shadow.at for shadow in self.bound(gang, over).shadows if shadow.at is not None)
+        """Return when the last of the gangs that came first takes its share of the bound; None if unknown, or if none
+        waits.
+        """
+        known = (kept.at for kept in self.bound(gang, over).kept_shares if kept.at is not None)
         return max(known, default=None)
 
     def could_fit(self, gang: plans.Gang, amount: amounts.Amount) -> bool:
-        """Whether all its bounds would hold, were it alone."""
+        """Return whether all its bounds would hold if it was alone."""
         return all(
             most is None or amount[place] <= most
             for bound in self.bounds(gang)
@@ -252,11 +265,11 @@ class PoolBounds:
         )
 
     def keys(self, bound: Bound) -> set[Key]:
-        """Of all gangs that hold or are to hold anything within it."""
+        """Return the keys of all gangs that hold, or will hold, anything within the bound."""
         return {key for key, bounds in self._bounds.items() if bound in bounds}
 
     def missing(self, bound: Bound, amount: amounts.Amount) -> amounts.Amount:
-        """By how much it would be exceeded; 0 and less: not at all."""
+        """Return by how much the amount would exceed the bound, by resource; 0 or less if it would not."""
         left = [
             due + asked - most if most is not None and asked else 0
             for most, due, asked in zip(bound.most, bound.due, amount, strict=True)
@@ -264,7 +277,9 @@ class PoolBounds:
         return left[0], left[1], left[2]
 
     def _gone(self, bound: Bound, place: int, freed: Mapping[Key, amounts.Amount]) -> int:
-        """Who asks about the same again and again gives the same object, and does not change it meanwhile."""
+        """Return the part of `freed` within the bound. A caller that repeats a question passes the same unchanged
+        object.
+        """
         known = self._sums.get(id(freed))
         if known is None:
             if len(self._sums) >= SUMS:
@@ -279,41 +294,40 @@ class PoolBounds:
             known[1][bound] = gone
         return gone[place]
 
-    def _shaded(self, bound: Bound, place: int, gang: plans.Gang, amount: amounts.Amount) -> plans.Gang | None:
-        for shadow in bound.shadows:
-            spare = shadow.spare[place]
-            if spare is not None and amount[place] > spare and not self._is_over_before(gang, shadow):
-                return shadow.gang
+    def _kept_for(self, bound: Bound, place: int, gang: plans.Gang, amount: amounts.Amount) -> plans.Gang | None:
+        for kept in bound.kept_shares:
+            spare = kept.spare[place]
+            if spare is not None and amount[place] > spare and not self._ends_before(gang, kept):
+                return kept.gang
         return None
 
-    def _take_from_shadows(self, bound: Bound, gang: plans.Gang, amount: amounts.Amount) -> None:
-        for shadow in bound.shadows:
-            if shadow.gang is not gang and not self._is_over_before(gang, shadow):
-                shadow.spare = [
-                    spare if spare is None else max(0, spare - amount[place])
-                    for place, spare in enumerate(shadow.spare)
+    def _take_from_kept_shares(self, bound: Bound, gang: plans.Gang, amount: amounts.Amount) -> None:
+        for kept in bound.kept_shares:
+            if kept.gang is not gang and not self._ends_before(gang, kept):
+                kept.spare = [
+                    spare if spare is None else max(0, spare - amount[place]) for place, spare in enumerate(kept.spare)
                 ]
 
-    def _is_over_before(self, gang: plans.Gang, shadow: Shadow) -> bool:
-        if shadow.gang is gang:
+    def _ends_before(self, gang: plans.Gang, kept: KeptShare) -> bool:
+        if kept.gang is gang:
             return True
-        return shadow.at is not None and gang.at_most_s is not None and self._now + gang.at_most_s <= shadow.at
+        return kept.at is not None and gang.at_most_s is not None and self._now + gang.at_most_s <= kept.at
 
-    # Pools against each other
+    # Borrowing
 
     def borrows(self, pool: str, asked: amounts.Amount) -> bool:
-        """Whether the leaf is to hold more than it is entitled to, of any resource that is asked for."""
+        """Return whether the leaf will hold more than its entitlement of any requested resource."""
         return any(asked[place] and self.excess(pool, place) > 0 for place in range(3))
 
     def excess(self, pool: str, place: int) -> int:
-        """How much more than its entitlement the leaf is to hold of a resource; less than 0: less."""
+        """Return by how much the leaf will exceed its entitlement of a resource; negative if it will not."""
         bound = self._entitlements.get(pool)
         most = None if bound is None else bound.most[place]
         return 0 if bound is None or most is None else bound.due[place] - most
 
     def within_reservation(self, gang: plans.Gang, amount: amounts.Amount, without: amounts.Amount) -> bool:
-        """Whether its leaf is to hold no more with it, and `without` so much, than is reserved for it, of whatever it
-        asks for.
+        """Return whether the leaf stays within its reservation with the gang and without `without`, for each requested
+        resource.
         """
         pool, bound = self.pools.get(gang.pool), self._entitlements.get(gang.pool)
         if pool is None or not pool.reserve or bound is None:
@@ -325,7 +339,7 @@ class PoolBounds:
         )
 
     def ratio(self, pool: str) -> float:
-        """How much of its entitlement the leaf is to hold, of the resource of which that is most."""
+        """Return the largest part of its entitlement, over the resources, that the leaf will hold."""
         bound, most = self._entitlements.get(pool), 0.0
         if bound is not None:
             for due, entitled in zip(bound.due, bound.most, strict=True):
@@ -334,8 +348,9 @@ class PoolBounds:
         return most
 
     def keeps(self, pool: str, without: amounts.Amount, asked: amounts.Amount) -> float:
-        """As `ratio`, of what is asked for, after so much has been given up. Of what it is not entitled to it needs to
-        keep nothing.
+        """Return the same as `ratio`, for the requested resources only and after `without` is given up.
+
+        It is infinite where the leaf has no entitlement.
         """
         bound = self._entitlements.get(pool)
         return (
@@ -352,7 +367,7 @@ class PoolBounds:
         )
 
     def others(self, pool: str, resource: str) -> list[str]:
-        """The leaves that are entitled to what `pool` is not, most first."""
+        """Return the leaves that are entitled to the rest of a resource, most entitled first."""
         if resource not in self._owners:
             leaves = self.entitled.keys() - {one.parent for one in self.pools.values()}
             entitled = {leaf: self.entitled[leaf].get(resource, 0.0) for leaf in leaves}
@@ -361,7 +376,7 @@ class PoolBounds:
         return [leaf for leaf in self._owners[resource] if leaf != pool]
 
     def _over_static(self, borrower: str, amount: amounts.Amount, freed: Mapping[Key, amounts.Amount]) -> Over | None:
-        """What would take of what lies idle of others' static reservations."""
+        """Return the bound that the idle part of other pools' static reservations sets, if the amount exceeds it."""
         if not any(amount[place] and name in self._static for place, name in enumerate(pools.RESOURCES)):
             return None
         held, lost = self._held(freed), self._lost()
@@ -376,7 +391,7 @@ class PoolBounds:
         return None
 
     def _lost(self) -> entitlement.Amounts:
-        """What is held yet of nodes that are not ready: it is none of what there is to lend."""
+        """Return the holdings on nodes that are not ready: they are no part of the capacity."""
         if self._on_lost is None:
             ready = {node.name for node in self._snapshot.nodes if node.ready}
             lost = [
@@ -390,7 +405,7 @@ class PoolBounds:
         return self._on_lost
 
     def _held(self, freed: Mapping[Key, amounts.Amount]) -> dict[str, entitlement.Amounts]:
-        """By pool, with all that lies below it: what it is to hold once that is gone."""
+        """Return the amounts that each pool will hold, with everything below it, once `freed` is gone."""
         held: dict[str, entitlement.Amounts] = {}
         for leaf, bound in self._entitlements.items():
             for place, resource in enumerate(pools.RESOURCES):
@@ -421,11 +436,11 @@ class PoolBounds:
         yield self._entitlements[leaf]
 
     def _line(self, pool: str) -> Iterable[str]:
-        """The pool and those above it, as far as they limit anything."""
+        """Yield the pool and those above it that have a limit."""
         return (name for name in self._up(pool) if name in self.pools and self.pools[name].limit)
 
     def _up(self, pool: str) -> Iterable[str]:
-        """The pool, and those above it."""
+        """Yield the pool and those above it."""
         seen: set[str] = set()
         name: str | None = pool
         while name is not None and name not in seen:

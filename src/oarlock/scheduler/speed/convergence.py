@@ -1,10 +1,10 @@
-"""How a loss comes down, and how many steps are left: fitted online, from past samples only (Optimus, section 3.1).
+"""The fall of a job's loss and the number of steps left, fitted to past samples (Optimus, EuroSys '18, section 3.1).
 
-Stochastic gradient descent comes down as loss(k) = 1 / (b0 k + b1) + b2. With b2 fixed, 1 / (loss - b2) is linear in
-the step, so b0 and b1 follow from non-negative least squares, and b2 alone is searched for. Errors are measured in the
-loss itself, and later points weigh more: what is asked for is the future, not the past.
+The loss of stochastic gradient descent falls as loss(k) = 1 / (b0 k + b1) + b2. With b2 fixed, 1 / (loss - b2) is
+linear in the step k. So b0 and b1 follow from non-negative least squares, and only b2 is searched for. Errors are
+measured in the loss itself, and later points weigh more, because the fit is used to predict the future.
 
-Losses jump from batch to batch, so they are averaged over spans of steps first; that also bounds the work.
+Losses jump from batch to batch, so they are first averaged over spans of steps. That also bounds the work.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from oarlock.scheduler.speed import fitting
 from oarlock.spec import curves
 
 SPANS = 48
-"""Into so many averages the points are drawn together."""
+"""Number of averages to which the points are reduced."""
 
 FEWEST = 4
-"""Spans needed to tell three unknowns and leave something to be wrong about."""
+"""Spans needed to fit three unknowns with one degree of freedom left."""
 
 LATER = 4.0
-"""The last span weighs so many times what the first one does."""
+"""Weight of the last span, relative to the first."""
 
 SETTLED = 0.05
-"""The part of the way from its first loss to its last that nobody waits for. Optimus has each owner say it."""
+"""Part of the whole fall of the loss at which a job counts as converged. In Optimus each owner sets it."""
 
 _FLOORS = 24
-"""Values of b2 that are tried in each of two passes, the second between the neighbours of the best of the first."""
+"""Values of b2 tried in each of two passes; the second pass searches between the neighbours of the first one's best."""
 
 
 def fitted(points: Iterable[tuple[float, float]]) -> curves.Convergence | None:
-    """From (step, loss); None where there are too few, or they do not come down."""
+    """Fit the curve to (step, loss). Return None for too few points, or for losses that do not fall."""
     spans = _spans(points)
     if len(spans) < FEWEST:
         return None
@@ -40,7 +40,7 @@ def fitted(points: Iterable[tuple[float, float]]) -> curves.Convergence | None:
     drop = max(loss for _, loss in spans) - least
     if drop <= 0 or spans[-1][1] >= spans[0][1]:
         return None
-    lowest = min(0.0, least - 2 * drop)  # a loss may be negative; what it comes down to is not far below
+    lowest = min(0.0, least - 2 * drop)  # a loss may be negative; its limit is not far below
     low, high = lowest, least - 1e-3 * drop
     best: tuple[float, curves.Convergence] | None = None
     for _ in range(2):
@@ -56,13 +56,13 @@ def fitted(points: Iterable[tuple[float, float]]) -> curves.Convergence | None:
 
 
 def loss(model: curves.Convergence, step: float) -> float:
-    """As fitted. Infinite where the model has its pole."""
+    """Return the fitted loss at `step`; infinity beyond the pole of the model."""
     below = model.b0 * step + model.b1
     return 1 / below + model.b2 if below > 0 else math.inf
 
 
 def steps_to(model: curves.Convergence, step: float, target: float) -> float | None:
-    """Steps from `step` until the loss is `target`; None: it never will be."""
+    """Return the steps from `step` until the loss is `target`; None if it never gets there."""
     if target <= model.b2:
         return None
     if model.b0 <= 0:
@@ -71,7 +71,7 @@ def steps_to(model: curves.Convergence, step: float, target: float) -> float | N
 
 
 def steps_left(model: curves.Convergence, step: float, *, epoch: float, drop: float) -> float:
-    """Steps from `step` until an `epoch` of so many steps brings the loss down by less than `drop` any more."""
+    """Return the steps from `step` until an epoch of `epoch` steps lowers the loss by less than `drop`."""
     rise = model.b0 * epoch
     if rise <= 0 or drop <= 0:
         return 0.0 if rise <= 0 else math.inf
@@ -81,14 +81,16 @@ def steps_left(model: curves.Convergence, step: float, *, epoch: float, drop: fl
 
 
 def to_go(model: curves.Convergence, step: float) -> float:
-    """Steps from `step` until all but `SETTLED` of the way down is done: when a job is over that says no more of it."""
+    """Return the steps from `step` until all but `SETTLED` of the fall is done: the end of a job that reports no
+    end.
+    """
     if model.b0 <= 0:
         return 0.0
     return max(0.0, (max(model.b1, model.b0) / SETTLED - model.b1) / model.b0 - step)
 
 
 def _spans(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Means of (step, loss) over spans of equally many points, in the order of steps."""
+    """Return the means of (step, loss) over spans of equally many points, in the order of steps."""
     usable = sorted((step, loss) for step, loss in points if math.isfinite(loss) and math.isfinite(step) and step >= 0)
     size = max(1, math.ceil(len(usable) / SPANS))
     parts = [usable[i : i + size] for i in range(0, len(usable), size)]
@@ -100,7 +102,9 @@ def _weight(i: int, n: int) -> float:
 
 
 def _above(b2: float, spans: Sequence[tuple[float, float]]) -> curves.Convergence | None:
-    """The best b0 and b1 for this b2. An error in 1 / (loss - b2) counts as much as it changes the loss."""
+    """Return the model with the best b0 and b1 for this b2. Errors in 1 / (loss - b2) are weighted as errors in the
+    loss.
+    """
     rows, targets, weights = [], [], []
     for i, (step, value) in enumerate(spans):
         above = value - b2

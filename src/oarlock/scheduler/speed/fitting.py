@@ -1,17 +1,16 @@
-"""From samples to a speed curve, in closed form: deterministic, and quick enough to be done whenever a sample comes.
+"""From samples to a speed curve, in closed form: deterministic, and fast enough to run for each new sample.
 
-All models here are linear in their times once the rest is fixed, so each is a non-negative least squares problem of two
-to five unknowns. What is measured as a time is fitted in relative terms (a step of 50 ms and one of 5 s count the
-same), which is what the logarithmic error of Pollux (OSDI '21, section 4.1) amounts to. `Allreduce` has one unknown
-that is not linear, how much of the exchange hides behind the computing: it is taken from a grid.
+All models here are linear in their times once the rest is fixed. So each is a non-negative least squares problem with
+two to five unknowns. Measured times are fitted in relative terms (a step of 50 ms counts as much as one of 5 s), which
+is equivalent to the logarithmic error of Pollux (OSDI '21, section 4.1). `Allreduce` has one unknown that is not
+linear: the overlap of the exchange with the computation. It is taken from a grid.
 
-A young job has been seen at one or two shapes, and a scheduler that believed only those would never try a third. So
-what was not observed is assumed, in favour of trying:
+A young job was measured at one or two shapes only. A scheduler that trusted only those would never try a third. So
+unobserved times are assumed such that other shapes are tried:
 
-- one local batch size only: half of its time is taken to be constant;
-- no exchange within a node, or none between nodes: it costs nothing; but between nodes no less than within
-  one;
-- that an exchange takes longer with more devices is believed as far as it was seen.
+- With one local batch size only, half of its time is assumed to be constant.
+- An exchange that was not observed within a node costs nothing. Between nodes it costs at least as much as within one.
+- The growth of an exchange with more devices is extrapolated from the measured growth.
 """
 
 from __future__ import annotations
@@ -25,28 +24,30 @@ from oarlock.scheduler.speed import rates
 from oarlock.spec import curves
 
 OVERLAPS = (1.0, 1.2, 1.5, 1.9, 2.5, 3.5, 5.0, 10.0)
-"""Exponents that are tried; beyond 10 it is the larger of the two times, as near as can be measured."""
+"""Exponents that are tried. Beyond 10 the result is, within measurement error, the larger of the two times."""
 
 OVERLAP_PENALTY = 1e-3
-"""On the squared distance of the overlap from 1, in squared relative error: between equals the simpler one."""
+"""Penalty on the squared distance of the overlap from 1, in squared relative error: it prefers the simpler of two
+equals.
+"""
 
 GROWTH_PENALTY = 0.1
-"""On the growth of an exchange by each further device, relative to the exchange: between equals none."""
+"""Penalty on the growth of an exchange per further device, relative to the exchange: it prefers no growth."""
 
 FAR = 1.1
-"""An exchange between nodes that nobody has seen is taken to last so many times the largest one within a node that was
-seen. Really it lasts 2 to 7 times as long (six recorded models); but trying costs a restart, and not trying the rest of
-the job.
+"""Assumed ratio of an exchange between nodes, before it is measured, to the largest measured one within a node.
+
+In six recorded models the ratio is 2 to 7. But to try costs one restart, and not to try costs the rest of the job.
 """
 
 MAX_SAMPLES = 64
-"""Of one job, each at another shape. What was measured least often gives way."""
+"""Samples kept of one job, each at another shape. The one with the fewest measurements is dropped first."""
 
 _SMALLEST_S = 1e-9
 
 
 def allreduce(samples: Iterable[curves.Sample], noise: float | None = None) -> curves.Allreduce | None:
-    """The model of a synchronous step that explains `samples` best; None where there is no usable one."""
+    """Return the model of a synchronous step that explains `samples` best; None without a usable sample."""
     used = [one for one in samples if one.devices >= 1 and one.step_s > 0 and math.isfinite(one.step_s)]
     if not used:
         return None
@@ -78,9 +79,9 @@ def allreduce(samples: Iterable[curves.Sample], noise: float | None = None) -> c
 def servers(
     samples: Iterable[curves.Sample], *, batch: float = 0.0, synchronous: bool = False
 ) -> curves.Servers | None:
-    """The model of parameter servers that explains `samples` best; None where no sample has any.
+    """Return the model of parameter servers that explains `samples` best; None if no sample has servers.
 
-    `batch`: of a synchronous step, all workers together, in examples; it only scales the first of the times.
+    `batch` is the batch size of a synchronous step of all workers together, in examples. It only scales the first time.
     """
     used = sorted(
         (one for one in samples if one.servers >= 1 and one.devices >= 1 and one.step_s > 0),
@@ -99,7 +100,7 @@ def servers(
 
 
 def merged(known: Sequence[curves.Sample], new: curves.Sample) -> tuple[curves.Sample, ...]:
-    """`known` with `new` folded into the mean of its shape; the shape that was measured last stands last."""
+    """Return `known` with `new` folded into the mean of its shape. The shape that was measured last stands last."""
     same = [one for one in known if _shape(one) == _shape(new)]
     others = [one for one in known if _shape(one) != _shape(new)]
     for one in same:
@@ -121,7 +122,7 @@ def _shape(one: curves.Sample) -> tuple[int, int, int, int, str, str]:
 
 
 def _computing(used: Sequence[curves.Sample]) -> tuple[float, float]:
-    """Seconds per part and per example of it, without any exchange."""
+    """Return the seconds per part of a step, and per example of the part, without any exchange."""
     pairs = [(float(max(1, one.local)), max(_SMALLEST_S, one.step_s - one.sync_s), float(one.count)) for one in used]
     if len({local for local, _, _ in pairs}) == 1:
         local = pairs[0][0]
@@ -131,10 +132,9 @@ def _computing(used: Sequence[curves.Sample]) -> tuple[float, float]:
 
 
 def _exchange(used: Sequence[curves.Sample], overlap: float) -> tuple[float, float] | None:
-    """Seconds of an exchange between two devices, and for each further one; None: not observed.
+    """Return the seconds of an exchange between two devices, and per further device; None if there is no sample.
 
-    From each sample follows how long its exchange takes by itself; an error in that counts as much as it changes the
-    whole step.
+    Each sample gives the time of its exchange alone. An error in that time is weighted by its effect on the whole step.
     """
     if not used:
         return None
@@ -151,7 +151,7 @@ def _exchange(used: Sequence[curves.Sample], overlap: float) -> tuple[float, flo
 
 
 def _error(model: curves.Allreduce, used: Sequence[curves.Sample]) -> float:
-    """The mean squared logarithmic error of the steps."""
+    """Return the mean squared logarithmic error of the steps."""
     total = 0.0
     for one in used:
         predicted_s = rates.step_s(model, one.nodes, one.devices, max(1, one.local))
@@ -160,7 +160,10 @@ def _error(model: curves.Allreduce, used: Sequence[curves.Sample]) -> float:
 
 
 def _line(points: Sequence[tuple[float, float, float]], *, ridge: float = 0.0) -> tuple[float, float]:
-    """The line through (x, y) with weights whose value at 0 and slope are not negative; `ridge` weighs on its slope."""
+    """Fit a line to (x, y, weight). Its value at 0 and its slope are not negative; `ridge` penalises the slope.
+
+    Return the value at 0, and the slope.
+    """
     w = wx = wxx = wy = wxy = 0.0
     for x, y, weight in points:
         w += weight
@@ -179,9 +182,9 @@ def _line(points: Sequence[tuple[float, float, float]], *, ridge: float = 0.0) -
 
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The x >= 0 with the least weighted squares of `rows` x - `targets` (Lawson and Hanson's active sets).
+    """Return the x >= 0 that minimises the weighted squares of `rows` x - `targets` (Lawson and Hanson's active sets).
 
-    A handful of unknowns: the normal equations do, with a trace of ridge where rows do not tell two unknowns apart.
+    With so few unknowns the normal equations are enough; a small ridge separates unknowns that the rows do not.
     """
     n = len(rows[0])
     gram = [[sum(w * r[i] * r[j] for r, w in zip(rows, weights, strict=True)) for j in range(n)] for i in range(n)]
@@ -202,7 +205,9 @@ def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float], weigh
 
 
 def _settled(gram: Sequence[Sequence[float]], right: Sequence[float], x: list[float], free: list[int]) -> list[float]:
-    """The least squares over the free unknowns; those that would fall below zero are fixed there, one after another."""
+    """Return the least squares over the free unknowns. Unknowns that would fall below zero are fixed there, one by
+    one.
+    """
     while free:
         found = _solved([[gram[i][j] for j in free] for i in free], [right[i] for i in free])
         if all(value > 0 for value in found):
@@ -218,7 +223,7 @@ def _settled(gram: Sequence[Sequence[float]], right: Sequence[float], x: list[fl
 
 
 def _solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Gauss with pivoting; the matrix is regular by its ridge."""
+    """Solve the equations by Gaussian elimination with pivoting. The ridge makes the matrix regular."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     n = len(rows)
     for i in range(n):

@@ -1,13 +1,13 @@
-"""How fast a job is with what it is given, as far as its curve knows: progress per second, and the best batch size.
+"""The speed of a job with given devices, as far as its curve tells: progress per second, and the best batch size.
 
-A policy asks for `rate(curve, batch, shape)`; everything else here answers that question for one of the models of
-`spec/curves.py`. Progress is counted in the model's unit: examples at the initial batch size's efficiency
-(`Allreduce`), steps (`Servers`), whatever a `Table` counts. So rates of one job compare with each other, and rates of
-two jobs only as ratios to something of their own (`speedup`).
+A policy asks for `rate(curve, batch, shape)`; the other functions answer that question for one of the models of
+`spec/curves.py`. Progress is counted in the model's unit: examples at the efficiency of the initial batch size
+(`Allreduce`), steps (`Servers`), or the unit of a `Table`. So rates of one job are comparable with each other, and
+rates of two jobs only as ratios (`speedup`).
 
-A policy asks for thousands of rates in each round, and most of them again in the next. So answers are kept by value,
-and the gradient noise, which drifts with every report, is rounded to steps of a tenth first: the best batch size moves
-with its square root, and a decision that flips on less is not worth making.
+A policy asks for thousands of rates in each round, and for most of them again in the next round. So answers are kept by
+value. The gradient noise drifts with every report and is rounded to steps of 10 % first: the best batch size moves with
+its square root, and smaller changes are not worth a decision.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ import msgspec
 from oarlock.spec import curves, jobfile
 
 NOISE_STEP = 1.1
-"""Gradient noise is rounded to powers of this before anything is decided by it."""
+"""The gradient noise is rounded to powers of this number before any decision."""
 
 KEPT = 1 << 15
-"""Answers kept, of each kind. One is about 400 bytes."""
+"""Cached answers of each kind. One takes about 400 bytes."""
 
 WORTH_A_CHANGE = 1.005
-"""A batch size that is better by less than this is not taken up by gangs that run with another."""
+"""A gang changes its batch size only if the new one is better by this factor."""
 
 _HALVINGS = 10
-"""Of the interval (in the logarithm) that holds the best batch: a factor of 100 is then known to half a per cent."""
+"""Halvings of the interval (of the logarithm) that holds the best batch: a factor of 100 is then known to half a per
+cent.
+"""
 
 
 class Shape(NamedTuple):
-    """What a gang is given: `devices` of one type on `nodes`, as evenly as may be, and `servers` parameter servers.
-    `gpu_type` empty: whatever type the curve's own model is of.
+    """The devices of a gang: `devices` of one type, spread evenly over `nodes`, and `servers` parameter servers.
+
+    An empty `gpu_type` means the type of the curve's own model.
     """
 
     nodes: int
@@ -56,10 +59,10 @@ def of_params(
     *,
     left: float | None = None,
 ) -> curves.Curve:
-    """A curve from the numbers in which Pollux's published simulator states one, so that it can ask our policies.
+    """Return a curve from the numbers that Pollux's published simulator uses, so that it can ask our policies.
 
-    `perf`: (alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma), seconds; `grad`: the squared gradient and its
-    variance at the `initial` batch size; `seen`: the largest number of devices that was profiled; `left`: examples.
+    `perf`: (alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma), in seconds. `grad`: the squared gradient and its
+    variance at the `initial` batch size. `seen`: the largest number of devices that was profiled. `left`: examples.
     """
     alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma = perf
     return curves.Curve(
@@ -79,9 +82,10 @@ def of_params(
 
 
 def noise(squared: float, variance: float, initial: int) -> float | None:
-    """The gradient noise scale in examples, from the squared gradient and its variance at the `initial` batch size.
+    """Return the gradient noise scale in examples, from the squared gradient and its variance at the `initial` batch
+    size.
 
-    None where the gradient has vanished in its noise: nothing can be said then.
+    Return None where the gradient is lost in its noise.
     """
     if squared <= 0 or variance < 0:
         return None
@@ -89,9 +93,9 @@ def noise(squared: float, variance: float, initial: int) -> float | None:
 
 
 def rate(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) -> float:
-    """Progress per second with `shape`, at the best batch size that `batch` allows. 0: it cannot run so.
+    """Return the progress per second with `shape`, at the best batch size that `batch` allows; 0 if it cannot run so.
 
-    A job of which nothing is known is taken to be twice as fast with twice as much: the next measurement tells.
+    The speed of a job without a curve is assumed to be proportional to its devices, until it is measured.
     """
     if shape.devices < 1:
         return 0.0
@@ -108,7 +112,7 @@ def rate(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) 
 
 
 def on(curve: curves.Curve, gpu_type: str) -> curves.Model:
-    """Return the model of the job on that type of GPU; where the curve has none for it, the curve's own model."""
+    """Return the model of the job on that type of GPU; without one, the curve's own model."""
     for one in curve.types if gpu_type else ():
         if one.gpu_type == gpu_type:
             return one.model
@@ -116,7 +120,7 @@ def on(curve: curves.Curve, gpu_type: str) -> curves.Model:
 
 
 def speedup(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape, *, than: Shape = ONE) -> float:
-    """How many times faster it is with `shape` than with `than`; 0 where it cannot run with either."""
+    """Return the rate with `shape` divided by the rate with `than`; 0 if the job cannot run with either."""
     base = rate(curve, batch, than)
     return rate(curve, batch, shape) / base if base > 0 else 0.0
 
@@ -124,9 +128,9 @@ def speedup(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shap
 def best_batch(
     curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape, *, present: curves.Batch | None = None
 ) -> curves.Batch | None:
-    """What each process is to take, and how often before the gang exchanges gradients; None: nothing to decide.
+    """Return the batch of each process and the number of accumulated parts; None if there is nothing to decide.
 
-    The `present` one is kept while no other is better by more than `WORTH_A_CHANGE`.
+    The `present` batch is kept unless another one is better by the factor `WORTH_A_CHANGE`.
     """
     found = on(curve, shape.gpu_type) if curve is not None else None
     if batch is None or not isinstance(found, curves.Allreduce) or shape.devices < 1:
@@ -143,8 +147,9 @@ def best_batch(
 
 
 def seen(curve: curves.Curve | None) -> int | None:
-    """The most devices with which its speed was measured, of whatever type; None: not measured, or told and known for
-    all sizes.
+    """Return the most devices with which the speed was measured, on any type of GPU.
+
+    Return None for a speed that was not measured, or that was declared for all sizes.
     """
     if curve is None or not isinstance(curve.model, curves.Allreduce):
         return None
@@ -152,23 +157,25 @@ def seen(curve: curves.Curve | None) -> int | None:
 
 
 def node_size(devices: Sequence[int]) -> int:
-    """The size of the nodes on which most devices are; `devices` of each node."""
+    """Return the size of the nodes that hold most devices. `devices` has the number of devices of each node."""
     return max(set(devices), key=lambda count: (count * devices.count(count), count), default=0) or 1
 
 
 def local(curve: curves.Curve) -> int:
-    """The examples that each of its processes took at once, when it was last measured; 1 where it did not say."""
+    """Return the examples that each process took at once in the last measurement; 1 if it did not report them."""
     return next((sample.local for sample in reversed(curve.samples) if sample.local), 1)
 
 
 def step_s(model: curves.Allreduce, nodes: int, devices: int, at_once: float, accumulate: int = 1) -> float:
-    """Seconds from one update of the weights to the next, each device taking `at_once` examples `accumulate` times."""
+    """Return the seconds between two updates of the weights; each device takes `at_once` examples `accumulate`
+    times.
+    """
     grad_s = model.compute_s + model.compute_per_example_s * at_once
     return (accumulate - 1) * grad_s + _combined(grad_s, sync_s(model, nodes, devices), model.overlap)
 
 
 def sync_s(model: curves.Allreduce, nodes: int, devices: int) -> float:
-    """Seconds that the exchange of gradients takes by itself."""
+    """Return the seconds that the exchange of gradients takes by itself."""
     if devices <= 1:
         return 0.0
     if nodes <= 1:
@@ -177,15 +184,16 @@ def sync_s(model: curves.Allreduce, nodes: int, devices: int) -> float:
 
 
 def efficiency(noise_scale: float | None, initial: int, total: float) -> float:
-    """Progress per example at batch size `total`, relative to the `initial` one. Where the noise is not known, what
-    goes beyond that is reckoned to bring nothing.
+    """Return the progress per example at batch size `total`, relative to the `initial` one.
+
+    Without a known gradient noise, examples beyond the initial batch size bring no progress.
     """
     known = noise_scale or 0.0
     return (known + initial) / (known + total)
 
 
 def steps_per_s(model: curves.Servers, workers: int, servers: int) -> float:
-    """Steps per second with parameter servers; 0 without any worker or server."""
+    """Return the steps per second with parameter servers; 0 without a worker or a server."""
     if workers < 1 or servers < 1:
         return 0.0
     if model.synchronous:
@@ -198,7 +206,9 @@ def steps_per_s(model: curves.Servers, workers: int, servers: int) -> float:
 
 
 def _combined(grad_s: float, exchange_s: float, overlap: float) -> float:
-    """Computing and exchanging, which go on at once more or less: their norm. 1: one after the other."""
+    """Return the time of computing and exchanging, which overlap: the norm of the two. Overlap 1: one after the
+    other.
+    """
     if exchange_s <= 0:
         return grad_s
     if grad_s <= 0:
@@ -218,7 +228,7 @@ def _rounded(model: curves.Allreduce) -> curves.Allreduce:
 
 @functools.lru_cache(maxsize=KEPT)
 def _as_it_is(model: curves.Allreduce, nodes: int, devices: int, at_once: int) -> float:
-    """Examples per second where every process goes on taking what it takes."""
+    """Return the examples per second with an unchanged batch size of each process."""
     seconds = step_s(model, nodes, devices, at_once)
     return at_once * devices / seconds if seconds > 0 else 0.0
 
@@ -227,8 +237,10 @@ def _as_it_is(model: curves.Allreduce, nodes: int, devices: int, at_once: int) -
 def _best(
     model: curves.Allreduce, batch: jobfile.Bounds, nodes: int, devices: int
 ) -> tuple[float, curves.Batch | None]:
-    """The best rate and its batch. For each number of accumulated parts the rate has one maximum over the size of a
-    part; over the number itself it rises and falls as well, so the search ends where it no longer rises.
+    """Return the best rate and its batch.
+
+    For each number of accumulated parts, the rate has one maximum over the size of a part. It also has one maximum over
+    the number of parts, so the search ends once it falls.
     """
     most = max(batch.size, batch.max)
     local_max = batch.local_max or most
@@ -242,7 +254,7 @@ def _best(
             break
         low = min(high, max(batch.local_min, math.ceil(batch.size / (devices * parts))))
         if devices == 1 and parts == 1:
-            high = low  # one part on one device is a batch of which the noise cannot be told: it is not enlarged so
+            high = low  # the noise of one part on one device cannot be measured: do not enlarge it
         at_once = _best_part(model, nodes, devices, parts, low, high)
         found = _goodput(model, batch.size, nodes, devices, at_once, parts)
         if found > best[0]:
@@ -253,8 +265,9 @@ def _best(
 
 
 def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, low: int, high: int) -> int:
-    """The best size of one part, between `low` and `high`: where one per cent more of it costs as much time as it
-    brings progress.
+    """Return the best size of one part, between `low` and `high`.
+
+    There, one per cent more examples costs as many per cent of time as it brings progress.
     """
     noise = model.noise
     if low >= high or not noise:
@@ -262,7 +275,9 @@ def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, lo
     exchange_s = sync_s(model, nodes, devices)
 
     def gain(at_once: float) -> float:
-        """Per cent of progress per step, less per cent of time per step, for one per cent more."""
+        """Return the per cent of progress per step, less the per cent of time per step, for one per cent more
+        examples.
+        """
         grad_s = model.compute_s + model.compute_per_example_s * at_once
         slope_s = model.compute_per_example_s * at_once
         last_s = _combined(grad_s, exchange_s, model.overlap)

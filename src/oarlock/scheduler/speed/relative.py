@@ -1,13 +1,13 @@
-"""How fast a job would be on a type of GPU on which it never ran: estimated, with the uncertainty of the estimate.
+"""An estimate of a job's speed on a type of GPU on which it never ran, with the uncertainty of the estimate.
 
-There are three sources. The weakest is what is known of the types in general (`GENERAL`). Better is how jobs that ran
-on both types compared. Best is how jobs of the same kind compared (one owner, one name up to its number), for they are
-most often the same script; two such jobs may have run on one type each. All are ratios of the seconds that an example
-takes. Their logarithms are averaged with weights that fall with their variance, as for normal variables; what remains
-is the standard deviation of the estimate.
+There are three sources. The weakest is the general speed of the types (`GENERAL`). Better is the comparison of jobs
+that ran on both types. Best is the comparison of jobs of the same kind (same owner, same name without its number),
+because they are most often the same script; two such jobs may have run on one type each. All sources are ratios of the
+seconds per example. Their logarithms are averaged with inverse variances as weights, as for normal variables. The
+result has the standard deviation that remains.
 
-The exchange of gradients is another matter: it hangs on the nodes. It is taken from a job of the same kind that was
-measured there on several devices, or else from the job's own model on the type where it ran.
+The exchange of gradients depends on the nodes. It is taken from a job of the same kind that was measured on several
+devices of that type, or else from the job's own model on the type where it ran.
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ GENERAL = {
     "b300": 9.0,
     "gb300": 9.0,
 }
-"""Training speed of one device against a V100: a round figure from published comparisons. Names as in `gputypes`."""
+"""Training speed of one device, relative to a V100: rounded from published comparisons. Names as in `gputypes`."""
 
 UNKNOWN_SPEED = 1.0
 GENERAL_SPREAD = 0.5
-"""Of the logarithm of a ratio from that table. A ratio with an unknown type has twice that."""
+"""Standard deviation of the logarithm of a ratio from that table. It doubles for an unknown type."""
 
 JOBS_SPREAD = 0.35
-"""By how much jobs of different kinds differ in how they compare two types, and by how much jobs of one kind do."""
+"""The same for jobs of different kinds that ran on both types; below, for jobs of one kind."""
 KIND_SPREAD = 0.08
 
 ACROSS_SPREAD = 0.15
-"""The same of two jobs of one kind of which each ran on another type."""
+"""The same for two jobs of one kind that each ran on another type."""
 
 REMEMBERED = 64
-"""Jobs of one kind by which the others are judged: those that were seen last."""
+"""Jobs of one kind that count for an estimate: the latest ones."""
 
 Kind = tuple[str, str]
 _NUMBER = re.compile(r"[-_.]?\d+$")
 
 
 class Estimate(NamedTuple):
-    """How many times as fast: `ratio` by and large, and the standard deviation of its logarithm."""
+    """The speed ratio, and the standard deviation of its logarithm."""
 
     ratio: float
     spread: float
 
 
 def kind(gang: plans.Gang | plans.Ended) -> Kind:
-    """Return whose job it is, and its name without its number."""
+    """Return the owner of the job, and its name without its number."""
     return gang.owner, _NUMBER.sub("", gang.name)
 
 
 class Relative:
-    """What the jobs that were measured say of the types, one by one and the jobs of a kind together."""
+    """The comparisons of GPU types that the measured jobs give, job by job and by kind of job."""
 
     def __init__(self, seen: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
         self._of_kind: dict[tuple[Kind, str, str], list[float]] = {}
@@ -117,7 +117,7 @@ class Relative:
         }
 
     def between(self, of: Kind, here: str, there: str) -> Estimate:
-        """Return how many times as fast a job of that kind computes on `there` as on `here`."""
+        """Return the speed of a job of that kind on `there`, relative to `here`."""
         if here == there:
             return Estimate(1.0, 0.0)
         known = GENERAL.get(here), GENERAL.get(there)
@@ -137,8 +137,9 @@ class Relative:
         return Estimate(math.exp(mean), math.sqrt(variance))
 
     def completed(self, curve: curves.Curve, of: Kind, types: Iterable[str]) -> curves.Curve:
-        """Return the curve with a model for each of `types`: measured ones as they are, the others estimated from the
-        one from which the estimate is surest.
+        """Return the curve with a model for each of `types`.
+
+        Measured models stay as they are. Each other one is derived from the measured type with the surest estimate.
         """
         measured = [one for one in curve.types if not one.guessed]
         if not measured:
@@ -155,8 +156,9 @@ class Relative:
         return msgspec.structs.replace(curve, types=tuple(found))
 
     def _with_exchange(self, one: curves.OnType, of: Kind, measured: Sequence[curves.OnType]) -> curves.OnType:
-        """Return one that was measured on a single device with what is known of exchanges: by its kind there, or by
-        itself on another type.
+        """Return a model that was measured on a single device, with an exchange added.
+
+        The exchange comes from jobs of its kind on that type, or from the job itself on another type.
         """
         if one.model.near_s > 0 or one.model.far_s > 0:
             return one
@@ -166,8 +168,10 @@ class Relative:
 
 
 def _shaped(measured: Sequence[curves.OnType], samples: Sequence[curves.Sample]) -> list[curves.OnType]:
-    """Return the models. How much of a step is constant cannot be told from one batch size. So a type on which the job
-    took only one gets the shape of the type on which it took most.
+    """Return the models, with one shape for all types.
+
+    One batch size does not tell the constant part of a step. So a type with only one measured batch size gets the shape
+    of the type with most of them.
     """
     taken: dict[str, dict[int, float]] = {}
     for sample in samples:
@@ -188,14 +192,15 @@ def _shaped(measured: Sequence[curves.OnType], samples: Sequence[curves.Sample])
 
 
 def general(of: Relative, kind: Kind, types: Sequence[str]) -> dict[str, float]:
-    """Return the speeds of the types for a job that was never measured: against the first of `types`."""
+    """Return the expected speeds of `types` for a job that was never measured, relative to the first of them."""
     return {name: of.between(kind, types[0], name).ratio for name in types}
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def compared(here: curves.Allreduce, there: curves.Allreduce) -> float:
-    """Return how many times as fast the second computes: as many examples at once as make the first one's constant part
-    and its part by example equal.
+    """Return how many times as fast the second model computes.
+
+    The comparison is at the batch size where the first model's constant part equals its part per example.
     """
     each_s = here.compute_per_example_s
     at_once = min(1e5, max(1.0, here.compute_s / each_s)) if each_s > 0 else 1.0

@@ -1,7 +1,7 @@
-"""From what the processes of a running job report to the samples and the curve that the scheduler decides by.
+"""From the reports of a running job's processes to the samples and the speed curve that the scheduler uses.
 
-A device counts as one process of the model: a task with four GPUs and one process that drives them all has four, each
-of which takes a quarter of what the process takes. A task without a GPU counts as one device.
+A device counts as one process of the model. A task with four GPUs and one process that drives them all counts as four
+processes, each with a quarter of the process's batch. A task without a GPU counts as one device.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from oarlock.scheduler.speed import convergence, fitting, rates
 from oarlock.spec import attempts, curves, jobs, roles
 
 RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)
-"""Who trains, the one that speaks for all first."""
+"""The roles that train. The reports of the first one come first."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a job: `at` of the newest report (Unix seconds), what was measured, and how far it is."""
+    """One measurement of a job. `at` is the time of the newest report, in Unix seconds."""
 
     at: float
     sample: curves.Sample
@@ -31,8 +31,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen(job: jobs.Job, beside: str = "") -> Seen | None:
-    """What its processes' last reports say together. None where they say nothing yet, or not the same: a batch size is
-    being taken up. `beside`: the job with which it shares its device, of which it asks for the whole.
+    """Return the measurement that the last reports of the job's processes give together.
+
+    Return None if there is no report yet, or if reports differ because a new batch size is being taken up. `beside` is
+    the job that shares its device, where the job asks for the whole of it.
     """
     live = job.live
     ranked = _ranked(live) if live is not None and live.stop is None else []
@@ -43,7 +45,7 @@ def seen(job: jobs.Job, beside: str = "") -> Seen | None:
     ranks, accumulate = first.ranks or len(ranked), first.accumulate or 1
     waited = [one.sync_s for one in told if one.sync_s is not None]
     if ranks > 1 and len(waited) < len(told):
-        return None  # another library's exchange: how much of a step it takes is not known
+        return None  # another library exchanges the gradients: its part of a step is not known
     devices = sum(max(1, int(job.spec.roles[task.role].gpus)) for task in ranked)
     local = round(first.local * ranks / devices) if first.local else 0
     sample = curves.Sample(
@@ -69,7 +71,7 @@ def seen(job: jobs.Job, beside: str = "") -> Seen | None:
 
 
 def speed(job: jobs.Job) -> float | None:
-    """Progress per second as measured now, in the curve's unit; None where it is not."""
+    """Return the progress per second as measured now, in the curve's unit; None without a measurement."""
     last = seen(job)
     if last is None:
         return None
@@ -85,7 +87,7 @@ def speed(job: jobs.Job) -> float | None:
 def curve(
     job: jobs.Job, last: Seen, new: Iterable[curves.Sample], losses: Sequence[tuple[float, float]]
 ) -> curves.Curve:
-    """Its curve with what has been measured since. `losses` are (step, loss), as far as they are known."""
+    """Return the job's curve with the new samples folded in. `losses` are (step, loss), as far as they are known."""
     known = job.curve
     samples: tuple[curves.Sample, ...] = known.samples if known is not None else ()
     for sample in new:
@@ -106,7 +108,7 @@ def _types(
 ) -> tuple[curves.OnType, ...]:
     """Return a model for each type of GPU that a sample names, the type of the last sample first.
 
-    The gradient noise is the job's own, whatever it runs on: all models have the one that was measured last.
+    The gradient noise belongs to the job and not to the type: all models get the last measured one.
     """
     if not last.sample.gpu_type or not isinstance(model, curves.Allreduce):
         return () if known is None else known.types
@@ -120,7 +122,7 @@ def _types(
 
 
 def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curves.Model:
-    """Fitted to what it does alone, as far as that was seen."""
+    """Return the model fitted to the samples without a neighbour on the device, if there are any; else to all."""
     gpu_type = last.sample.gpu_type
     samples = _on_type(_alone(samples) or samples, gpu_type)
     known = _known_on(job.curve, gpu_type)
@@ -138,24 +140,24 @@ def _model(job: jobs.Job, last: Seen, samples: Sequence[curves.Sample]) -> curve
     if noise is None and job.curve is not None and isinstance(job.curve.model, curves.Allreduce):
         noise = job.curve.model.noise
     fitted = fitting.allreduce(samples, noise)
-    assert fitted is not None, "there is a sample at least: the last one"
+    assert fitted is not None, "the last sample is always usable"
     return fitted
 
 
 def _known_on(curve: curves.Curve | None, gpu_type: str) -> curves.Model | None:
-    """Return the model that was fitted before to what was measured on that type."""
+    """Return the model that was fitted before to the samples of that type."""
     if curve is None:
         return None
     return next((one.model for one in curve.types if one.gpu_type == gpu_type), curve.model)
 
 
 def _on_type(samples: Sequence[curves.Sample], gpu_type: str) -> list[curves.Sample]:
-    """Return the samples of that type; all of them where no type was told."""
+    """Return the samples of that type; all of them if `gpu_type` is empty."""
     return [one for one in samples if not gpu_type or one.gpu_type == gpu_type]
 
 
 def _gpu_type(told: Sequence[attempts.Progress]) -> str:
-    """Return the type of GPU that the processes name; the types of a gang on several, with `+` between them."""
+    """Return the type of GPU that the processes report. Several types are joined with `+`."""
     return "+".join(sorted({part for one in told for part in one.gpu_type.split("+") if part}))
 
 
@@ -164,7 +166,7 @@ def _alone(samples: Sequence[curves.Sample]) -> list[curves.Sample]:
 
 
 def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> bool:
-    """Whether they say what was known, to the last digit, if only once more: then there is nothing to fit anew."""
+    """Whether the samples are the known ones except for their counts: then there is nothing to fit."""
     return len(samples) == len(known) and all(
         new is old or msgspec.structs.replace(new, count=old.count) == old
         for new, old in zip(samples, known, strict=True)
@@ -172,7 +174,9 @@ def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> 
 
 
 def _left(job: jobs.Job, last: Seen, model: curves.Model, falls: curves.Convergence | None) -> float | None:
-    """The progress still to be made, in the model's unit: as the job says, else until its loss has come down."""
+    """Return the progress still to be made, in the model's unit: as the job reports it, else until its loss has
+    settled.
+    """
     steps = float(last.steps_left) if last.steps_left is not None else None
     if steps is None and falls is not None:
         steps = convergence.to_go(falls, last.step)
@@ -182,7 +186,7 @@ def _left(job: jobs.Job, last: Seen, model: curves.Model, falls: curves.Converge
 
 
 def _worth(job: jobs.Job, total: int, noise: float | None) -> float:
-    """Progress per example of a step with `total` of them."""
+    """Return the progress per example of a step with `total` examples."""
     if job.spec.batch is None:
         return 1.0
     return rates.efficiency(noise, job.spec.batch.size, max(total, job.spec.batch.size))
