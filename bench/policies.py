@@ -118,8 +118,8 @@ def simulated(policy: str, number: int, freedom: recorded.Freedom, data: Path, *
     lasted = {story.job: ended[story.job] - story.arrived for story in stories}
     models: dict[str, list[float]] = {}
     for arrival in of.arrivals:
-        if isinstance(arrival.does, traces.Trained):
-            models.setdefault(arrival.does.model.name, []).append(lasted[arrival.id])
+        if isinstance(arrival.job_model, traces.Trained):
+            models.setdefault(arrival.job_model.model.name, []).append(lasted[arrival.id])
     return Ran(
         statistics.fmean(lasted.values()),
         max(ended.values()) - min(story.arrived for story in stories),

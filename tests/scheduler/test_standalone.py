@@ -139,13 +139,13 @@ def test_the_controllers_in_the_simulator() -> None:
         gpus = dice.choice([1, 1, 2])
         role = jobfile.Role(count=gpus, min=gpus, max=dice.choice([gpus, 4, 8]), gpus=1, cpus=1)
         shape = (gpus,)
-        does = jobmodels.lasting(_truth(), dice.uniform(200.0, 4000.0), shape, BOUNDS)
+        job_model = jobmodels.with_duration(_truth(), dice.uniform(200.0, 4000.0), shape, BOUNDS)
         arrivals.append(
             smallcases.job(
                 f"j{number:02}",
                 dice.uniform(0.0, 3000.0),
                 0.0,
-                does=does,
+                job_model=job_model,
                 roles={roles.RoleName.WORKER: role},
                 batch=BOUNDS,
             )

@@ -128,7 +128,7 @@ class Optimus:
         progress: Callable[[str], float],
         iterations: Callable[[str], dict[int, list[float]]],
     ) -> None:
-        self._does = {one.id: one.does for one in arrivals}
+        self._does = {one.id: one.job_model for one in arrivals}
         self._progress = progress
         self._iterations = {name: iterations(name) for name in {one.model.name for one in self._does.values()}}
         self._sizes: dict[str, int] = {}
@@ -176,21 +176,21 @@ class Optimus:
         return sizes
 
     def _most(self, job: str) -> int:
-        does = self._does[job]
-        return 1 if does.model.name == "ncf" else does.asked // does.model.local_least
+        job_model = self._does[job]
+        return 1 if job_model.model.name == "ncf" else job_model.asked // job_model.model.local_least
 
     def _steps_left(self, job: str) -> float:
-        does = self._does[job]
-        known = self._iterations[does.model.name]
-        size = min(known, key=lambda size: abs(size - does.asked))
-        epoch, last = does.model.epoch(self._progress(job)), does.model.limits.epochs - 1
+        job_model = self._does[job]
+        known = self._iterations[job_model.model.name]
+        size = min(known, key=lambda size: abs(size - job_model.asked))
+        epoch, last = job_model.model.epoch(self._progress(job)), job_model.model.limits.epochs - 1
         return 1.0 if last <= epoch else known[size][last] - known[size][epoch]
 
     def _seconds(self, job: str, devices: int) -> float:
         if (job, devices) not in self._step_s:
-            does = self._does[job]
-            batch = does.batch(devices)
+            job_model = self._does[job]
+            batch = job_model.batch(devices)
             shape = tuple(sorted([4] * (devices // 4) + [devices % 4] * (devices % 4 > 0)))
-            step_s, sync_s = does.model.times(shape, batch.local)
+            step_s, sync_s = job_model.model.times(shape, batch.local)
             self._step_s[job, devices] = step_s + (step_s - sync_s) * (batch.accumulate - 1)
         return self._step_s[job, devices]

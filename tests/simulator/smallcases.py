@@ -17,7 +17,7 @@ from oarlock.spec import jobfile, plans, roles
 
 
 def job(
-    name: str, at: float, lasts_s: float, *, gpus: int = 1, does: jobmodels.JobModel | None = None, **spec: Any
+    name: str, at: float, lasts_s: float, *, gpus: int = 1, job_model: jobmodels.JobModel | None = None, **spec: Any
 ) -> workload.Arrival:
     """A gang of `gpus` tasks with a device each."""
     worker = jobfile.Role(count=gpus, gpus=1, cpus=1)
@@ -26,7 +26,7 @@ def job(
         id=name,
         at=at,
         spec=jobfile.JobSpec(**fields),
-        does=does or jobmodels.Scaled(lasts_s, gpus, jobmodels.linear),
+        job_model=job_model or jobmodels.Scaled(lasts_s, gpus, jobmodels.linear),
     )
 
 
@@ -40,7 +40,7 @@ def prepared(
 ) -> simulation.Simulation:
     given: dict[str, Any] = {"name": "test", "restart_s": 0.0, "rules": plans.Rules()} | settings
     return simulation.Simulation(
-        workload.made("test", arrivals),
+        workload.build("test", arrivals),
         cluster.machines(cluster.parse([nodes])),
         simulation.Settings(**given),
         plan,

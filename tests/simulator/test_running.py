@@ -245,7 +245,7 @@ def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Pa
         (["--set", "las=3"], "'las=3' sets nothing"),
         (["--set", "las.frist_s=3"], "las has no parameter 'frist_s'"),
         (["--set", "lsa.band1_s=3"], "there is no policy 'lsa'"),
-        (["--nodes", "lots"], "'lots' says nothing about nodes"),
+        (["--nodes", "lots"], "'lots' does not describe nodes"),
         (["--launch-failures", "2"], "launch_failures"),
         (["--nodes", "1000000x8"], "1,000,000 nodes"),
     ],

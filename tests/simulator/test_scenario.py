@@ -117,7 +117,7 @@ def test_tasks_apart_last_as_long_as_the_gang_would(gpus: int, tmp_path: Path) -
     (gang,) = case(text, tmp_path, "").workload.arrivals
     apart = case(text, tmp_path, "", scenario.Run(apart=True)).workload.arrivals
     for arrival, shape in [(gang, (3 * max(1, gpus),)), *((one, (max(1, gpus),)) for one in apart)]:
-        did = work.Work(arrival.does)
+        did = work.Work(arrival.job_model)
         did.start(0.0, 1, shape, None, ready_s=0.0)
         assert did.ends_at == pytest.approx(600.0)
     assert len(apart) == 3
@@ -152,9 +152,9 @@ def test_draws_are_repeated_and_one_property_does_not_move_another(tmp_path: Pat
          gpus: {choice: {values: [1, 2, 8], weights: [5, 3, 1]}}}
     """
     first, again = case(text, tmp_path, "").workload.arrivals, case(text, tmp_path, "").workload.arrivals
-    assert [(one.at, one.does.total) for one in first] == [(one.at, one.does.total) for one in again]
+    assert [(one.at, one.job_model.total) for one in first] == [(one.at, one.job_model.total) for one in again]
     other = case(text.replace("[5, 3, 1]", "[1, 1, 1]"), tmp_path, "").workload.arrivals
-    assert [(one.at, one.does.total) for one in first] == [(one.at, one.does.total) for one in other]
+    assert [(one.at, one.job_model.total) for one in first] == [(one.at, one.job_model.total) for one in other]
     assert [one.spec.roles for one in first] != [one.spec.roles for one in other]
     reseeded = case("seed: 1\n" + text.replace("\n    ", "\n"), tmp_path, "").workload.arrivals
     assert [one.at for one in first] != [one.at for one in reseeded]
@@ -165,7 +165,7 @@ def test_properties_are_drawn_apart(tmp_path: Path) -> None:
     same = "{uniform: {least: 1, most: 60}}"
     text = f"jobs: [{{name: j, count: 40, lasts: {same}, gpus: {same}}}]"
     found = case(text, tmp_path, "").workload.arrivals
-    assert sum(round(one.does.total) == one.spec.roles["worker"].count for one in found) < 10
+    assert sum(round(one.job_model.total) == one.spec.roles["worker"].count for one in found) < 10
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_distributions_have_their_means(raw: distributions.Distribution, mean: f
 
 
 def test_poisson_arrivals_come_so_often() -> None:
-    times = distributions.times(
+    times = distributions.arrival_times(
         distributions.Arrivals(start="1h", poisson=distributions.Poisson(per_h=60)), random.Random(3), "arrivals"
     )
     found = [next(times) for _ in range(10_000)]
@@ -213,10 +213,10 @@ def test_a_job_with_a_model_lasts_what_was_said_at_the_size_that_was_asked_for(t
         spec: {batch: {size: 96, max: 768, local_max: 32}}
     """
     (arrival,) = case(text, tmp_path, "").workload.arrivals
-    did = work.Work(arrival.does)
+    did = work.Work(arrival.job_model)
     did.start(0.0, 1, (2, 4), None, ready_s=0.0)
     assert did.ends_at == pytest.approx(1000.0)
-    assert arrival.does.pace((2, 4), None, 0.0).step_s == pytest.approx(0.01 + 0.016 + 0.05)
+    assert arrival.job_model.pace((2, 4), None, 0.0).step_s == pytest.approx(0.01 + 0.016 + 0.05)
 
 
 def test_compact_is_as_few_nodes_as_hold_it() -> None:
@@ -238,7 +238,7 @@ def test_compact_is_as_few_nodes_as_hold_it() -> None:
         ("jobs: [{name: a, speed: {allreduce: {compute_s: 1, compute_per_example_s: 1}}}]", "jobs[0].spec.batch", ""),
         ("jobs: [{name: a, arrivals: {every: 1, poisson: {per_h: 1}}}]", "jobs[0].arrivals", "both"),
         ("jobs: [{name: a}, {name: a}]", "", "two jobs a"),
-        ("jobs: [{name: a}]\nnodes: many", "", "nothing about nodes"),
+        ("jobs: [{name: a}]\nnodes: many", "", "does not describe nodes"),
         ("jobs: [{name: a}]\nnodes: '0x4'", "nodes", "0 nodes"),
         ("jobs: [{name: a}]\nfaults: {node_mtbf: 3h}", "faults.node_mtbf", "unknown field"),
         ("jobs: [{name: a}]\npools: [{name: a}, {name: b, limit: 3}]", "pools[1].limit", "docs/simulator.md"),
@@ -246,8 +246,8 @@ def test_compact_is_as_few_nodes_as_hold_it() -> None:
         ("jobs: [{name: a, spec: {priority: high}}]", "jobs[0].spec.priority", "docs/job-file.md"),
         ("seed: much\njobs: [{name: a}]", "seed", "docs/simulator.md"),
         ("jobs: [{name: a}]\nrun: {scale: 0}", "scale", "0"),
-        ("jobs: [{name: a}]\nrecorded: {file: x.csv}", "", "twice"),
-        ("name: x", "", "nowhere"),
+        ("jobs: [{name: a}]\nrecorded: {file: x.csv}", "", "has both"),
+        ("name: x", "", "has neither"),
         ("jobs: [{name: a, lasts: {lognormal: {median: 1, sigma: -1}}}]", "jobs[0].lasts.lognormal.sigma", "-1"),
         ("jobs: [{name: a, lasts: {lognormal: {median: 1, sigma: .inf}}}]", "jobs[0].lasts.lognormal.sigma", "to 10"),
         ("jobs: [{name: a, lasts: {uniform: {least: 5, most: 1}}}]", "jobs[0].lasts.uniform", "from 5 to 1"),
@@ -291,8 +291,8 @@ def test_a_cluster_in_a_few_words() -> None:
 
 def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) -> None:
     (arrival,) = case("jobs: [{name: a, lasts: 60, gpus: 3}]", tmp_path, "").workload.arrivals
-    assert isinstance(arrival.does, jobmodels.Scaled)
-    assert arrival.does.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
+    assert isinstance(arrival.job_model, jobmodels.Scaled)
+    assert arrival.job_model.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The machines of a simulation, from a few words: `16x4`, or `16x4:v100,8x8:h100`."""
+"""The nodes of a simulation, from a short text: `16x4`, or `16x4:v100,8x8:h100`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = re.compile(r"(\d{1,12})x(\d{1,4})(?::([A-Za-z0-9_.-]{1,40}))?")
 
 
 class NodeClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`count` machines alike. `per_rack` and `per_zone` nodes stand together; without them there are no racks or
+    """`count` identical nodes. `per_rack` and `per_zone` nodes are in one domain; without them there are no racks or
     zones.
     """
 
@@ -33,22 +33,23 @@ class NodeClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def parse(words: Iterable[str]) -> tuple[NodeClass, ...]:
-    """Raises InvalidInput for anything but COUNTxGPUS or COUNTxGPUS:TYPE, several with commas between them."""
+    """Return the node classes of COUNTxGPUS or COUNTxGPUS:TYPE, several of them separated by commas.
+
+    Raises InvalidInput for any other text.
+    """
     found = []
     for word in (part for text in words for part in text.split(",")):
         match = _WORD.fullmatch(word.strip())
         if match is None:
             raise errors.InvalidInput(
-                f"{word!r} says nothing about nodes", hint="Write 16x4 (16 nodes of 4 GPUs), or 16x4:v100,8x8:h100."
+                f"{word!r} does not describe nodes", hint="Write 16x4 (16 nodes of 4 GPUs), or 16x4:v100,8x8:h100."
             )
         found.append(NodeClass(count=int(match[1]), gpus=int(match[2]), gpu_type=match[3] or DEFAULT_TYPE))
     return tuple(found)
 
 
 def machines(classes: Iterable[NodeClass]) -> list[nodes.Node]:
-    """The nodes `n0001`, `n0002`... in the order of their classes. Raises InvalidInput where there are none, or too
-    many.
-    """
+    """Return the nodes `n0001`, `n0002`... in the order of their classes. Raises InvalidInput for none, or too many."""
     classes = list(classes)
     total = sum(one.count for one in classes)
     if not 0 < total <= MOST_NODES:

@@ -1,7 +1,7 @@
-"""A table that somebody recorded (CSV with a header), line by line; and what is wrong with it, in words that say where.
+"""The rows of a CSV file with a header, and errors that name the line.
 
-Files and spreadsheets bring what Python's own readers answer with words of theirs: no file, other bytes than UTF-8, a
-short line, text where a number belongs. Here each of them becomes an InvalidInput or NotFound.
+Python's own readers have their own errors for a missing file, other bytes than UTF-8, a short line, or text in the
+place of a number. Here each of them becomes an InvalidInput or a NotFound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _SHOWN = 40
 
 
 class Line:
-    """One line's cells by their column. Each method raises ValueError in words for what it cannot be."""
+    """The cells of one line by column. Each method raises ValueError, with a message, for a cell that it cannot
+    read.
+    """
 
     def __init__(self, cells: dict[str, str | None]) -> None:
         self._cells = cells
@@ -30,16 +32,16 @@ class Line:
     def has(self, column: str) -> bool:
         return column in self._cells
 
-    def said(self, column: str) -> str:
-        """Empty where there is nothing."""
+    def optional(self, column: str) -> str:
+        """Return the text of a cell; an empty text if there is none."""
         return (self._cells.get(column) or "").strip()
 
     def text(self, column: str) -> str:
         if column not in self._cells:
             raise ValueError(f"there is no column `{column}`")
-        if not self.said(column):
+        if not self.optional(column):
             raise ValueError(f"`{column}` is empty")
-        return self.said(column)
+        return self.optional(column)
 
     def number(self, column: str) -> float:
         return _number(self.text(column), f"`{column}`")
@@ -47,11 +49,13 @@ class Line:
     def whole(self, column: str) -> int:
         found = self.number(column)
         if found != int(found):
-            raise ValueError(f"`{column}` is no whole number: {self.text(column)[:_SHOWN]}")
+            raise ValueError(f"`{column}` is not a whole number: {self.text(column)[:_SHOWN]}")
         return int(found)
 
     def instant(self, column: str) -> float:
-        """Seconds: of what is written so, or since 1970 of a date and time, which is UTC where it does not say."""
+        """Return a time in seconds: a number as it is, or a date and time since 1970. It is in UTC unless it names a
+        zone.
+        """
         text = self.text(column)
         try:
             at = dt.datetime.fromisoformat(text if "-" in text[1:] else "")  # 20171009 is seconds, too
@@ -61,12 +65,12 @@ class Line:
 
 
 def header(path: Path) -> list[str]:
-    """The names of its columns, none of an empty file. Raises NotFound."""
+    """Return the names of the columns; an empty list for an empty file. Raises NotFound."""
     return next(_cells(path), (0, []))[1]
 
 
 def lines(path: Path, read: Callable[[Line], T], hint: str) -> list[T]:
-    """What `read` makes of each line. Raises InvalidInput, naming the line; its hint says which columns there are."""
+    """Return the result of `read` for each line. Raises InvalidInput with the line's number and `hint`."""
     cells = _cells(path)
     _, names = next(cells, (0, []))
     found: list[T] = []
@@ -80,13 +84,15 @@ def lines(path: Path, read: Callable[[Line], T], hint: str) -> list[T]:
     return found
 
 
-def unread(path: Path, error: Exception, hint: str) -> errors.NotFound:
-    """Why a file could not be read at all."""
+def unreadable(path: Path, error: Exception, hint: str) -> errors.NotFound:
+    """Return the error for a file that could not be read."""
     return errors.NotFound(f"{path} cannot be read: {errors.words(error)}", hint=hint)
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Every line that is not empty, with its number in the file. Spreadsheets begin theirs with a byte order mark."""
+    """Yield every line that is not empty, with its number. Spreadsheets start a file with a byte order mark, which is
+    skipped.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -94,14 +100,14 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if row:
                     yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise unread(path, error, NAME_IT) from error
+        raise unreadable(path, error, NAME_IT) from error
 
 
-def _number(text: str, what: str, instead: str = "no number") -> float:
+def _number(text: str, cell: str, instead: str = "not a number") -> float:
     try:
         found = float(text)
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ValueError(f"{what} is {instead}: {text[:_SHOWN]}")
+        raise ValueError(f"{cell} is {instead}: {text[:_SHOWN]}")
     return found

@@ -1,4 +1,4 @@
-"""From a workload's file to results: each case in turn, with the real scheduler."""
+"""From the file of a workload to results: each case is simulated in turn, with the real scheduler."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from oarlock.simulator.outcomes import outcome
 from oarlock.spec import holdings, plans
 
 Watch = Callable[[str, int], simulation.Progress]
-"""Asked at the beginning of each run, with its name and the number of its jobs; hears how far it is."""
+"""A callback at the beginning of each run. It takes the run's name and its number of jobs, and returns the progress
+callback.
+"""
 
 
 def results(
     of: scenario.Scenario, base: Path, over: scenario.Run, policies: Sequence[str], watch: Watch
 ) -> Iterator[outcome.Result]:
-    """Raises InvalidInput, before anything runs, for a policy that nobody knows, a parameter that it has not, and
-    whatever else makes no simulation of one of the runs.
+    """Yield the result of each run.
+
+    Raises InvalidInput, before any run, for an unknown policy, an unknown parameter, or a run that cannot be simulated.
     """
     titles = scenario.titles(of, policies)
     for _, name, policy in titles:
         _check(scenario.rules(of, name, policy, over))
-    for title, name, policy in titles[1:]:  # the first is made next; a million jobs of each are too many to keep
+    for title, name, policy in titles[1:]:  # a check; the cases are not kept, since a million jobs of each are too many
         scenario.case(of, base, title, name, policy, over)
     for title, name, policy in titles:
         case = scenario.case(of, base, title, name, policy, over)

@@ -1,7 +1,8 @@
-"""A scenario: one YAML file that says everything about an experiment (docs/simulator.md).
+"""A scenario: one YAML file with all settings of an experiment (docs/simulator.md).
 
-Jobs in groups, by hand or by chance, or a recorded workload; the cluster, the pools, the faults; and `runs`, each of
-which changes something of it, so that what is compared stands in one file. `cases` turns it into simulations.
+It has jobs in groups, declared or drawn at random, or a recorded workload; the cluster, the pools, the faults; and
+`runs`, each of which changes some settings, so that one file has everything to compare. `case` turns a run into a
+simulation.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from oarlock.spec import errors, nodes, plans, pools, validation
 
 
 class Run(distributions.Part, frozen=True):
-    """What of the scenario is another in this run. `spec` is laid over every job's; `policies` are parameters of
-    policies; `scale` is how many times as often the jobs come; `ends_told` whether they say how much they still have to
-    do; `lockstep` makes plans on whole rounds alone; `interference` is the share of speed that gangs on several nodes
-    lose where they share one.
+    """The settings that a run changes.
+
+    `spec` is merged over every job's; `policies` are parameters of policies; `scale` is the factor of the arrival rate.
+    `ends_told`: whether jobs report their remaining steps. `lockstep`: plans are made in whole rounds only.
+    `interference`: share of speed that gangs on several nodes lose where they share a node.
     """
 
     policy: str | None = None
@@ -43,7 +45,7 @@ class Run(distributions.Part, frozen=True):
 
 
 class Scenario(distributions.Part, frozen=True):
-    """`run` holds for all `runs`. `checkpoint` is how often jobs save what they have done; null: only when told to
+    """A whole scenario. `run` holds for all `runs`. `checkpoint` is the interval of checkpoints; None: only at a
     stop.
     """
 
@@ -61,7 +63,7 @@ class Scenario(distributions.Part, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulation: everything that `simulation.Simulation` needs but the scheduler."""
+    """One simulation: all arguments of `simulation.Simulation` except the scheduler."""
 
     workload: workload.Workload
     machines: tuple[nodes.Node, ...]
@@ -74,30 +76,31 @@ PAGE = "docs/simulator.md"
 LEAST_ROUND_S = 1.0
 
 FREEDOMS = {"goodput": recorded.Freedom.ADAPTIVE, "optimus": recorded.Freedom.ELASTIC}
-"""What of AdaptDL's jobs is left to a policy where nobody says: what it can use. To the others, nothing."""
+"""The default freedom of AdaptDL's jobs by policy: the choices that the policy can make. Other policies get none."""
 
 
 def load(path: Path) -> Scenario:
-    """A scenario file, or a recorded workload as a scenario of its own. Raises InvalidInput and NotFound."""
+    """Return a scenario file, or a recorded workload as a scenario. Raises InvalidInput and NotFound."""
     if path.suffix not in (".yaml", ".yml"):
         return Scenario(name=path.stem, recorded=recorded.Recorded(file=path.name))
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise csvfiles.unread(path, error, csvfiles.NAME_IT) from error
+        raise csvfiles.unreadable(path, error, csvfiles.NAME_IT) from error
     raw = validation.fields(text, source=str(path), hint=f"A scenario has `jobs` or `recorded`: {PAGE}.")
     found = validation.convert(raw, Scenario, page=PAGE)
     if bool(found.jobs) == (found.recorded is not None):
         raise errors.InvalidInput(
-            f"{path} says {'twice' if found.jobs else 'nowhere'} which jobs there are",
-            hint="Give `jobs` or `recorded`, one of them.",
+            f"{path} has {'both `jobs` and `recorded`' if found.jobs else 'neither `jobs` nor `recorded`'}",
+            hint="Give one of them.",
         )
     return found if found.name is not None else msgspec.structs.replace(found, name=path.stem)
 
 
 def titles(of: Scenario, policies: Sequence[str] = ()) -> list[tuple[str, str, str | None]]:
-    """The name of each simulation, the run and the policy that it is of: every run with every one of `policies`, or
-    with its own where there are none.
+    """Return, for each simulation, its title, its run and its policy.
+
+    Every run is combined with each of `policies`, or has its own policy if there are none.
     """
     chosen: list[tuple[str, str, str | None]] = []
     for name, run in (of.runs or {"": Run()}).items():
@@ -109,8 +112,8 @@ def titles(of: Scenario, policies: Sequence[str] = ()) -> list[tuple[str, str, s
 
 
 def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, over: Run) -> Case:
-    """The simulation of the run `name` with `policy`; what `over` says prevails. `base` is where the scenario's paths
-    begin.
+    """Return the simulation of the run `name` with `policy`. `over` has priority; `base` is the base of relative
+    paths.
     """
     run = _merged(of, name, policy, over)
     given = _rules(run)
@@ -135,7 +138,7 @@ def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, ov
 
 
 def rules(of: Scenario, name: str, policy: str | None, over: Run) -> plans.Rules:
-    """The scheduler's settings in that run."""
+    """Return the scheduler's settings in that run."""
     return _rules(_merged(of, name, policy, over))
 
 
@@ -144,11 +147,11 @@ def _merged(of: Scenario, name: str, policy: str | None, over: Run) -> Run:
 
 
 def _over(below: Run, above: Run) -> Run:
-    """`above` where it says something; tables are laid over each other."""
+    """Return `below` with the values that `above` sets; tables are merged."""
     fields: dict[str, Any] = {}
     for field in Run.__struct_fields__:
         low, high = getattr(below, field), getattr(above, field)
-        fields[field] = jobgroups.laid(low, high) if isinstance(low, dict) else low if high is None else high
+        fields[field] = jobgroups.merged(low, high) if isinstance(low, dict) else low if high is None else high
     return Run(**fields)
 
 
@@ -177,14 +180,14 @@ def _machines(said: str | tuple[cluster.NodeClass, ...]) -> list[nodes.Node]:
 def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node], base: Path) -> workload.Workload:
     scale = 1.0 if run.scale is None else run.scale
     if not scale > 0:
-        raise errors.InvalidInput(f"{scale:g}", path="scale", hint="1 is as it is written, 2 twice the load.")
+        raise errors.InvalidInput(f"{scale:g}", path="scale", hint="1 keeps the load, 2 doubles it.")
     given = tuple(_part(pool, pools.Pool, f"pools[{place}]") for place, pool in enumerate(of.pools))
     if of.recorded is not None:
         freedom = run.freedom or FREEDOMS.get(policy, recorded.Freedom.GIVEN)
         found = recorded.read(of.recorded, base, freedom, scale)
         respecified = [_respecified(one, run.spec) for one in found.arrivals]
         recorded.check(respecified, machines)
-        return workload.made(of.name or found.name, respecified, given)
+        return workload.build(of.name or found.name, respecified, given)
     per_node = max(len(node.devices) for node in machines)
     made = [
         msgspec.structs.replace(arrival, at=arrival.at / scale)
@@ -198,11 +201,11 @@ def _workload(of: Scenario, run: Run, policy: str, machines: Sequence[nodes.Node
             per_node=per_node,
         )
     ]
-    return workload.made(of.name or "scenario", made, given)
+    return workload.build(of.name or "scenario", made, given)
 
 
 def _part(raw: dict[str, Any], kind: type[T], path: str) -> T:
-    """What stands at `path` of the scenario."""
+    """Return the value at `path` of the scenario, converted and checked."""
     try:
         return validation.convert(raw, kind, page=PAGE)
     except errors.InvalidInput as error:
@@ -214,4 +217,4 @@ def _respecified(arrival: workload.Arrival, over: dict[str, Any]) -> workload.Ar
     if not over:
         return arrival
     raw: Any = msgspec.to_builtins(arrival.spec)
-    return msgspec.structs.replace(arrival, spec=validation.decode(jobgroups.laid(raw, over)))
+    return msgspec.structs.replace(arrival, spec=validation.decode(jobgroups.merged(raw, over)))

@@ -32,8 +32,8 @@ BATCH = jobfile.Batch(size=64, max=1024, local_min=8, local_max=64)
 
 
 def learner(examples: float, gpus: int = 2, **spec: Any):
-    does = jobmodels.Modelled(TRUTH, examples, asked=BATCH.size, local_most=BATCH.local_max)
-    return smallcases.job("learner", 0.0, 0.0, gpus=gpus, does=does, batch=BATCH, **spec)
+    job_model = jobmodels.Modelled(TRUTH, examples, asked=BATCH.size, local_most=BATCH.local_max)
+    return smallcases.job("learner", 0.0, 0.0, gpus=gpus, job_model=job_model, batch=BATCH, **spec)
 
 
 def with_batches(decided: dict[float, curves.Batch]) -> Any:

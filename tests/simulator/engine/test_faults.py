@@ -97,7 +97,7 @@ def check_devices(found: outcome.Outcome) -> None:
 
 def check_work(found: outcome.Outcome) -> None:
     """Each job did its work once, and what it did for nothing stands beside it."""
-    lasts = {one.id: one.does.total * sum(role.count for role in one.spec.roles.values()) for one in crowd()}
+    lasts = {one.id: one.job_model.total * sum(role.count for role in one.spec.roles.values()) for one in crowd()}
     for story in found.stories:
         assert story.advanced_device_s - story.lost_device_s == pytest.approx(lasts[story.job], abs=1e-3)
         assert story.held_device_s >= story.advanced_device_s - 1e-6

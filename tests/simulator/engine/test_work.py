@@ -44,7 +44,7 @@ def test_it_goes_on_from_what_it_saved_when_it_is_told_to_stop() -> None:
     assert did.ends_at == math.inf
     did.start(500.0, 2, (2, 2), None, ready_s=30.0)
     assert did.ends_at == pytest.approx(530 + 40 / 4 + 100 / 8 + 100 / 16)
-    assert did.stretches == {1: (30.0, 90.0)}
+    assert did.active_spans == {1: (30.0, 90.0)}
     assert (did.device_s, did.lost_device_s) == (60.0, 0.0)
 
 
@@ -71,15 +71,15 @@ def test_nothing_is_made_while_it_starts_up() -> None:
     did.start(0.0, 1, (4,), None, ready_s=30.0)
     assert did.pace(29.0) is None
     did.stop(20.0, gracefully=True)
-    assert (did.progress, did.device_s, did.stretches) == (0.0, 0.0, {})
+    assert (did.progress, did.device_s, did.active_spans) == (0.0, 0.0, {})
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_where_small_steps_lead(seed: int) -> None:
     """Starts, stops, failures, other shapes and batches at random times; beside it the same in steps of 20 ms."""
     chance = random.Random(seed)
-    does = jobmodels.Modelled(MODEL, 400_000.0, asked=64, local_most=48)
-    did, dt = work.Work(does, saves_every_s=50.0), 0.02
+    job_model = jobmodels.Modelled(MODEL, 400_000.0, asked=64, local_most=48)
+    did, dt = work.Work(job_model, saves_every_s=50.0), 0.02
     at, progress, saved, device_s, shape, batch, ready_at, save_at = 0.0, 0.0, 0.0, 0.0, None, None, 0.0, math.inf
     for attempt in range(1, 8):
         shape, batch = chance.choice([(1,), (2,), (4,), (1, 3), (4, 4)]), None
@@ -87,17 +87,17 @@ def test_it_is_where_small_steps_lead(seed: int) -> None:
         ready_at, save_at = at + 5.0, at + 55.0
         stop_at = at + chance.randrange(1, 200)
         rebatch_at = at + chance.randrange(1, 200)
-        while at < stop_at and progress < does.total:
+        while at < stop_at and progress < job_model.total:
             at = round(at + dt, 6)
             if at > ready_at:
-                progress += dt * does.pace(shape, batch, progress).rate
+                progress += dt * job_model.pace(shape, batch, progress).rate
                 device_s += dt * sum(shape)
             if at >= save_at:
                 saved, save_at = progress, save_at + 50.0
             if at >= rebatch_at:
                 batch, rebatch_at = curves.Batch(chance.choice([16, 32, 48]), chance.choice([1, 2])), math.inf
-                did.rebatch(at, batch)
-        if progress >= does.total:
+                did.set_batch(at, batch)
+        if progress >= job_model.total:
             assert did.ends_at == pytest.approx(at, abs=2 * dt)
             return
         gracefully = chance.random() < 0.5
@@ -119,8 +119,8 @@ def test_it_is_where_small_steps_lead(seed: int) -> None:
     ],
 )
 def test_the_model_of_a_step_by_hand(shape: jobmodels.Shape, batch: curves.Batch, expected: float) -> None:
-    does = jobmodels.Modelled(MODEL, 1.0, asked=64)
-    assert does.pace(shape, batch, 0.0).rate == pytest.approx(expected)
+    job_model = jobmodels.Modelled(MODEL, 1.0, asked=64)
+    assert job_model.pace(shape, batch, 0.0).rate == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_the_model_of_a_step_by_hand(shape: jobmodels.Shape, batch: curves.Batch
         (jobmodels.linear, 1.0, (4, 4), 50.0),
         (jobmodels.linear, 1.5, (2, 2), 150.0),
         (jobmodels.amdahl(0.2), 1.0, (8,), 100 * (0.2 + 0.8 / 8) / (0.2 + 0.8 / 4)),
-        (jobmodels.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (2,), 100 * 3.2 / 1.9),
-        (jobmodels.measured((1.0, 1.9, 2.7, 3.2)), 1.0, (4, 4), 100.0),
+        (jobmodels.from_speedups((1.0, 1.9, 2.7, 3.2)), 1.0, (2,), 100 * 3.2 / 1.9),
+        (jobmodels.from_speedups((1.0, 1.9, 2.7, 3.2)), 1.0, (4, 4), 100.0),
     ],
 )
 def test_how_long_what_lasts_100_s_on_4_lasts_elsewhere(speedup, far: float, shape, expected: float) -> None:

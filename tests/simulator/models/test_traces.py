@@ -100,8 +100,8 @@ def test_progress_is_what_the_slowest_batch_size_made_of_each_epoch(model: trace
 
 def test_the_gain_of_a_larger_batch_by_hand(model: traces.Model) -> None:
     """Epoch 1 of 128 examples: 3/7 of the way from 32 to 256, so sqr 1 and var 36 + 96 = 132, scale 4."""
-    does = traces.Trained(model, None)
-    pace = does.pace((2, 2), curves.Batch(16, 2), 150.0)
+    job_model = traces.Trained(model, None)
+    pace = job_model.pace((2, 2), curves.Batch(16, 2), 150.0)
     variance = 36 + (128 - 32) / (256 - 32) * (260 - 36)
     step, sync = step_s(2, 4, 16)
     assert pace.rate == pytest.approx((variance + 1) / (variance / 4 + 1) / (step + (step - sync)))
@@ -126,8 +126,8 @@ def test_how_a_batch_is_divided(model: traces.Model, asked: int | None, devices:
 
 
 def test_it_ends_after_all_epochs(model: traces.Model) -> None:
-    does = traces.Trained(model, 32)
-    did = work.Work(does)
+    job_model = traces.Trained(model, 32)
+    did = work.Work(job_model)
     did.start(0.0, 1, (1,), None, ready_s=0.0)
     assert did.ends_at == pytest.approx(200.032 * step_s(1, 1, 32)[0])
 
@@ -155,7 +155,7 @@ def test_what_a_job_leaves_to_the_scheduler(directory: Path, freedom, bounds, ba
     assert (role.min, role.count, role.max) == bounds
     told = one.spec.batch
     assert (told and (told.size, told.max, told.local_min, told.local_max)) == batch
-    assert one.does.asked == asked
+    assert one.job_model.asked == asked
 
 
 def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
@@ -169,7 +169,8 @@ def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
 def test_a_cut_that_leaves_nobody_says_when_there_is_somebody(directory: Path, cut: dict[str, object]) -> None:
     path = workload_file(directory, "b-0,0,bert,1,32", "b-1,90,bert,1,32")
     with pytest.raises(
-        errors.InvalidInput, match=r"no job of workload-1 comes then: the first at 0.0 s, the last at 1m"
+        errors.InvalidInput,
+        match=r"no job of workload-1 arrives then: the first arrives at 0.0 s, the last arrives at 1m",
     ):
         recorded.read(
             recorded.Recorded(file=path.name, **cut),
@@ -183,10 +184,10 @@ def test_a_cut_that_leaves_nobody_says_when_there_is_somebody(directory: Path, c
     ("line", "says"),
     [
         ("b-0,100,gpt,1,32", "b-0 trains gpt"),
-        ("b-0,soon,bert,1,32", "line 2: `time` is no number: soon"),
+        ("b-0,soon,bert,1,32", "line 2: `time` is not a number: soon"),
         ("b-0,100,bert,1", "line 2: `batch_size` is empty"),
-        ("b-0,100,bert,1.5,32", "`num_replicas` is no whole number: 1.5"),
-        ("b-0,nan,bert,1,32", "`time` is no number: nan"),
+        ("b-0,100,bert,1.5,32", "`num_replicas` is not a whole number: 1.5"),
+        ("b-0,nan,bert,1,32", "`time` is not a number: nan"),
     ],
 )
 def test_what_cannot_be_read_is_named(directory: Path, line: str, says: str) -> None:
@@ -230,7 +231,7 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 def test_philly_jobs_come_in_the_order_of_their_time(tmp_path: Path) -> None:
     (tmp_path / "philly.csv").write_text(PHILLY)
     found = recorded.read(recorded.Recorded(file="philly.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
-    told = [(one.id, one.at, one.does.total, one.spec.roles["worker"].count, one.owner) for one in found.arrivals]
+    told = [(one.id, one.at, one.job_model.total, one.spec.roles["worker"].count, one.owner) for one in found.arrivals]
     assert told == [("p1", 0.0, 2951.0, 8, "6214e9"), ("p2", 120.0, 66.0, 1, "11cb48")]
 
 
@@ -238,7 +239,7 @@ def test_so_do_those_of_the_other_form(tmp_path: Path) -> None:
     text = "job_id,user,num_gpu,submit_time,iterations,model_name,duration\n7,vc,4,90,1,r,211\n8,vc,1,30,1,r,5\n"
     (tmp_path / "jobs.csv").write_text(text)
     found = recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
-    assert [(one.id, one.at, one.does.total) for one in found.arrivals] == [("p1", 0.0, 5.0), ("p2", 60.0, 211.0)]
+    assert [(one.id, one.at, one.job_model.total) for one in found.arrivals] == [("p1", 0.0, 5.0), ("p2", 60.0, 211.0)]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_times_are_seconds_or_dates(tmp_path: Path, times: tuple[str, str]) -> N
     ("row", "says"),
     [
         ("yesterday,1,1", "line 4: `timestamp` is neither seconds nor a time as 2017-10-09 07:01:55: yesterday"),
-        ("1,inf,1", "`duration` is no number: inf"),
+        ("1,inf,1", "`duration` is not a number: inf"),
         ("1,1", "`num_gpus` is empty"),
     ],
 )
@@ -281,5 +282,5 @@ def test_a_file_that_cannot_be_read_is_said_in_words(tmp_path: Path, name: str) 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
 def test_a_file_of_unknown_columns_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(errors.InvalidInput, match="no workload that is known here"):
+    with pytest.raises(errors.InvalidInput, match="not a known kind of workload"):
         recorded.read(recorded.Recorded(file="x.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)

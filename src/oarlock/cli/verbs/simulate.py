@@ -218,7 +218,7 @@ def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
     for found in outcomes:
         drawn[f"Who held what: {found.run}"] = (f"gantt-{_file_name(found.run)}.png", charts.gantt(found))
     files: dict[str, bytes] = dict(drawn.values())
-    files["index.html"] = page.written(title, results, {above: png for above, (_, png) in drawn.items()}).encode()
+    files["index.html"] = page.render(title, results, {above: png for above, (_, png) in drawn.items()}).encode()
     files["report.json"] = msgspec.json.format(
         msgspec.json.encode([comparison.report(one) for one in results]), indent=2
     )

@@ -1,10 +1,10 @@
-"""Who stands in for the agents and the training library: registers gangs, starts them, reports, stops, ends.
+"""The agents and the training library of the simulated gangs: they register, start, report, stop and end.
 
-What a real agent says comes through the API, which steps the job in a transaction; so it is done here. A gang's agents
-speak in one voice: a gang registers in one transaction, and only its first task reports progress. The ends of processes
-are read from the world by the guardian, as where an agent has died after writing its exit record.
+A real agent's message comes through the API, which steps the job in a transaction; so it is done here. A gang has one
+agent for all tasks: it registers in one transaction, and only its first task reports progress. The guardian reads the
+ends of processes from the simulated world, as after the death of an agent that has written its exit record.
 
-What a gang does between two instants is derived: its `Work` foresees its end, and is told when something changes.
+The work of a gang between two instants is derived: its `Work` computes its end ahead, and is informed of changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAGE = 1000
 
 
 class Crew:
-    """The agents of one attempt. `lost` are the nodes of it that cannot be reached."""
+    """The agents of one attempt. `lost` has its nodes that cannot be reached."""
 
     def __init__(self, job: str, attempt: int) -> None:
         self.job = job
@@ -44,12 +44,12 @@ class Crew:
 
     @property
     def held(self) -> list[tuple[str, int]]:
-        """Its devices, each by its node and its index."""
+        """Its devices, each by node and index."""
         return [(claim.node, device) for claim in self.tasks.values() for device in claim.devices]
 
     @property
     def shape(self) -> jobmodels.Shape:
-        """How many devices it has on each node, fewest first; tasks where it has none."""
+        """The number of its devices on each node, ascending; the number of tasks if it has no devices."""
         without = 0 if self.devices else 1
         of_node: dict[str, int] = {}
         for claim in self.tasks.values():
@@ -58,12 +58,12 @@ class Crew:
 
     @property
     def devices(self) -> float:
-        """What it holds of devices, shares of them too."""
+        """The number of devices that it holds, with shares of devices."""
         return sum(claim.amount.devices for claim in self.tasks.values())
 
     @property
     def nodes(self) -> set[str]:
-        """Where it has devices; where it has tasks, if it has none."""
+        """The nodes of its devices; of its tasks if it has no devices."""
         found = {claim.node for claim in self.tasks.values() if claim.devices}
         return found or {claim.node for claim in self.tasks.values()}
 
@@ -73,11 +73,13 @@ class Crew:
 
 
 class Agents:
-    """`ready_s` is how long a gang starts up before it advances; `fails_after` how long an attempt lives before its
-    process fails (infinity: it does not); `spoiled` why a task cannot be made, empty where it can; `ends_told` whether
-    jobs say how many steps they still have to do; `interference` by what share gangs that lie on several nodes slow
-    each other down where they share one. Of the jobs in `groups` each works only while all that are named there run.
-    `types` says by job how many times as fast it is on which type of the GPUs that `machines` have.
+    """All agents of a simulation.
+
+    `ready_s` is the time that a gang starts up before it advances. `fails_after` returns the time until an attempt's
+    process fails (infinity: never). `launch_error` returns why a task cannot be made, or an empty text. `ends_told`:
+    whether jobs report their remaining steps. `interference` is the share of speed that gangs on several nodes lose
+    where they share a node. A job in `groups` works only while all jobs of its group run. `types` has, by job, its
+    relative speed on each type of the GPUs of `machines`.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Agents:
         *,
         ready_s: float,
         fails_after: Callable[[str, int], float] = lambda job, attempt: math.inf,
-        spoiled: Callable[[backends.TaskLaunch], str] = lambda launch: "",
+        launch_error: Callable[[backends.TaskLaunch], str] = lambda launch: "",
         ends_told: bool = True,
         interference: float = 0.0,
         groups: Mapping[str, Sequence[str]] = {},
@@ -100,7 +102,7 @@ class Agents:
         self._clock = clock
         self._ready_s = ready_s
         self._fails_after = fails_after
-        self._spoiled = spoiled
+        self._launch_error = launch_error
         self._crews: dict[str, Crew] = {}
         self._groups = groups
         self._types = types
@@ -108,33 +110,33 @@ class Agents:
         self._ends_told = ends_told
         self._interference = interference
         self._fails_at: dict[str, float] = {}
-        self._due: list[tuple[float, str, int]] = []  # when a crew's process is to end; stale ones are passed over
+        self._due: list[tuple[float, str, int]] = []  # ends of crews' processes; stale entries are skipped
         self._made: dict[str, None] = {}
         self._seq = 0
 
-    # What the world asks
+    # Called by the simulated world
 
     def script(self, launch: backends.TaskLaunch) -> fake.Behaviour:
-        """The world makes a task: it waits at the barrier until `tick` has let it through."""
-        if reason := self._spoiled(launch):
+        """Make a task: it waits at the barrier until `tick` lets it pass."""
+        if reason := self._launch_error(launch):
             return fake.Behaviour(unlaunchable=reason)
         crew = self._crews.get(launch.key.job)
         if crew is None or crew.attempt != launch.key.attempt:
             if crew is not None:
-                self._quit(crew, gracefully=False)
+                self._end_attempt(crew, gracefully=False)
             crew = self._crews[launch.key.job] = Crew(launch.key.job, launch.key.attempt)
         crew.tasks[launch.key] = launch.holding
         self._made[launch.key.job] = None
         return RUNS
 
-    # What happens in time
+    # Called by the simulation
 
     def submit(self, job_id: str, of: work.Work) -> None:
-        """`of` is what the job will do."""
+        """Add a job and its work."""
         self.works[job_id] = of
 
     def forget(self, job_id: str) -> work.Work:
-        """The job has ended, or the simulation has, in the midst of its work: what came of it up to now."""
+        """Remove a job that has ended, or is still running at the end of the simulation. Return its work up to now."""
         self._crews.pop(job_id, None)
         self._fails_at.pop(job_id, None)
         did = self.works.pop(job_id)
@@ -142,7 +144,7 @@ class Agents:
         return did
 
     def next_at(self) -> float:
-        """When the next process is to end by itself."""
+        """Return when the next process will end by itself."""
         while self._due:
             at, job_id, attempt = self._due[0]
             crew = self._crews.get(job_id)
@@ -152,49 +154,49 @@ class Agents:
         return math.inf
 
     def end_due(self, world: fake.World) -> None:
-        """The processes whose time has come end: with their work done, or by the failure that was drawn for them."""
+        """End the processes that are due: their work is done, or they fail as drawn."""
         now = self._clock()
         while self.next_at() <= now:
             _, job_id, _ = heapq.heappop(self._due)
-            crew, does = self._crews[job_id], self.works[job_id]
+            crew, job_work = self._crews[job_id], self.works[job_id]
             crew.working = crew.begun = False
-            done = does.ends_at <= now
+            done = job_work.ends_at <= now
             if not done:
                 self.failed += 1
-                self._pause_others(job_id)
-            does.stop(now, gracefully=done)
+                self._pause_group(job_id)
+            job_work.stop(now, gracefully=done)
             for key in crew.tasks if done else [crew.chief]:
-                world.end(key, signal=None if done else signal.SIGKILL)  # a fault strikes from outside
+                world.end(key, signal=None if done else signal.SIGKILL)  # a fault comes from outside
 
     def lose(self, node: str) -> None:
-        """The node cannot be reached: whoever has a part of itself there goes no further."""
+        """Stop the progress of gangs with tasks on a node that cannot be reached any more."""
         for crew in self._crews.values():
             if any(claim.node == node for claim in crew.tasks.values()):
                 crew.lost.add(node)
                 crew.working = False
                 self.works[crew.job].stall(self._clock())
-                self._pause_others(crew.job)
+                self._pause_group(crew.job)
 
     async def tick(self, world: fake.World) -> None:
-        """Agents whose gang was made, or whose job is not as it was, hear what they are to do, and do it."""
-        told = await self._store.read(self._news)
+        """Let the agents of new gangs and of changed jobs read their orders and follow them."""
+        told = await self._store.read(self._changed_jobs)
         made, self._made = self._made, {}
         for job_id in {**made, **told}:
             if (crew := self._crews.get(job_id)) is not None:
-                await self._attend(crew, world)
+                await self._follow_orders(crew, world)
         if self._interference and (made or told):
-            self._disturb()
+            self._apply_interference()
 
     async def report(self) -> int:
-        """The first task of every gang that advances tells how far it is and how fast; how many told."""
+        """Report step and speed from the first task of each advancing gang. Return the number of reports."""
         now = self._clock()
         told = [(crew, self._progress(crew, now)) for crew in self._crews.values() if crew.working]
         said = [(crew, progress) for crew, progress in told if progress is not None]
         if said:
-            await self._store.write(lambda tx: [self._tell(tx, crew, [_reported(crew, one)]) for crew, one in said])
+            await self._store.write(lambda tx: [self._record(tx, crew, [_reported(crew, one)]) for crew, one in said])
         return len(said)
 
-    def _news(self, view: stores.View) -> dict[str, None]:
+    def _changed_jobs(self, view: stores.View) -> dict[str, None]:
         seq, ids = view.last_seq(), dict[str, None]()
         while self._seq < seq:
             records = view.records(self._seq, limit=_PAGE)
@@ -202,36 +204,36 @@ class Agents:
             self._seq = records[-1].seq if records else seq
         return ids
 
-    async def _attend(self, crew: Crew, world: fake.World) -> None:
+    async def _follow_orders(self, crew: Crew, world: fake.World) -> None:
         job = await self._store.read(lambda view: view.job(crew.job))
         live = job.live if job is not None else None
         if live is None or live.number != crew.attempt:
-            self._quit(crew, gracefully=False)  # the end came and went in one turn of the guardian
+            self._end_attempt(crew, gracefully=False)  # it ended within one tick of the guardian
             del self._crews[crew.job]
         elif live.stop is not None:
             self._stop(crew, live, world)
         elif crew.working:
-            self.works[crew.job].rebatch(self._clock(), live.batch)
-            self._foresee(crew)
+            self.works[crew.job].set_batch(self._clock(), live.batch)
+            self._schedule_end(crew)
         elif live.launched_at is not None and live.round == 0:
-            await self._begin(crew, live.batch, world)
+            await self._pass_barrier(crew, live.batch, world)
 
     def _stop(self, crew: Crew, live: attempts.Attempt, world: fake.World) -> None:
         if crew.stopping:
             return
-        self._quit(crew, gracefully=live.stop is attempts.Cause.STOPPED and not crew.lost)
+        self._end_attempt(crew, gracefully=live.stop is attempts.Cause.STOPPED and not crew.lost)
         for key, claim in crew.tasks.items():
             if claim.node not in crew.lost:
                 world.stop(key)
 
-    def _quit(self, crew: Crew, *, gracefully: bool) -> None:
+    def _end_attempt(self, crew: Crew, *, gracefully: bool) -> None:
         if not crew.stopping:
             self.works[crew.job].stop(self._clock(), gracefully=gracefully)
             crew.begun, crew.working, crew.stopping = False, False, True
-            self._pause_others(crew.job)
+            self._pause_group(crew.job)
 
-    def _disturb(self) -> None:
-        """Who shares a node with another gang that lies on several, as it does itself, is slower."""
+    def _apply_interference(self) -> None:
+        """Slow down each gang on several nodes that shares a node with another such gang."""
         spread = [(crew, crew.nodes) for crew in self._crews.values() if crew.working]
         spread = [(crew, nodes) for crew, nodes in spread if len(nodes) > 1]
         on_node = collections.Counter(node for _, nodes in spread for node in nodes)
@@ -239,35 +241,35 @@ class Agents:
         for crew in self._crews.values():
             if crew.working:
                 slowed = self._interference if crew.job in disturbed else 0.0
-                self.works[crew.job].slow(self._clock(), slowed)
-                self._foresee(crew)
+                self.works[crew.job].set_slowdown(self._clock(), slowed)
+                self._schedule_end(crew)
 
-    def _pause_others(self, job_id: str) -> None:
-        """Those that work only together with this one wait for it."""
-        for one in self._together(job_id):
+    def _pause_group(self, job_id: str) -> None:
+        """Pause the jobs that work only together with this one."""
+        for one in self._group(job_id):
             if one is not None and one.working:
                 self.works[one.job].stop(self._clock(), gracefully=True)
                 one.working = False
 
-    async def _begin(self, crew: Crew, batch: curves.Batch | None, world: fake.World) -> None:
-        """The gang meets at the barrier and starts its processes."""
+    async def _pass_barrier(self, crew: Crew, batch: curves.Batch | None, world: fake.World) -> None:
+        """Register the gang at the barrier and start its processes."""
         keys = sorted(crew.tasks)
-        happened: list[events.AnyEvent] = [events.TaskRegistered(**_of(key), address=ADDRESS) for key in keys]
-        happened.append(events.TaskReported(**_of(crew.chief), phase="PROCESSING"))
-        job = await self._store.write(lambda tx: self._tell(tx, crew, happened))
+        happened: list[events.AnyEvent] = [events.TaskRegistered(**_task_fields(key), address=ADDRESS) for key in keys]
+        happened.append(events.TaskReported(**_task_fields(crew.chief), phase="PROCESSING"))
+        job = await self._store.write(lambda tx: self._record(tx, crew, happened))
         if job is None or job.live is None or job.live.barrier_at is None:
             return
         for key in keys:
             world.begin(key)
         crew.begun, crew.batch = True, batch
         self._fails_at[crew.job] = self._clock() + self._fails_after(crew.job, crew.attempt)
-        together = self._together(crew.job)
-        ready = [one for one in together if one is not None and one.begun]
-        if len(ready) == len(together):
+        group = self._group(crew.job)
+        ready = [one for one in group if one is not None and one.begun]
+        if len(ready) == len(group):
             for one in ready:
-                self._work(one)
+                self._start_work(one)
 
-    def _work(self, crew: Crew) -> None:
+    def _start_work(self, crew: Crew) -> None:
         crew.working = True
         held = [self._type_of.get(device, "") for device in crew.held]
         crew.gpu_type = "+".join(sorted({name for name in held if name}))
@@ -279,15 +281,15 @@ class Agents:
             crew.batch,
             devices=crew.devices,
             ready_s=self._ready_s,
-            times=min((known.get(name, 1.0) for name in held), default=1.0),  # the slowest of them sets the pace
+            speed_factor=min((known.get(name, 1.0) for name in held), default=1.0),  # the slowest of them sets the pace
         )
-        self._foresee(crew)
+        self._schedule_end(crew)
 
-    def _together(self, job_id: str) -> list[Crew | None]:
-        """The crews of the jobs that work only together, its own among them; None where one does not run."""
+    def _group(self, job_id: str) -> list[Crew | None]:
+        """Return the crews of the jobs that work only together, including its own; None for a job that does not run."""
         return [self._crews.get(one) for one in self._groups.get(job_id, (job_id,))]
 
-    def _tell(self, tx: stores.Transaction, crew: Crew, happened: Iterable[events.AnyEvent]) -> jobs.Job | None:
+    def _record(self, tx: stores.Transaction, crew: Crew, happened: Iterable[events.AnyEvent]) -> jobs.Job | None:
         stored = job = tx.job(crew.job)
         if job is None or stored is None:
             return None
@@ -301,7 +303,7 @@ class Agents:
     def _end_of(self, crew: Crew) -> float:
         return min(self.works[crew.job].ends_at, self._fails_at.get(crew.job, math.inf))
 
-    def _foresee(self, crew: Crew) -> None:
+    def _schedule_end(self, crew: Crew) -> None:
         at = self._end_of(crew)
         if at < math.inf:
             heapq.heappush(self._due, (at, crew.job, crew.attempt))
@@ -328,8 +330,8 @@ class Agents:
 
 
 def _reported(crew: Crew, progress: attempts.Progress) -> events.AnyEvent:
-    return events.TaskReported(**_of(crew.chief), progress=progress)
+    return events.TaskReported(**_task_fields(crew.chief), progress=progress)
 
 
-def _of(key: attempts.TaskKey) -> dict[str, Any]:
+def _task_fields(key: attempts.TaskKey) -> dict[str, Any]:
     return {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulation: machines are lost and come back, processes fail, tasks cannot be made.
+"""The faults of a simulation: nodes are lost and come back, processes fail, tasks cannot be made.
 
-Every chance is drawn from the seed and the name of what it strikes, never from a common stream: so one more job, or
-another policy, changes nothing about the faults of the others, and a run can be repeated to the last byte.
+Every fault is drawn from the seed and the name of its target, never from a common stream. So one more job, or another
+policy, does not change the faults of other targets, and a run can be repeated to the last byte.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from oarlock.spec import errors, nodes
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Mean times are of exponential distributions; infinity: never. A node that is lost is declared gone after
-    `node_gone_s`, or when it is back before that: what ran there has not survived. `job_mtbf_s` is the mean time that
-    the processes of an attempt live; `launch_failures` the share of tasks that cannot be made.
+    """The rates of faults. Mean times are of exponential distributions; infinity means never.
+
+    A lost node is declared gone after `node_gone_s`, or when it is back before that: its processes are lost.
+    `job_mtbf_s` is the mean time until the processes of an attempt fail. `launch_failures` is the share of tasks that
+    cannot be made.
     """
 
     node_mtbf_s: float = math.inf
@@ -42,9 +44,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
 
-class Strikes:
-    """The faults of one run, in the order of their time (the simulated clock's, from `origin`). `counts` says how often
-    what struck.
+class FaultSchedule:
+    """The faults of one run in the order of time (on the simulated clock, from `origin`). `counts` has their numbers by
+    kind.
     """
 
     def __init__(self, of: Faults, seed: int, machines: Sequence[nodes.Node], origin: float) -> None:
@@ -56,38 +58,38 @@ class Strikes:
         self._due: list[tuple[float, str, str]] = []
         if of.node_mtbf_s < math.inf:
             for name in self._machines:
-                self._push(origin + self._lives_s(name), name, "lose")
+                self._push(origin + self._lifetime_s(name), name, "lose")
 
     def next_at(self) -> float:
         return self._due[0][0] if self._due else math.inf
 
-    def strike(self, now: float, world: fake.World, crews: agents.Agents) -> bool:
-        """Whatever is due; whether anything was."""
-        struck = False
+    def apply_due(self, now: float, world: fake.World, crews: agents.Agents) -> bool:
+        """Apply all faults that are due. Return whether there was one."""
+        applied = False
         while self.next_at() <= now:
-            at, name, what = heapq.heappop(self._due)
-            struck = True
-            if what == "lose":
+            at, name, change = heapq.heappop(self._due)
+            applied = True
+            if change == "lose":
                 self.counts["nodes_lost"] += 1
                 world.lose(name)
                 crews.lose(name)
                 back_at = at + self._chances[name].expovariate(1.0 / self._of.node_mttr_s)
                 self._push(min(back_at, at + self._of.node_gone_s), name, "gone")
                 self._push(back_at, name, "return")
-            elif what == "gone":
+            elif change == "gone":
                 world.remove(name)
             else:
                 world.add(self._machines[name])
-                self._push(at + self._lives_s(name), name, "lose")
-        return struck
+                self._push(at + self._lifetime_s(name), name, "lose")
+        return applied
 
     def fails_after(self, job: str, attempt: int) -> float:
-        """Seconds after which the processes of this attempt fail, if they have not ended."""
+        """Return the seconds after which the processes of this attempt fail if they are still running."""
         if self._of.job_mtbf_s == math.inf:
             return math.inf
         return self._random("process", job, attempt).expovariate(1.0 / self._of.job_mtbf_s)
 
-    def spoiled(self, launch: backends.TaskLaunch) -> str:
+    def launch_error(self, launch: backends.TaskLaunch) -> str:
         key = launch.key
         if not self._of.launch_failures:
             return ""
@@ -97,11 +99,11 @@ class Strikes:
         self.counts["launches_failed"] += 1
         return f"{key.role}-{key.index} could not be bound"
 
-    def _lives_s(self, name: str) -> float:
+    def _lifetime_s(self, name: str) -> float:
         return self._chances[name].expovariate(1.0 / self._of.node_mtbf_s)
 
-    def _push(self, at: float, name: str, what: str) -> None:
-        heapq.heappush(self._due, (at, name, what))
+    def _push(self, at: float, name: str, change: str) -> None:
+        heapq.heappush(self._due, (at, name, change))
 
     def _random(self, *of: object) -> random.Random:
         return random.Random("/".join(map(str, (self._seed, *of))))

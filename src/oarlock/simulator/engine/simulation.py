@@ -1,12 +1,12 @@
-"""A workload on a pretended cluster: the real controllers and the real scheduler over the memory store and the fake
-backend, on a clock that jumps from one thing that happens to the next.
+"""A workload on a simulated cluster: the real controllers and the real scheduler over the memory store and the fake
+backend.
 
-What happens: a job arrives, a process ends, a fault strikes, a controller wants to be woken. At each such instant
-agents and controllers take turns until none of them has anything left to do, which takes no simulated time; then the
-clock goes on to the next. Nothing here decides anything about jobs, and nothing in the controllers knows of it.
+The clock jumps from one event to the next: a job arrives, a process ends, a fault occurs, a controller is due. At each
+such instant agents and controllers run in turn until none has work left, which takes no simulated time; then the clock
+goes on. This module decides nothing about jobs, and the controllers do not know about it.
 
-A controller whose world has not changed, and who does not want to be woken, is not ticked: a tick derives everything
-anew, so one that finds what it found before would do nothing.
+A controller is not ticked while nothing has changed and it is not due: a tick derives everything anew, so it would do
+nothing.
 """
 
 from __future__ import annotations
@@ -39,24 +39,26 @@ from oarlock.spec import attempts, errors, jobs, nodes, plans
 from oarlock.store import memory, stores
 
 ORIGIN_S = 1_000_000.0
-"""The beginning, on the simulated clock: Unix seconds of some day in 1970."""
+"""The beginning on the simulated clock, in Unix seconds of some day in 1970."""
 
 MOST_TURNS = 1000
-"""In which everything at one instant is done. More is a defect: somebody undoes what another does."""
+"""Turns after which everything at one instant is done. More are a defect: two controllers undo each other's work."""
 
 PATIENCE_S = 6 * 3600.0
-"""When nobody is on the way to an end and nobody arrives for so long, the simulation is given up."""
+"""The simulation ends if no job arrives or can end for so long."""
 
 KEPT_RECORDS = 50_000
-"""Lines of the event log that are kept before they, and the jobs that have ended, are forgotten."""
+"""Records of the event log that are kept before they are deleted, with the jobs that have ended."""
 
 SETTINGS = assigning.Settings(server="http://127.0.0.1:1", task_secret=bytes(32))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`restart_s` is what each start of a gang costs before it advances. `until_s` ends the simulation, done or not.
-    `lockstep` plans on whole rounds alone, as the simulators that others have published do: who comes, and whatever is
-    freed, waits for the next one.
+    """The settings of a simulation.
+
+    `restart_s` is the time that each start of a gang costs before it advances. `until_s` ends the simulation.
+    `lockstep` makes plans in whole rounds only, as published simulators do: arrivals and freed devices wait for the
+    next round.
     """
 
     name: str
@@ -64,8 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: float = 30.0
     checkpoint_s: float | None = 600.0
     faults: faults.Faults = faults.Faults()
-    ends_told: bool = True  # jobs say how many steps they still have to do
-    interference: float = 0.0  # share of speed that gangs on several nodes lose where they share one
+    ends_told: bool = True  # jobs report their remaining steps
+    interference: float = 0.0  # share of speed that gangs on several nodes lose where they share a node
     lockstep: bool = False
     seed: int = 0
     until_s: float = math.inf
@@ -80,13 +82,13 @@ class Controller(Protocol):
 
 
 class Progress(Protocol):
-    """Hears how far the simulation is: simulated seconds, jobs that have ended, and all."""
+    """A callback that takes the simulated seconds, the number of jobs that have ended, and the number of all jobs."""
 
     def __call__(self, now_s: float, ended: int, total: int) -> None: ...
 
 
 class Silent(leftovers.Leftovers):
-    """Pretended tasks leave nothing to be read."""
+    """Simulated tasks leave no logs or files to read."""
 
     def __init__(self) -> None:
         return
@@ -99,6 +101,8 @@ class Silent(leftovers.Leftovers):
 
 
 class Simulation:
+    """One simulation of `of` on `machines`. `plan` is the scheduler, and `memo` its memory between plans."""
+
     def __init__(
         self,
         of: workload.Workload,
@@ -123,14 +127,14 @@ class Simulation:
         self._declared = impossible.Declared(tuple(machines), of.pools)
         self._forgotten: set[str] = set()
         self._kept_from = 0
-        self._hopeful_at = ORIGIN_S
-        self._strikes = faults.Strikes(settings.faults, settings.seed, machines, ORIGIN_S)
+        self._last_hope_at = ORIGIN_S
+        self._faults = faults.FaultSchedule(settings.faults, settings.seed, machines, ORIGIN_S)
         self.agents = agents.Agents(
             self.store,
             self.clock,
             ready_s=settings.restart_s,
-            fails_after=self._strikes.fails_after,
-            spoiled=self._strikes.spoiled,
+            fails_after=self._faults.fails_after,
+            launch_error=self._faults.launch_error,
             ends_told=settings.ends_told,
             interference=settings.interference,
             groups=workload.groups(of),
@@ -140,9 +144,9 @@ class Simulation:
         self.world = fake.World(machines, self.agents.script, self.clock)
         self.ledger = ledger.Ledger(self.store, ORIGIN_S)
         self._machines = tuple(machines)
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
         self._world_changes = 0
-        self._overheard = False  # something happened since the last round, where plans are made on rounds alone
+        self._postponed = False  # with `lockstep`: something changed since the last round
         self._nodes_changed = True
         backend = fake.Fake(self.world)
         self._leading = leadership.Leading(self.store, holder="simulator", clock=self.clock, ttl_s=math.inf)
@@ -150,7 +154,7 @@ class Simulation:
         self._scheduling = scheduling.Scheduling(
             self.store,
             self._leading,
-            self._decide,
+            self._timed_plan,
             clock=self.clock,
             report=self._report,
             rules=settings.rules,
@@ -175,7 +179,7 @@ class Simulation:
         return self.now
 
     async def _open(self) -> None:
-        """What an administrator has set up before anybody came."""
+        """Store the pools, as an administrator would before the first job."""
 
         def pools(tx: stores.Transaction) -> None:
             for pool in self.workload.pools:
@@ -184,10 +188,10 @@ class Simulation:
         await self.store.write(pools)
 
     async def run(self) -> outcome.Result:
-        """To the end of the last job. Suspends once at every instant, so that it can be cancelled."""
+        """Run to the end of the last job. It suspends once at every instant, so that it can be cancelled."""
         began_cpu_s = time.process_time()
         await self._open()
-        await self._turns()
+        await self._settle()
         while not self._is_over():
             at = self._next_at()
             if at > ORIGIN_S + self.settings.until_s:
@@ -196,26 +200,26 @@ class Simulation:
             if at == math.inf:
                 break
             self.now = max(self.now, at)
-            await self._happen()
-            await self._turns()
-            await self._tidy()
+            await self._apply_events()
+            await self._settle()
+            await self._collect_ended()
             self._progress(self.now - ORIGIN_S, len(self._stories) + len(self._refused), len(self.workload.arrivals))
             await asyncio.sleep(0)
         return await self._result(time.process_time() - began_cpu_s)
 
-    # What happens
+    # Events
 
     def _is_over(self) -> bool:
-        """Everybody has ended; or nobody has, and nobody will, for longer than patience lasts."""
+        """Return whether all jobs have ended, or no job has arrived or could end for `PATIENCE_S`."""
         if len(self._stories) + len(self._refused) == len(self.workload.arrivals):
             return True
         if self._arrived < len(self.workload.arrivals) or self.agents.next_at() < math.inf:
-            self._hopeful_at = self.now
-        return self.now - self._hopeful_at > PATIENCE_S
+            self._last_hope_at = self.now
+        return self.now - self._last_hope_at > PATIENCE_S
 
     def _next_at(self) -> float:
-        """The next instant at which anything may be another than it is."""
-        times = [self.agents.next_at(), self._strikes.next_at()]
+        """Return the next instant at which anything can change."""
+        times = [self.agents.next_at(), self._faults.next_at()]
         if self._arrived < len(self.workload.arrivals):
             times.append(ORIGIN_S + self.workload.arrivals[self._arrived].at)
         woken: list[Controller] = [self._guardian]
@@ -225,19 +229,19 @@ class Simulation:
         return min([*times, self._plan_at()])
 
     def _plan_at(self) -> float:
-        """When the scheduler wants to be woken; on the next round where it plans on rounds alone."""
+        """Return when the scheduler is due; with `lockstep`, the next whole round."""
         wake_at = self._scheduling.wake_at()
         if not self.settings.lockstep:
             return math.inf if wake_at is None else wake_at
-        if wake_at is None and not self._overheard:
+        if wake_at is None and not self._postponed:
             return math.inf
         round_s = self.settings.rules.round_s
         number = math.ceil((max(self.now, wake_at or self.now) - ORIGIN_S) / round_s)
         at = ORIGIN_S + number * round_s
         return at if at > self.now else at + round_s
 
-    async def _happen(self) -> None:
-        """Arrivals, ends and faults of this instant."""
+    async def _apply_events(self) -> None:
+        """Apply the arrivals, ends and faults of this instant."""
         while (
             self._arrived < len(self.workload.arrivals)
             and ORIGIN_S + self.workload.arrivals[self._arrived].at <= self.now
@@ -245,11 +249,11 @@ class Simulation:
             await self._submit(self.workload.arrivals[self._arrived])
             self._arrived += 1
         self.agents.end_due(self.world)
-        if self._strikes.strike(self.now, self.world, self.agents):
+        if self._faults.apply_due(self.now, self.world, self.agents):
             self._nodes_changed = True
 
     async def _submit(self, arrival: workload.Arrival) -> None:
-        """What could never run is refused, as a server does it."""
+        """Add a job. A job that could never run is refused, as a server does it."""
         job = jobs.Job(
             id=arrival.id,
             name=arrival.id,
@@ -263,23 +267,23 @@ class Simulation:
         if never is not None:
             self._refused[job.id] = never.message
             return
-        self.agents.submit(arrival.id, work.Work(arrival.does, saves_every_s=self.settings.checkpoint_s))
+        self.agents.submit(arrival.id, work.Work(arrival.job_model, saves_every_s=self.settings.checkpoint_s))
         await self.store.write(lambda tx: tx.add_job(job, at=self.now))
 
     # Turns
 
-    async def _turns(self) -> None:
-        """Agents and controllers, until none has anything left to do at this instant."""
+    async def _settle(self) -> None:
+        """Run agents and controllers until none has work left at this instant."""
         for _ in range(MOST_TURNS):
             await self.agents.tick(self.world)
-            if not any([await self._turn(one) for one in self._controllers]):
+            if not any([await self._tick(one) for one in self._controllers]):
                 return
         raise errors.Conflict(
             f"everything at {self.now - ORIGIN_S:g} s is not done after {MOST_TURNS} turns",
             hint="This is a defect: report it with the workload and the seed.",
         )
 
-    async def _turn(self, controller: Controller) -> bool:
+    async def _tick(self, controller: Controller) -> bool:
         if self.world.changed.is_set():
             self.world.changed.clear()
             self._world_changes += 1
@@ -288,13 +292,13 @@ class Simulation:
         due = wake_at is not None and wake_at <= self.now
         if controller is self._inventory:
             due, heard = due and self._nodes_changed, (0, 0)
-        if not due and self._heard.get(controller.name) == heard:
+        if not due and self._seen.get(controller.name) == heard:
             return False
         if controller is self._scheduling:
-            self._overheard = self.settings.lockstep and (self.now - ORIGIN_S) % self.settings.rules.round_s != 0.0
-            if self._overheard:
+            self._postponed = self.settings.lockstep and (self.now - ORIGIN_S) % self.settings.rules.round_s != 0.0
+            if self._postponed:
                 return False
-        self._heard[controller.name] = heard
+        self._seen[controller.name] = heard
         if controller is self._inventory:
             self._nodes_changed = False
         elif controller is self._scheduling and self.now >= self._touched_at + self.settings.rules.round_s:
@@ -303,12 +307,12 @@ class Simulation:
         return True
 
     async def _measure(self) -> None:
-        """Jobs report, and what they report becomes their curves."""
+        """Let jobs report, and update their curves from the reports."""
         if await self.agents.report():
             await self._measuring.tick()
 
-    def _decide(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
-        """The scheduler's plan, and how long it took."""
+    def _timed_plan(self, snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
+        """Return the scheduler's plan, and record its duration."""
         if snapshot.reallocate:
             self._touched_at = now
         began_s = time.perf_counter()
@@ -316,17 +320,17 @@ class Simulation:
         self.decided_s.append(time.perf_counter() - began_s)
         return made
 
-    def _report(self, what: str, error: Exception) -> None:
-        """Nobody else writes here, and faults are told in another way: what a controller stumbles over is a defect."""
+    def _report(self, subject: str, error: Exception) -> None:
+        """Raise: a controller's error is a defect here, because no other program writes and faults take other ways."""
         raise errors.Conflict(
-            f"at {self.now - ORIGIN_S:g} s a controller stumbled over {what}: {error}",
+            f"at {self.now - ORIGIN_S:g} s a controller failed at {subject}: {error}",
             hint="This is a defect: report it with the workload and the seed.",
         ) from error
 
-    # What is found
+    # Results
 
-    async def _tidy(self) -> None:
-        """Note who has ended. What has ended is forgotten by the store after a while, as retention does it."""
+    async def _collect_ended(self) -> None:
+        """Record the jobs that have ended. After a while the store deletes them, as retention does it."""
         seq = await self.ledger.read()
         for job_id in self.ledger.take_ended():
             job = await self.store.read(lambda view, job_id=job_id: view.job(job_id))  # type: ignore[misc]
@@ -350,19 +354,21 @@ class Simulation:
             over=self.now - ORIGIN_S,
             stories=self._compared(),
             spans=self._spans(),
-            faults={**self._strikes.counts, "processes_failed": self.agents.failed},
+            faults={**self._faults.counts, "processes_failed": self.agents.failed},
             refused=self._refused,
         )
         return outcome.Result(outcome=found, decisions=outcome.Decisions(times_s=tuple(self.decided_s), cpu_s=cpu_s))
 
     def _compared(self) -> tuple[outcome.JobStory, ...]:
-        """Every story in the order of arrival, beside what an equal part would have given it; a group has one."""
+        """Return the story of each job or group in the order of arrival, with its duration on an equal part of the
+        cluster.
+        """
         settings, devices = self.settings, sum(len(node.devices) or 1 for node in self._machines)
         members: dict[str, list[tuple[workload.Arrival, outcome.JobStory]]] = {}
         for one in self.workload.arrivals:
             if one.id in self._stories:
                 members.setdefault(one.group or one.id, []).append((one, self._stories[one.id]))
-        told = [stories.joined(name, [story for _, story in found]) for name, found in members.items()]
+        told = [stories.merged(name, [story for _, story in found]) for name, found in members.items()]
         over = self.now - ORIGIN_S
         presence = fairness.Presence((story.arrived, over if story.ended is None else story.ended) for story in told)
         alone = fairness.Alone(max(len(node.devices) for node in self._machines), settings.restart_s)
@@ -385,14 +391,14 @@ class Simulation:
     def _story(self, job: jobs.Job) -> outcome.JobStory:
         did = self.agents.forget(job.id)
         spans = self.ledger.spans[job.id] = [
-            msgspec.structs.replace(span, useful=stories.since(did.stretches.get(span.attempt), ORIGIN_S))
+            msgspec.structs.replace(span, useful=stories.relative(did.active_spans.get(span.attempt), ORIGIN_S))
             for span in self.ledger.spans.get(job.id, [])
         ]
         return stories.of(job, spans, did, origin=ORIGIN_S, now=self.now)
 
 
 def shown(settings: Settings) -> dict[str, str]:
-    """Every setting in words, for the record of the run."""
+    """Return every setting as text, for the record of the run."""
     told: dict[str, object] = msgspec.structs.asdict(settings)
     for part in ("rules", "faults"):
         told |= msgspec.structs.asdict(told.pop(part))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What became of one job, from its record, what it held, and what it did. Times are seconds from the beginning."""
+"""The outcome of one job, from its record, its holdings and its work. Times are seconds from the beginning."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def of(job: jobs.Job, spans: Sequence[outcome.Span], did: work.Work, *, origin: 
     )
 
 
-def joined(name: str, members: Sequence[outcome.JobStory]) -> outcome.JobStory:
-    """The story of a gang whose tasks were jobs of their own: it runs once the last of them does, and ends with the
-    last of them. Its phase and reason are those of the first member that did not do like the others.
+def merged(name: str, members: Sequence[outcome.JobStory]) -> outcome.JobStory:
+    """Return the story of a gang with tasks that were jobs of their own.
+
+    It starts when the last of them does and ends with the last of them. Its phase and reason are those of the first
+    member that differs from the others.
     """
     if len(members) == 1:
         return msgspec.structs.replace(members[0], job=name)
@@ -53,5 +55,6 @@ def joined(name: str, members: Sequence[outcome.JobStory]) -> outcome.JobStory:
     )
 
 
-def since(stretch: tuple[float, float] | None, origin: float) -> tuple[float, float]:
+def relative(stretch: tuple[float, float] | None, origin: float) -> tuple[float, float]:
+    """Return a time span relative to `origin`; (0, 0) for None."""
     return (0.0, 0.0) if stretch is None else (stretch[0] - origin, stretch[1] - origin)

@@ -1,7 +1,7 @@
-"""What a simulated job does at a shape: how fast it advances there, and what its processes would report of it.
+"""Models of simulated jobs: the speed of a job at a shape, and the measurements that its processes would report.
 
-The simulator's own truth about jobs, kept apart from what the scheduler believes: a scheduler that fits curves to what
-is reported can be wrong, as in life. Everything here is pure, and asked for often: implementations remember.
+They are the simulator's truth about jobs, separate from the scheduler's estimates: a scheduler that fits curves to
+reports can be wrong, as in reality. Everything here is pure. Calls are frequent, so implementations cache results.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import msgspec
 from oarlock.spec import curves, errors, jobfile
 
 Shape = tuple[int, ...]
-"""Devices on each node that a gang lies on, fewest first; tasks where it has no devices."""
+"""Devices on each node of a gang, ascending; tasks if it has no devices."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """`rate` in progress per second, until the progress `until`; `gain` is the progress of one step. The rest is what
-    the training library would report: of a step that adds up several parts, the time of the last one, which waits.
+    """The speed of a job. `rate` is progress per second, valid up to the progress `until`; `gain` is the progress of
+    one step.
+
+    The other values are those that the training library would report. If a step has accumulated parts, they hold for
+    the last part, which waits for the exchange.
     """
 
     rate: float
@@ -31,24 +34,24 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobModel(Protocol):
-    """`total` is the progress at which the job has done its work."""
+    """The model of one job. `total` is the progress at which its work is done."""
 
     total: float
 
     def batch(self, devices: int) -> curves.Batch | None:
-        """What the job takes on so many devices where nobody decides it; None: it does not say."""
+        """Return the job's own batch on so many devices; None if it has none."""
         ...
 
     def pace(self, shape: Shape, batch: curves.Batch | None, progress: float) -> Pace:
-        """At `progress` < `total`, with `batch` (None: its own)."""
+        """Return the pace at `progress` < `total`, with `batch` (None: its own)."""
         ...
 
 
 class Scaled:
-    """A job that lasts `duration_s` on `devices` devices, and is `speedup(n)` times as fast on n as on one.
+    """A job that lasts `duration_s` on `devices` devices, and is `speedup(n)` times as fast on n devices as on one.
 
-    Progress is in seconds at `devices` on one node. A step takes `step_s` seconds there, and `far` times as long where
-    the gang lies on several nodes. What of it is not the computation divided by the devices is waiting.
+    Progress is in seconds at `devices` on one node. A step takes `step_s` seconds there, and `far` times as long on
+    several nodes. The part of a step beyond the divided computation is reported as waiting.
     """
 
     def __init__(
@@ -88,20 +91,20 @@ def linear(devices: int) -> float:
 
 
 def amdahl(serial: float) -> Callable[[int], float]:
-    """A part of every step, `serial` of it on one device, is not divided."""
+    """Return the speedup of a job where the part `serial` of a step on one device is not divided."""
     return lambda devices: 1.0 / (serial + (1.0 - serial) / devices)
 
 
-def measured(speedups: tuple[float, ...]) -> Callable[[int], float]:
-    """On 1, 2, 3... devices; no faster beyond the last."""
+def from_speedups(speedups: tuple[float, ...]) -> Callable[[int], float]:
+    """Return the speedup from values for 1, 2, 3... devices; it is constant beyond the last."""
     return lambda devices: speedups[min(devices, len(speedups)) - 1] / speedups[0]
 
 
 class Modelled:
-    """A synchronous job that follows the model of `spec.curves` exactly, with the batch size that it is given.
+    """A synchronous job that follows the model of `spec.curves` exactly, with any batch size.
 
-    Progress is in examples at the efficiency of the batch size `asked`: the one of the whole gang that it takes where
-    nobody decides. `local_most` is what one process takes at once.
+    Progress is in examples at the efficiency of the batch size `asked`: the job's own, for the whole gang. `local_most`
+    is the largest batch that one process takes at once.
     """
 
     def __init__(self, model: curves.Allreduce, examples: float, *, asked: int, local_most: int | None = None) -> None:
@@ -112,7 +115,7 @@ class Modelled:
         self._known: dict[tuple[Shape, curves.Batch], Pace] = {}
 
     def batch(self, devices: int) -> curves.Batch:
-        return divided(self._asked, devices, self._local_most)
+        return divide(self._asked, devices, self._local_most)
 
     def pace(self, shape: Shape, batch: curves.Batch | None, progress: float) -> Pace:
         batch = batch or self.batch(sum(shape))
@@ -146,16 +149,16 @@ class Modelled:
         return model.far_s + model.far_per_device_s * (devices - 2)
 
 
-def lasting(model: curves.Allreduce, duration_s: float, shape: Shape, batch: jobfile.Batch) -> Modelled:
-    """A job of that model that lasts `duration_s` at this shape with its own batch size."""
+def with_duration(model: curves.Allreduce, duration_s: float, shape: Shape, batch: jobfile.Batch) -> Modelled:
+    """Return a job of that model that lasts `duration_s` at this shape with its own batch size."""
     most = batch.on("").local_max
     probe = Modelled(model, 1.0, asked=batch.size, local_most=most)
     examples = duration_s * probe.pace(shape, None, 0.0).rate
     return Modelled(model, examples, asked=batch.size, local_most=most)
 
 
-def divided(examples: int, devices: int, local_most: int | None) -> curves.Batch:
-    """A batch of the whole gang in equal parts, added up where one process cannot take its part at once."""
+def divide(examples: int, devices: int, local_most: int | None) -> curves.Batch:
+    """Return a batch of the whole gang in equal parts, accumulated where a process cannot take its part at once."""
     if examples < 1 or devices < 1:
         raise errors.InvalidInput(f"{examples} examples on {devices} devices", hint="Both must be 1 or more.")
     part = -(-examples // devices)
@@ -164,5 +167,5 @@ def divided(examples: int, devices: int, local_most: int | None) -> curves.Batch
 
 
 def _efficiency(noise: float | None, initial: int, examples: int) -> float:
-    """Progress of one example in a batch of so many, against the initial batch (`spec.curves`)."""
+    """Return the progress of an example in a batch of `examples`, relative to the initial batch (`spec.curves`)."""
     return 1.0 if noise is None else (noise + initial) / (noise + examples)

@@ -1,17 +1,17 @@
-"""Models as they were measured for Pollux (OSDI '21): seconds per step over placements and batch sizes, and how
-training went at several batch sizes.
+"""Models measured for Pollux (OSDI '21): seconds per step over placements and batch sizes, and training at several of
+them.
 
 A directory holds one model, as the released simulator has it:
 
-- `placements.csv` (`placement,local_bsz,step_time,sync_time`): every way to lie on up to four nodes; `1132` are four
+- `placements.csv` (`placement,local_bsz,step_time,sync_time`): every placement on up to four nodes; `1132` means four
   nodes with so many devices each;
-- `scalability.csv` (`num_nodes,num_replicas,local_bsz,step_time,sync_time`): larger ones;
+- `scalability.csv` (`num_nodes,num_replicas,local_bsz,step_time,sync_time`): larger placements;
 - `validation-BATCH.csv` (`progress,iteration,metric,grad_sqr,grad_var`): a line for each epoch; progress counts steps
   of the initial batch size.
 
-What was not measured is interpolated: between local batch sizes linearly, between placements at equal devices per node
-(on one, to four) and then linearly in nodes. The released simulator does the latter over a triangulation of the same
-points; where both were compared they lie within a few percent (docs/simulator.md).
+Missing values are interpolated: linearly between local batch sizes; between placements first at equal devices per node
+(one to four), then linearly in nodes. The released simulator does the latter over a triangulation of the same points;
+where both were compared they agree within a few per cent (docs/simulator.md).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from oarlock.spec import curves, errors
 
 MOST_DEVICES_PER_NODE = 4
 MOST_DEVICES = 64
-"""More was not measured."""
+"""Larger placements were not measured."""
 
 Times = tuple[float, float]
-"""Seconds of a step, and of that waiting for the exchange of gradients."""
+"""Seconds of a step, and the part of it that waits for the exchange of gradients."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in the files: how many epochs a model is trained for, and its memory's limit where the files go
-    further. As in the released simulator.
+    """The values that are not in the files, as in the released simulator: the epochs of training, and a limit of
+    memory.
     """
 
     epochs: int
     local_most: int | None = None
-    rigid: curves.Batch | None = None  # the only way in which it was run adaptively: on one device, with this batch
+    rigid: curves.Batch | None = None  # adaptive runs were measured only on one device with this batch
 
 
 MODELS: dict[str, Limits] = {
@@ -56,7 +56,7 @@ MODELS: dict[str, Limits] = {
 
 
 class Model:
-    """One model's measurements. Sizes in examples."""
+    """The measurements of one model. Sizes are in examples."""
 
     def __init__(self, directory: Path, limits: Limits) -> None:
         self.name = directory.name
@@ -81,20 +81,22 @@ class Model:
         measured = min(len(epochs) for epochs in self._epochs.values())
         if measured < self.limits.epochs:
             raise errors.InvalidInput(
-                f"{self.name} was measured for {measured} epochs, {self.limits.epochs} are wanted",
+                f"{self.name} was measured for {measured} epochs, but {self.limits.epochs} are needed",
                 hint="Take the files as they were released.",
             )
         return measured
 
     def epoch(self, progress: float) -> int:
-        """The one that is under way at `progress`, from 0."""
+        """Return the epoch at `progress`, from 0."""
         return bisect.bisect_right(self._ends, progress)
 
     def epoch_end(self, epoch: int) -> float:
         return self._ends[epoch]
 
     def gradient(self, examples: int, epoch: int) -> tuple[float, float]:
-        """The square of the mean gradient and its variance at the initial batch size, in steps of `examples`."""
+        """Return the square of the mean gradient, and its variance at the initial batch size, in steps of
+        `examples`.
+        """
         found = self._noises.get((examples, epoch))
         if found is None:
             found = self._noises[examples, epoch] = self._gradient(examples, epoch)
@@ -113,8 +115,8 @@ class Model:
 
 
 class StepTimes:
-    """Seconds of a step by shape and local batch size. The order of a shape's nodes does not count: orders that were
-    measured apart are averaged.
+    """Seconds of a step by shape and local batch size. The order of a shape's nodes does not matter: orders are
+    averaged.
     """
 
     def __init__(self, placements: Sequence[dict[str, str]], scalability: Sequence[dict[str, str]]) -> None:
@@ -138,7 +140,7 @@ class StepTimes:
         self.local_most = max(line.most for line in self._shapes.values())
 
     def times(self, shape: jobmodels.Shape, local: int) -> Times:
-        """Raises InvalidInput for what is far from anything that was measured."""
+        """Return the times. Raises InvalidInput for a shape far from all measured ones."""
         line = self._shapes.get(shape)
         if line is not None:
             return line.at(local)
@@ -160,8 +162,9 @@ class StepTimes:
 
 
 class Line:
-    """Seconds of a step at one shape, by local batch size: straight between the measured ones and beyond the largest;
-    smaller ones take as long as the smallest.
+    """Seconds of a step at one shape, by local batch size.
+
+    They are linear between the measured sizes and beyond the largest; smaller sizes take as long as the smallest.
     """
 
     def __init__(self, points: Iterable[tuple[int, Times]]) -> None:
@@ -186,10 +189,10 @@ class Line:
 
 
 class Trained:
-    """`jobmodels.JobModel` of one job that trains a measured model. Progress counts steps of the initial batch size.
+    """A `jobmodels.JobModel` of a job that trains a measured model. Progress counts steps of the initial batch size.
 
-    `asked` is the batch size that its owner asked for; None: the initial one, or as little more as so many devices
-    need.
+    `asked` is the batch size that its owner chose. None means the initial one, or the smallest larger one that so many
+    devices need.
     """
 
     def __init__(self, model: Model, asked: int | None) -> None:
@@ -199,8 +202,10 @@ class Trained:
         self._known: dict[tuple[jobmodels.Shape, curves.Batch, int], jobmodels.Pace] = {}
 
     def batch(self, devices: int) -> curves.Batch:
-        """As the released simulator divides a batch: one device alone adds up at least two parts of what is larger than
-        the initial size, because its gradient noise could not be measured else.
+        """Return the batch, divided as in the released simulator.
+
+        A single device accumulates at least two parts of a batch above the initial size, because its gradient noise
+        could not be measured otherwise.
         """
         model = self.model
         examples = self.asked or max(model.initial, model.local_least * devices)
@@ -234,9 +239,7 @@ class Trained:
 
 
 def check(job: str, most: float, on_node: float) -> None:
-    """Raises InvalidInput, before anything runs, where a job may get so many devices in all, or on one node, that it
-    may lie as nobody has measured it.
-    """
+    """Raise InvalidInput, before any run, if a job may get more devices, in all or on one node, than were measured."""
     if on_node > MOST_DEVICES_PER_NODE:
         raise _unmeasured(f"{job} may get {on_node:g} GPUs on one node")
     if most > MOST_DEVICES:
@@ -244,7 +247,7 @@ def check(job: str, most: float, on_node: float) -> None:
 
 
 def load(directory: Path) -> dict[str, Model]:
-    """Every known model that has a directory there, by name. Raises NotFound where there is none."""
+    """Return every known model with a directory, by name. Raises NotFound if there is none."""
     found = {
         name: Model(directory / name, limits)
         for name, limits in MODELS.items()
@@ -267,14 +270,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise csvfiles.unread(path, error, _AS_RELEASED) from error
+        raise csvfiles.unreadable(path, error, _AS_RELEASED) from error
 
 
-def _unmeasured(what: str) -> errors.InvalidInput:
+def _unmeasured(message: str) -> errors.InvalidInput:
     return errors.InvalidInput(
-        what,
+        message,
         path="nodes",
-        hint=f"These traces know at most {MOST_DEVICES} GPUs, {MOST_DEVICES_PER_NODE} on a node: "
+        hint=f"These traces have at most {MOST_DEVICES} GPUs, {MOST_DEVICES_PER_NODE} on a node: "
         f"--nodes 16x{MOST_DEVICES_PER_NODE}.",
     )
 
@@ -296,8 +299,8 @@ def _mean(times: Sequence[Times]) -> Times:
 
 
 def _around(known: Sequence[int], value: float, *, beyond: bool = False) -> tuple[int, int, float]:
-    """Places of the neighbours of `value`, and how far it lies from the first to the second: 0 to 1, unless `beyond`
-    the last.
+    """Return the positions of the neighbours of `value`, and its relative position between them: 0 to 1, or more if
+    `beyond`.
     """
     upper = min(max(bisect.bisect_left(known, value), 1), len(known) - 1)
     if len(known) == 1:

@@ -1,8 +1,8 @@
-"""Was it fair? How long each job would have taken with an equal part of the cluster, were it alone with that.
+"""Fairness: the time that each job would have taken alone with an equal part of the cluster.
 
-The part is 1/N of the devices, where N is the mean number of jobs that were there (waiting or running) while it was
-(Themis, NSDI '20, calls what follows from it finish-time fairness). A job that can use only more devices than its part
-has them for a part of the time; one that is elastic uses as many as the part holds.
+The part is 1/N of the devices, where N is the mean number of waiting and running jobs during the job's life (Themis,
+NSDI '20, calls the resulting measure finish-time fairness). A job that needs more devices than its part has them for a
+part of the time; an elastic job uses as many as the part has.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from oarlock.simulator.workloads import jobgroups, workload
 from oarlock.spec import curves, jobfile
 
 CANDIDATES = 24
-"""Batch sizes that are tried for a job that leaves it open."""
+"""Batch sizes that are tried for a job without a fixed one."""
 
 
 class Presence:
-    """How many jobs were there on average, from one time to another."""
+    """The mean number of jobs between two times."""
 
     def __init__(self, stays: Iterable[tuple[float, float]]) -> None:
         changes: dict[float, int] = {}
@@ -47,7 +47,7 @@ class Presence:
 
 
 class Alone:
-    """Seconds that jobs take alone with a part of the cluster. What was asked before is remembered."""
+    """The seconds that jobs take alone with a part of the cluster. Results are cached."""
 
     def __init__(self, per_node: int, restart_s: float) -> None:
         self._per_node = per_node
@@ -55,23 +55,23 @@ class Alone:
         self._known: dict[tuple[str, int | None, int], float] = {}
 
     def seconds(self, arrival: workload.Arrival, part: float) -> float:
-        """With `part` devices, which need not be a whole number."""
+        """Return the seconds with `part` devices, which need not be a whole number."""
         least, most = bounds(arrival.spec)
         devices = min(most, max(least, int(part)))
         return self._duration_s(arrival, devices) * max(1.0, devices / part)
 
     def _duration_s(self, arrival: workload.Arrival, devices: int) -> float:
-        does, shape = arrival.does, jobgroups.compact(devices, self._per_node)
-        if not isinstance(does, traces.Trained):
-            return self._restart_s + duration_s(does, shape, arrival.spec.batch)
-        key = (does.model.name, does.asked, devices)
+        job_model, shape = arrival.job_model, jobgroups.compact(devices, self._per_node)
+        if not isinstance(job_model, traces.Trained):
+            return self._restart_s + duration_s(job_model, shape, arrival.spec.batch)
+        key = (job_model.model.name, job_model.asked, devices)
         if key not in self._known:
-            self._known[key] = self._restart_s + duration_s(does, shape, arrival.spec.batch)
+            self._known[key] = self._restart_s + duration_s(job_model, shape, arrival.spec.batch)
         return self._known[key]
 
 
 def bounds(spec: jobfile.JobSpec) -> tuple[int, int]:
-    """The fewest and the most devices that it can run on; tasks where it has none."""
+    """Return the fewest and the most devices on which the job can run; tasks if it has no devices."""
     without = 0.0 if any(role.gpus for role in spec.roles.values()) else 1.0
     weights = [(role, role.gpus or without) for role in spec.roles.values()]
     least = sum((role.count if role.min is None else role.min) * weight for role, weight in weights)
@@ -79,34 +79,34 @@ def bounds(spec: jobfile.JobSpec) -> tuple[int, int]:
     return max(1, round(least)), max(1, round(most))
 
 
-def duration_s(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch | None) -> float:
-    """From beginning to end at that shape, with the batch size that is best half-way through, where it is left open."""
-    chosen = None if batch is None or batch.max is None else _best(does, shape, batch)
+def duration_s(job_model: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch | None) -> float:
+    """Return the whole duration at that shape. An open batch size is the best one half-way through."""
+    chosen = None if batch is None or batch.max is None else _best(job_model, shape, batch)
     at, progress = 0.0, 0.0
-    while progress < does.total:
-        pace = does.pace(shape, chosen, progress)
+    while progress < job_model.total:
+        pace = job_model.pace(shape, chosen, progress)
         at, progress = at + (pace.until - progress) / pace.rate, pace.until
     return at
 
 
-def _best(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch) -> curves.Batch:
+def _best(job_model: jobmodels.JobModel, shape: jobmodels.Shape, batch: jobfile.Batch) -> curves.Batch:
     devices, most = sum(shape), batch.max or batch.size
     sizes = {round(batch.size * (most / batch.size) ** (place / (CANDIDATES - 1))) for place in range(CANDIDATES)}
     possible = [divided for size in sorted(sizes) if (divided := _divided(size, devices, batch)) is not None]
-    return max(possible or [does.batch(devices) or curves.Batch(1)], key=lambda one: _rate(does, shape, one))
+    return max(possible or [job_model.batch(devices) or curves.Batch(1)], key=lambda one: _rate(job_model, shape, one))
 
 
 def _divided(size: int, devices: int, batch: jobfile.Batch) -> curves.Batch | None:
-    found = jobmodels.divided(max(size, devices * batch.local_min), devices, batch.on("").local_max)
+    found = jobmodels.divide(max(size, devices * batch.local_min), devices, batch.on("").local_max)
     whole = found.local * found.accumulate * devices
     return found if batch.size <= whole <= (batch.max or batch.size) else None
 
 
-def _rate(does: jobmodels.JobModel, shape: jobmodels.Shape, batch: curves.Batch) -> float:
-    return does.pace(shape, batch, does.total / 2).rate
+def _rate(job_model: jobmodels.JobModel, shape: jobmodels.Shape, batch: curves.Batch) -> float:
+    return job_model.pace(shape, batch, job_model.total / 2).rate
 
 
 def jain(values: Sequence[float]) -> float:
-    """1 where all are alike, 1/n where one has everything (Jain, Chiu and Hawe, 1984)."""
+    """Return Jain's index: 1 if all values are equal, 1/n if one has everything (Jain, Chiu and Hawe, 1984)."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0

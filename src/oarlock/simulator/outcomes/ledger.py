@@ -1,4 +1,4 @@
-"""Who held what, from the store's own event log: what an attempt was admitted to until it was released."""
+"""The holdings of each attempt over time, from the store's event log: from its admission to its release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAGE = 1000
 
 
 class Ledger:
-    """Reads on from where it was; times are kept as seconds after `origin`."""
+    """Reads the event log step by step. Times are in seconds after `origin`."""
 
     def __init__(self, store: stores.Store, origin: float) -> None:
         self._store = store
@@ -23,16 +23,16 @@ class Ledger:
         self.spans: dict[str, list[outcome.Span]] = {}
 
     async def read(self) -> int:
-        """Up to where the log was read: what lies before may be forgotten."""
+        """Read on. Return the position in the log: older records may be deleted."""
         return await self._store.read(self._look)
 
     def take_ended(self) -> list[str]:
-        """The jobs that have ended for good since it was last asked."""
+        """Return the jobs that have ended for good since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     async def close(self, now: float) -> None:
-        """What is still held at the end is held until then."""
+        """End all open holdings at `now`."""
         await self.read()
         for job_id in list(self._open):
             self._end(job_id, now)

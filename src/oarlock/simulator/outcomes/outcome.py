@@ -1,8 +1,7 @@
-"""What a simulation found: every job's story, who held what when, and how long decisions took. Times are seconds from
-the beginning.
+"""The result of a simulation: the story of each job, the holdings over time, and the duration of decisions.
 
-`Outcome` is made of the simulated world alone: the same workload, cluster, settings and seed give it again to the last
-byte. What was measured on this machine stands apart, in `Decisions`.
+Times are seconds from the beginning. `Outcome` depends only on the simulated world: the same workload, cluster,
+settings and seed give the same one, to the last byte. Measurements on this machine are separate, in `Decisions`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of one job: it held these devices (node, indexes) from `start` to `end`, and they advanced it from
-    `useful[0]` to `useful[1]`.
+    """One attempt of a job: it held these devices (node, indexes) from `start` to `end`.
+
+    From `useful[0]` to `useful[1]` they advanced the job.
     """
 
     job: str
@@ -20,13 +20,15 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     start: float
     end: float
     held: tuple[tuple[str, tuple[int, ...]], ...]
-    devices: float  # that were held: shares of one count as such
+    devices: float  # number held, with shares of devices
     useful: tuple[float, float] = (0.0, 0.0)
 
 
 class JobStory(msgspec.Struct, frozen=True, kw_only=True):
-    """`first_start` and `ended` are None where that never came. `alone_s` is how long it would take with an equal part
-    of the cluster (`fairness`), `waited_s` all the time that it held nothing.
+    """The outcome of one job.
+
+    `first_start` and `ended` are None if they never came. `alone_s` is its duration alone with an equal part of the
+    cluster (`fairness`), and `waited_s` all the time in which it held nothing.
     """
 
     job: str
@@ -48,7 +50,7 @@ class JobStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`devices` is how many there were; `over` when the last job ended, or the simulation was given up."""
+    """The simulated part of the result. `over` is when the last job ended, or the simulation was given up."""
 
     workload: str
     run: str  # the policy, or the name that a scenario gave it
@@ -58,11 +60,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stories: tuple[JobStory, ...]
     spans: tuple[Span, ...]
     faults: dict[str, int] = {}
-    refused: dict[str, str] = {}  # by job: why it could never run; a server would not have taken it
+    refused: dict[str, str] = {}  # by job: why it could never run; a server would have refused it
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured: how long each plan took, and all of it together (CPU)."""
+    """Measured: the seconds of each plan, and the CPU seconds of the whole simulation."""
 
     times_s: tuple[float, ...]
     cpu_s: float

@@ -1,6 +1,6 @@
-"""Pictures of simulations, as PNG: how many jobs were done by when, how much of the cluster worked, who held what.
+"""Charts of simulations, as PNG: completed jobs over time, utilisation of the cluster, and the holder of each device.
 
-matplotlib is imported when the first one is drawn: without it, everything else works.
+matplotlib is imported when the first chart is drawn: without it, everything else works.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _COLOURS = 20  # of matplotlib's tab20, given to jobs in the order of their arri
 
 
 def check() -> None:
-    """Whether pictures can be drawn, before hours are spent on what is to be drawn. Raises Unavailable."""
+    """Check that charts can be drawn, before a long simulation. Raises Unavailable."""
     _figure(1.0, 1.0)
 
 
 def completion(results: Sequence[outcome.Outcome]) -> bytes:
-    """The share of jobs that completed within so long: a line for each run."""
+    """Return a chart with a line for each run: the share of jobs that completed within a time."""
     figure, axes = _figure(7.0, 4.2)
     for found in results:
         done = sorted(
@@ -45,7 +45,9 @@ def completion(results: Sequence[outcome.Outcome]) -> bytes:
 
 
 def utilisation(results: Sequence[outcome.Outcome]) -> bytes:
-    """Devices held over time (thin) and doing useful work (filled), one strip for each run."""
+    """Return a chart with a strip for each run: devices held over time (line), and devices doing useful work
+    (filled).
+    """
     figure, strips = _figure(9.0, 0.6 + 1.7 * len(results), rows=len(results))
     over = max((found.over for found in results), default=0.0)
     for axes, found in zip(strips, results, strict=True):
@@ -66,7 +68,7 @@ def utilisation(results: Sequence[outcome.Outcome]) -> bytes:
 
 
 def gantt(found: outcome.Outcome) -> bytes:
-    """Who held which device when: a row for each device, a colour for each job. What is pale did no useful work."""
+    """Return a chart with a row for each device and a colour for each job. Pale parts did no useful work."""
     rows = _rows(found.spans)
     figure, axes = _figure(10.0, min(14.0, 1.2 + 0.11 * max(8, len(rows))))
     colours = {story.job: place % _COLOURS for place, story in enumerate(found.stories)}
@@ -89,7 +91,7 @@ def gantt(found: outcome.Outcome) -> bytes:
 
 
 def steps(stays: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """From (start, end, amount) to the sum at each time at which it changes, from 0 on."""
+    """Return the sum of the amounts at each time at which it changes, from 0 on. `stays` has (start, end, amount)."""
     changes: dict[float, float] = {0.0: 0.0}
     for start, end, amount in stays:
         if end > start:
@@ -103,7 +105,7 @@ def steps(stays: Iterable[tuple[float, float, float]]) -> list[tuple[float, floa
 
 
 def _rows(spans: Iterable[outcome.Span]) -> dict[tuple[str, int], list[outcome.Span]]:
-    """By node and device, the first `MOST_ROWS`."""
+    """Return the spans by node and device, for the first `MOST_ROWS`."""
     by_device: dict[tuple[str, int], list[outcome.Span]] = {}
     for span in spans:
         for node, indexes in span.held:
@@ -113,14 +115,14 @@ def _rows(spans: Iterable[outcome.Span]) -> dict[tuple[str, int], list[outcome.S
 
 
 def _figure(width: float, height: float, rows: int = 0) -> tuple[Any, Any]:
-    """A figure and its axes (a list of them where `rows` are asked for). Raises Unavailable without matplotlib."""
+    """Return a figure and its axes (a list of `rows` of them, if given). Raises Unavailable without matplotlib."""
     try:
         from matplotlib.backends import backend_agg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise errors.Unavailable(
-            "pictures need matplotlib, which is not installed",
-            hint=f"{extras.command('simulate')}\nOr leave --out away for the table alone.",
+            "charts need matplotlib, which is not installed",
+            hint=f"{extras.command('simulate')}\nOr leave out --out for the table alone.",
         ) from error
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     backend_agg.FigureCanvasAgg(figure)
@@ -137,7 +139,7 @@ def _colour_table() -> list[Any]:
 
 
 def _png(figure: Any) -> bytes:
-    """Without a date or a version in it: the same picture is the same file."""
+    """Return the file without a date or a version: the same chart is the same file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()

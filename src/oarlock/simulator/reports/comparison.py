@@ -1,4 +1,4 @@
-"""A table of summaries: a line for each number, a column for each run. Text alone: who shows it decides how."""
+"""A table that compares runs: a line for each number, a column for each run. It is text; the caller draws it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oarlock.spec import quantities
 Line = tuple[str, Callable[[summary.Summary], str]]
 
 NOTHING = "-"
-"""Instead of a number of jobs that there are none of: 0 would be the best there is."""
+"""In the place of a number over no jobs, because 0 would look like the best result."""
 
 
 def _time(value_s: float) -> str:
@@ -69,7 +69,7 @@ LINES: tuple[Line, ...] = (
 
 
 def table(results: Sequence[outcome.Result]) -> tuple[list[str], list[list[str]]]:
-    """Titles, and lines in which something stands. What was measured on this machine comes last."""
+    """Return the titles and the lines that are not empty. Measurements on this machine come last."""
     found = [summary.of(result.outcome) for result in results]
     lines = [[title, *(show(one) for one in found)] for title, show in LINES]
     measured = [summary.decisions(result.decisions) for result in results]
@@ -83,7 +83,7 @@ def table(results: Sequence[outcome.Result]) -> tuple[list[str], list[list[str]]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """For programs. `measured` is the only part that another time may give otherwise."""
+    """The result of a run, for programs. Only `measured` may differ when the run is repeated."""
 
     workload: str
     settings: dict[str, str]

@@ -1,4 +1,4 @@
-"""One HTML file that says everything about a comparison: the table, the pictures, the settings. It loads nothing."""
+"""One HTML page with a whole comparison: the table, the charts, the settings. It loads nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ code { font-size: .9em; }
 """
 
 
-def written(title: str, results: Sequence[outcome.Result], pictures: Mapping[str, bytes]) -> str:
-    """`pictures` by what stands above them."""
+def render(title: str, results: Sequence[outcome.Result], pictures: Mapping[str, bytes]) -> str:
+    """Return the page. `pictures` has each chart by its title."""
     titles, lines = comparison.table(results)
     parts = [
         "<!doctype html>",

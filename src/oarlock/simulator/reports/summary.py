@@ -1,4 +1,4 @@
-"""From an outcome to the numbers that are compared: seconds, shares from 0 to 1, percentiles interpolated."""
+"""From an outcome to the numbers that are compared: seconds, shares from 0 to 1, interpolated percentiles."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from oarlock.simulator.outcomes import fairness, outcome
 from oarlock.spec import phases
 
 LONG_S = 15 * 60.0
-"""Queued for longer than this is counted (FfDL, Middleware '19)."""
+"""Longer waits are counted (FfDL, Middleware '19)."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the jobs that completed, where it speaks of completion; `queued` is from arrival to the first start; of those
-    that never started, to the end. Where there is no such job, these numbers are 0. What was refused is no job.
-    `slowdown` is the time to completion against the time with an equal part of the cluster (`fairness`).
+    """The numbers of one run. Completion numbers are over the completed jobs; they are 0 if there are none.
+
+    `queued` is the time from arrival to the first start, or to the end for jobs that never started. Refused jobs do not
+    count. `slowdown` is the time to completion relative to the time with an equal part of the cluster (`fairness`).
     """
 
     run: str
@@ -30,23 +31,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     completion_median_s: float
     completion_p99_s: float
     makespan_s: float
-    held_share: float  # of all devices, from the first arrival to the last end
-    useful_share: float  # the same, less starting up, standing still, and what was lost
+    held_share: float  # of the time of all devices, from the first arrival to the last end
+    useful_share: float  # the same, without start-up, stalls and lost work
     lost_device_h: float
     restarts: int
     restarts_per_job: float
     queued_mean_s: float
     queued_p99_s: float
     queued_long_share: float
-    waited_mean_s: float  # all the time that it held nothing
+    waited_mean_s: float  # all the time in which a job held nothing
     slowdown_median: float
-    slower_share: float  # of the jobs, slower than with an equal part
+    slower_share: float  # share of jobs that were slower than with an equal part
     jain: float  # index of the slowdowns
     faults: dict[str, int] = {}
 
 
 class DecisionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured on this machine."""
+    """The duration of decisions, measured on this machine."""
 
     plans: int
     median_s: float
@@ -64,7 +65,7 @@ def of(found: outcome.Outcome) -> Summary:
         (story.ended - story.arrived) / story.alone_s for story in done if story.ended is not None and story.alone_s
     ]
     makespan = span_s(found)
-    room = found.devices * makespan
+    available = found.devices * makespan
     held = sum(story.held_device_s for story in stories)
     lost = sum(story.lost_device_s for story in stories)
     advanced = sum(story.advanced_device_s for story in stories)
@@ -81,8 +82,8 @@ def of(found: outcome.Outcome) -> Summary:
         completion_median_s=percentile(completions, 0.5),
         completion_p99_s=percentile(completions, 0.99),
         makespan_s=makespan,
-        held_share=held / room if room else 0.0,
-        useful_share=(advanced - lost) / room if room else 0.0,
+        held_share=held / available if available else 0.0,
+        useful_share=(advanced - lost) / available if available else 0.0,
         lost_device_h=lost / 3600,
         restarts=restarts,
         restarts_per_job=restarts / len(stories) if stories else 0.0,
@@ -93,12 +94,12 @@ def of(found: outcome.Outcome) -> Summary:
         slowdown_median=percentile(slowdowns, 0.5),
         slower_share=mean([float(slowdown > 1) for slowdown in slowdowns]),
         jain=fairness.jain(slowdowns) if slowdowns else 1.0,
-        faults={what: count for what, count in found.faults.items() if count},
+        faults={kind: count for kind, count in found.faults.items() if count},
     )
 
 
 def _first_start(story: outcome.JobStory, over: float) -> float:
-    """When it first had a place; of one that never had, when it stopped waiting for one."""
+    """Return its first start; for a job that never started, when it stopped waiting."""
     if story.first_start is not None:
         return story.first_start
     return over if story.ended is None else story.ended
@@ -115,7 +116,7 @@ def decisions(measured: outcome.Decisions) -> DecisionTimes:
 
 
 def span_s(found: outcome.Outcome) -> float:
-    """From the first arrival to the last end; to the end of the simulation where something did not end."""
+    """Return the time from the first arrival to the last end, or to the end of the simulation if a job did not end."""
     first = min((story.arrived for story in found.stories), default=0.0)
     ends = [found.over if story.ended is None else story.ended for story in found.stories]
     return max(ends, default=0.0) - first
@@ -126,7 +127,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Between the two nearest, linearly; 0 where there is nothing."""
+    """Return the percentile, linear between the two nearest values; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)

@@ -1,6 +1,6 @@
 """The workloads of Pollux (OSDI '21): `name,time,application,num_replicas,batch_size`, a line for each job.
 
-What a job leaves to the scheduler is chosen for all of them (`Freedom`); what it does is in the traces.
+`Freedom` sets, for all jobs, the choices that are left to the scheduler. Their speed comes from the traces.
 """
 
 from __future__ import annotations
@@ -15,43 +15,44 @@ from oarlock.spec import errors, jobfile, roles
 
 COMMAND = "python train.py"
 MAX_RESTARTS = 1_000_000
-"""Failures of simulated processes are drawn, and mean no broken program."""
+"""Failures of simulated processes are drawn at random, and do not mean a broken program."""
 
 
 class Freedom(StrEnum):
-    ADAPTIVE = "adaptive"  # devices and batch size are the scheduler's to choose, whatever the file says
-    ELASTIC = "elastic"  # the file's batch size, on any number of devices
-    GIVEN = "given"  # the file's batch size on the file's number of devices
+    ADAPTIVE = "adaptive"  # the scheduler chooses devices and batch size
+    ELASTIC = "elastic"  # the scheduler chooses the devices, for the file's batch size
+    GIVEN = "given"  # the file's devices and batch size
 
 
 def read(path: Path, models: dict[str, traces.Model], freedom: Freedom) -> workload.Workload:
-    """Raises InvalidInput, naming the line."""
+    """Return the workload. Raises InvalidInput with the line's number."""
     arrivals = csvfiles.lines(
         path,
         lambda line: _arrival(line, models, freedom),
         "An AdaptDL workload has the columns name,time,application,num_replicas,batch_size.",
     )
-    return workload.made(path.stem, arrivals)
+    return workload.build(path.stem, arrivals)
 
 
 def _arrival(line: csvfiles.Line, models: dict[str, traces.Model], freedom: Freedom) -> workload.Arrival:
     name, application = line.text("name"), line.text("application")
     if application not in models:
         raise errors.InvalidInput(
-            f"{name} trains {application}, of which there are no traces", hint=f"Known are {', '.join(models)}."
+            f"{name} trains {application}, for which there are no traces",
+            hint=f"There are traces for {', '.join(models)}.",
         )
     model = models[application]
     role, batch, asked = _asked(model, line.whole("num_replicas"), line.whole("batch_size"), freedom)
     spec = jobfile.JobSpec(
         command=COMMAND, name=name, roles={roles.RoleName.WORKER: role}, batch=batch, max_restarts=MAX_RESTARTS
     )
-    return workload.Arrival(id=name, at=line.number("time"), spec=spec, does=traces.Trained(model, asked))
+    return workload.Arrival(id=name, at=line.number("time"), spec=spec, job_model=traces.Trained(model, asked))
 
 
 def _asked(
     model: traces.Model, replicas: int, size: int, freedom: Freedom
 ) -> tuple[jobfile.Role, jobfile.Batch | None, int | None]:
-    """Its role, the bounds within which its batch size may be chosen, and the batch size that it takes by itself."""
+    """Return the job's role, the bounds on its batch size, and its own batch size."""
     if freedom is Freedom.GIVEN:
         return _workers(replicas, replicas, replicas), None, size
     if model.limits.rigid is not None:

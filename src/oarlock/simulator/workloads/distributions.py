@@ -1,4 +1,4 @@
-"""Numbers by chance, with every parameter stated: how long jobs last, how large they are, when they come.
+"""Random numbers with all their parameters: durations, sizes and arrivals of jobs.
 
 Everything is drawn from a `random.Random` that the caller has seeded, one draw after the other.
 """
@@ -18,7 +18,7 @@ Quantity = float | str
 
 
 MOST_SIGMA = 10.0
-"""Of a logarithm: beyond it some last longer than anything can be said of."""
+"""Limit on `sigma`. Beyond it draws exceed all sensible durations."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,14 +42,14 @@ class Uniform(Part, frozen=True):
 
 
 class Choice(Part, frozen=True):
-    """Equally likely, unless there are `weights`: one for each value."""
+    """Equally likely values, unless there are `weights`, one for each value."""
 
     values: tuple[Quantity, ...]
     weights: tuple[float, ...] = ()
 
 
 class Distribution(Part, frozen=True):
-    """One of the kinds. What falls outside `at_least` and `at_most` is moved to them."""
+    """One of the kinds. A draw outside `at_least` and `at_most` is moved to the nearer of them."""
 
     exponential: Exponential | None = None
     lognormal: Lognormal | None = None
@@ -64,7 +64,7 @@ class Poisson(Part, frozen=True):
 
 
 class Arrivals(Part, frozen=True):
-    """When the jobs of a group come, from `start` on: all at once, one `every` so often, or by chance."""
+    """The arrivals of a group's jobs, from `start` on: all at once, at an interval of `every`, or at random."""
 
     start: Quantity = 0.0
     every: Quantity | None = None
@@ -72,14 +72,14 @@ class Arrivals(Part, frozen=True):
 
 
 def draws(of: Distribution | Quantity, chance: random.Random, path: str) -> Iterator[float]:
-    """Endless. Raises InvalidInput for what is no distribution."""
+    """Return an endless iterator of draws. Raises InvalidInput for an invalid distribution."""
     if not isinstance(of, Distribution):
         fixed = number(of, path)
         return iter(lambda: fixed, None)
     kinds = [kind for kind in ("exponential", "lognormal", "uniform", "choice") if getattr(of, kind) is not None]
     if len(kinds) != 1:
         raise errors.InvalidInput(
-            f"one kind of distribution is wanted, there are {len(kinds)}",
+            f"exactly one kind of distribution is needed, there are {len(kinds)}",
             path=path,
             hint="Give exponential, lognormal, uniform or choice.",
         )
@@ -90,11 +90,11 @@ def draws(of: Distribution | Quantity, chance: random.Random, path: str) -> Iter
     return (min(most, max(least, drawn)) for drawn in _drawn(of, chance, path))
 
 
-def times(of: Arrivals, chance: random.Random, path: str) -> Iterator[float]:
-    """Endless, in their order."""
+def arrival_times(of: Arrivals, chance: random.Random, path: str) -> Iterator[float]:
+    """Return an endless iterator of arrival times, in order."""
     at = number(of.start, f"{path}.start")
     if of.every is not None and of.poisson is not None:
-        raise errors.InvalidInput("both every and poisson", path=path, hint="Say one of them.")
+        raise errors.InvalidInput("both every and poisson", path=path, hint="Give one of them.")
     if of.poisson is not None and not 0 < of.poisson.per_h < math.inf:
         raise errors.InvalidInput(f"{of.poisson.per_h:g} an hour", path=f"{path}.poisson.per_h", hint="More than 0.")
     every = None if of.every is None else number(of.every, f"{path}.every")
@@ -102,7 +102,7 @@ def times(of: Arrivals, chance: random.Random, path: str) -> Iterator[float]:
 
 
 def number(value: Quantity, path: str) -> float:
-    """Raises InvalidInput with the path."""
+    """Return the number. Raises InvalidInput with the path."""
     try:
         return quantities.seconds(value) if isinstance(value, str) else quantities.seconds(float(value))
     except errors.InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Groups of jobs in a scenario: how many, when they come, how large they are, how long they last, how they scale."""
+"""Groups of jobs in a scenario: their number, arrivals, sizes, durations and scaling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = "train"
 
 
 class Model(distributions.Part, frozen=True):
-    """`curves.Allreduce`, with its field names. `noise` is at the batch size that the job file asks for."""
+    """`curves.Allreduce`, with its field names. `noise` is at the batch size of the job file."""
 
     compute_s: float
     compute_per_example_s: float
@@ -31,8 +31,9 @@ class Model(distributions.Part, frozen=True):
 
 
 class Speed(distributions.Part, frozen=True):
-    """How a job's speed grows with its devices: one of these, linearly without them. `far` is how many times longer a
-    step takes where the gang lies on several nodes (not with `allreduce`, which says it itself).
+    """The scaling of a job with its devices: one of these, or linear.
+
+    `far` is the factor of a step's duration on several nodes. (`allreduce` has its own values for that.)
     """
 
     amdahl: float | None = None
@@ -42,9 +43,10 @@ class Speed(distributions.Part, frozen=True):
 
 
 class Group(distributions.Part, frozen=True):
-    """`count` jobs alike. `lasts` is at the size that is asked for, on as few nodes as hold it. `gpus` is how many
-    tasks with a GPU each a job has, `least` and `most` how few and how many will do; without them the roles of `spec`
-    say it.
+    """`count` similar jobs. `lasts` is the duration at the requested size, on as few nodes as possible.
+
+    `gpus` is the number of tasks, with a GPU each, that a job requests; `least` and `most` bound it. Without `gpus` the
+    roles of `spec` say the size.
     """
 
     name: str = "job"
@@ -55,25 +57,27 @@ class Group(distributions.Part, frozen=True):
     least: int | None = None
     most: int | None = None
     speed: Speed = Speed()
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)  # of the job file; `command` may be left out
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)  # fields of the job file; `command` is optional
     owner: str = "somebody"
-    apart: bool = False  # each task is a job of its own, which works once all of them run
-    types: dict[str, float] = msgspec.field(default_factory=dict)  # how many times as fast it is on which type of GPU
-    jitter: distributions.Quantity = 0.0  # within which the tasks of one that is apart are submitted, in any order
+    apart: bool = False  # each task is a job of its own; these work once all of them run
+    types: dict[str, float] = msgspec.field(default_factory=dict)  # relative speed by type of GPU
+    jitter: distributions.Quantity = 0.0  # with `apart`: tasks are submitted within this time, in any order
 
 
 def arrivals(
     group: Group, *, over: Mapping[str, Any], apart: bool, seed: str, path: str, per_node: int
 ) -> Iterator[workload.Arrival]:
-    """Its jobs. `over` is laid over their job files; `per_node` is how many devices the largest node has. Each of their
-    properties is drawn from a sequence of its own, so that to change one changes no other.
+    """Yield the jobs of the group. `over` is merged over their job files; `per_node` is the largest number of devices
+    per node.
+
+    Each property is drawn from its own sequence, so that a change of one does not change another.
     """
     if not 0 < group.count <= workload.MOST_JOBS:
         raise errors.InvalidInput(
             f"{group.count} jobs", path=f"{path}.count", hint=f"From 1 to {workload.MOST_JOBS:,}."
         )
     _check_sizes(group, path)
-    times = distributions.times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
+    times = distributions.arrival_times(group.arrivals, random.Random(f"{seed}/arrivals"), f"{path}.arrivals")
     lasting = distributions.draws(group.lasts, random.Random(f"{seed}/lasts"), f"{path}.lasts")
     sizes: Iterator[float | None] = itertools.repeat(None)
     if group.gpus is not None:
@@ -88,18 +92,20 @@ def arrivals(
         name = group.name if group.count == 1 else f"{group.name}-{number:0{width}}"
         spec = _spec(group, over, name, None if size is None else max(1, round(size)), path)
         if apart:
-            yield from _apart(group, spec, name, at, lasts_s, jitter)
+            yield from _separate_tasks(group, spec, name, at, lasts_s, jitter)
         else:
-            does = _job_model(group.speed, spec, lasts_s, per_node, path)
-            yield workload.Arrival(id=name, at=at, spec=spec, does=does, owner=group.owner, types=_types(group, path))
+            job_model = _job_model(group.speed, spec, lasts_s, per_node, path)
+            yield workload.Arrival(
+                id=name, at=at, spec=spec, job_model=job_model, owner=group.owner, types=_types(group, path)
+            )
 
 
-def laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """One table over another, part by part."""
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one table merged over another, key by key."""
     found = dict(below)
     for key, value in above.items():
         known = found.get(key)
-        found[key] = laid(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        found[key] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return found
 
 
@@ -111,7 +117,7 @@ def _types(group: Group, path: str) -> dict[str, float]:
 
 
 def _check_sizes(group: Group, path: str) -> None:
-    """What is drawn by chance is moved to what there can be; what is written must be meant."""
+    """Check a fixed size against its bounds. A drawn size is moved within them."""
     if not isinstance(group.gpus, int):
         return
     if group.gpus < 1:
@@ -132,7 +138,7 @@ def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, pa
         most = size if group.most is None else max(size, group.most)
         raw["roles"] = {"worker": {"count": size, "min": least, "max": most, "gpus": 1}}
     try:
-        return validation.decode(laid(laid(raw, group.spec), over))
+        return validation.decode(merged(merged(raw, group.spec), over))
     except errors.InvalidInput as error:
         error.path = f"{path}.spec.{error.path}".rstrip(".")
         raise
@@ -141,24 +147,24 @@ def _spec(group: Group, over: Mapping[str, Any], name: str, size: int | None, pa
 def _job_model(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: int, path: str) -> jobmodels.JobModel:
     said = [name for name in ("amdahl", "speedups", "allreduce") if getattr(speed, name) is not None]
     if len(said) > 1:
-        raise errors.InvalidInput(f"both {' and '.join(said)}", path=f"{path}.speed", hint="Say one of them.")
+        raise errors.InvalidInput(f"both {' and '.join(said)}", path=f"{path}.speed", hint="Give one of them.")
     devices = round(sum(role.count * role.gpus for role in spec.roles.values())) or sum(
         role.count for role in spec.roles.values()
     )
     if speed.allreduce is not None:
         if spec.batch is None:
             raise errors.InvalidInput(
-                "a job that scales by `allreduce` has a batch size", path=f"{path}.spec.batch", hint="Give its size."
+                "a job that scales by `allreduce` needs a batch size", path=f"{path}.spec.batch", hint="Give its size."
             )
         model = curves.Allreduce(**{name: getattr(speed.allreduce, name) for name in Model.__struct_fields__})
-        return jobmodels.lasting(model, lasts_s, compact(devices, per_node), spec.batch)
+        return jobmodels.with_duration(model, lasts_s, compact(devices, per_node), spec.batch)
     speedup: Callable[[int], float] = jobmodels.linear
     if speed.amdahl is not None:
         speedup = jobmodels.amdahl(_share(speed.amdahl, f"{path}.speed.amdahl"))
     if speed.speedups is not None:
         if not speed.speedups or min(speed.speedups) <= 0:
             raise errors.InvalidInput("no speeds", path=f"{path}.speed.speedups", hint="Of 1, 2, 3... devices.")
-        speedup = jobmodels.measured(speed.speedups)
+        speedup = jobmodels.from_speedups(speed.speedups)
     if not speed.far > 0:
         raise errors.InvalidInput(f"{speed.far:g}", path=f"{path}.speed.far", hint="1 costs nothing, 1.5 half more.")
     return jobmodels.Scaled(
@@ -167,17 +173,17 @@ def _job_model(speed: Speed, spec: jobfile.JobSpec, lasts_s: float, per_node: in
 
 
 def compact(devices: int, per_node: int) -> jobmodels.Shape:
-    """So many devices on as few nodes as hold them."""
+    """Return the shape of so many devices on as few nodes as possible."""
     if per_node < 1:
         return (devices,)
     whole, rest = divmod(devices, per_node)
     return tuple(sorted([per_node] * whole + [rest] * (rest > 0)))
 
 
-def _apart(
+def _separate_tasks(
     group: Group, spec: jobfile.JobSpec, name: str, at: float, lasts_s: float, jitter: Iterator[float]
 ) -> Iterator[workload.Arrival]:
-    """Its tasks as jobs of their own, which no scheduler knows to belong together."""
+    """Yield the tasks of a job as jobs of their own; the scheduler does not know that they belong together."""
     for role_name, role in spec.roles.items():
         for index in range(role.count):
             alone = {role_name: jobfile.Role(**{**_fields(role), "count": 1, "min": None, "max": None})}
@@ -186,7 +192,7 @@ def _apart(
                 id=task,
                 at=at + next(jitter),
                 spec=jobfile.JobSpec(**{**_fields(spec), "name": task, "roles": alone}),
-                does=jobmodels.Scaled(lasts_s, max(1, round(role.gpus)), jobmodels.linear),
+                job_model=jobmodels.Scaled(lasts_s, max(1, round(role.gpus)), jobmodels.linear),
                 owner=group.owner,
                 group=name,
             )

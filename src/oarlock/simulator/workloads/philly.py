@@ -1,6 +1,7 @@
-"""Jobs of Microsoft's Philly clusters: `timestamp,duration,num_gpus,gpu_time,cluster`, or the form with `submit_time`
-and `num_gpu` that other simulators use; times are dates or plain seconds. Gangs of one device a task that want what
-they had, and last as long as they did.
+"""Jobs of Microsoft's Philly clusters: `timestamp,duration,num_gpus,gpu_time,cluster`.
+
+Other simulators use a form with `submit_time` and `num_gpu`, which is read too. Times are dates or plain seconds. Each
+job becomes a gang with one device per task, with the recorded number of devices and the recorded duration.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from oarlock.spec import jobfile, roles
 
 COMMAND = "python train.py"
 MAX_RESTARTS = 1_000_000
-"""Failures of simulated processes are drawn, and mean no broken program."""
+"""Failures of simulated processes are drawn at random, and do not mean a broken program."""
 
 Row = tuple[float, float, int, str]
-"""Submitted at, seconds; duration, seconds; devices; whose."""
+"""Submission time in seconds, duration in seconds, devices, owner."""
 
 
 def read(path: Path) -> workload.Workload:
-    """Every job that had a device and lasted. Raises InvalidInput, naming the line."""
+    """Return every job that had a device and a duration. Raises InvalidInput with the line's number."""
     rows = csvfiles.lines(
         path, _row, "The columns are timestamp,duration,num_gpus,... or submit_time,duration,num_gpu,..."
     )
@@ -29,7 +30,7 @@ def read(path: Path) -> workload.Workload:
     start_s = rows[0][0] if rows else 0.0
     width = len(str(len(rows)))
     arrivals = [_arrival(f"p{number:0{width}}", start_s, row) for number, row in enumerate(rows, start=1)]
-    return workload.made(path.stem, arrivals)
+    return workload.build(path.stem, arrivals)
 
 
 def _row(line: csvfiles.Line) -> Row:
@@ -40,7 +41,7 @@ def _row(line: csvfiles.Line) -> Row:
         line.instant(at),
         line.number("duration"),
         line.whole(devices),
-        line.said(owner) or "somebody",
+        line.optional(owner) or "somebody",
     )
 
 
@@ -52,5 +53,5 @@ def _arrival(name: str, start_s: float, row: Row) -> workload.Arrival:
         roles={roles.RoleName.WORKER: jobfile.Role(count=devices, gpus=1, cpus=1)},
         max_restarts=MAX_RESTARTS,
     )
-    does = jobmodels.Scaled(duration_s, devices, jobmodels.linear)
-    return workload.Arrival(id=name, at=at - start_s, spec=spec, does=does, owner=owner)
+    job_model = jobmodels.Scaled(duration_s, devices, jobmodels.linear)
+    return workload.Arrival(id=name, at=at - start_s, spec=spec, job_model=job_model, owner=owner)

@@ -1,6 +1,6 @@
-"""A workload that was recorded elsewhere: which file, which part of it, and how it is read.
+"""A recorded workload: the file, the part of it that is used, and the reader.
 
-The columns of a file say whose it is: AdaptDL's name an `application`, Philly's a duration.
+The columns tell the kind of file: AdaptDL's has an `application`, Philly's a duration.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ Freedom = adaptdl.Freedom
 
 
 class Recorded(distributions.Part, frozen=True):
-    """`traces` is the directory with a model's measurements in each folder (AdaptDL); without it, `traces` beside the
-    file, or beside its directory. `start` to `end` and the first `jobs` are cut out.
+    """A recorded workload. `start` to `end`, and of that the first `jobs`, are used.
+
+    `traces` is the directory with a folder of measurements for each model (AdaptDL). Its default is `traces` beside the
+    file, or beside the file's directory.
     """
 
     file: str
@@ -29,7 +31,7 @@ class Recorded(distributions.Part, frozen=True):
 
 
 def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.Workload:
-    """`base` is where relative paths begin, `scale` how many times as often the jobs come."""
+    """Return the workload. `base` is the base of relative paths, and `scale` the factor of the arrival rate."""
     if of.jobs is not None and of.jobs < 1:
         raise errors.InvalidInput(f"{of.jobs}", path="recorded.jobs", hint="1 or more.")
     path = base / of.file
@@ -40,7 +42,7 @@ def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.W
         found = philly.read(path)
     else:
         raise errors.InvalidInput(
-            f"{path} is no workload that is known here: its columns are {', '.join(names) or 'none'}",
+            f"{path} is not a known kind of workload: its columns are {', '.join(names) or 'none'}",
             hint="AdaptDL's have name,time,application,..., Philly's timestamp,duration,num_gpus,...",
         )
     return workload.cut(
@@ -53,10 +55,10 @@ def read(of: Recorded, base: Path, freedom: Freedom, scale: float) -> workload.W
 
 
 def check(arrivals: Iterable[workload.Arrival], machines: Sequence[nodes.Node]) -> None:
-    """Raises InvalidInput where a model was not measured in all the places that it may get on `machines`."""
+    """Raise InvalidInput if a model was not measured in all the places that it may get on `machines`."""
     devices = [len(node.devices) for node in machines]
     for one in arrivals:
-        if isinstance(one.does, traces.Trained):
+        if isinstance(one.job_model, traces.Trained):
             asked = sum(role.gpus * (role.count if role.max is None else role.max) for role in one.spec.roles.values())
             traces.check(one.id, min(asked, sum(devices)), min(asked, max(devices)))
 

@@ -1,4 +1,4 @@
-"""A workload: which jobs come when, and what they do. Whatever its file, this is what is simulated."""
+"""A workload: the jobs that arrive, and their models. Every kind of file becomes one."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ MOST_JOBS = 1_000_000
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is submitted `at` seconds after the beginning. Jobs of one group begin their work together, however
-    they are placed: the tasks of a gang that is scheduled one by one. `types` says how many times as fast the job is on
-    a type of GPU as `does` says; 1 where the type is not named.
+    """A job that is submitted `at` seconds after the beginning.
+
+    Jobs of one `group` start their work together, wherever they are: they are the tasks of a gang that is scheduled one
+    by one. `types` has the job's speed by type of GPU, relative to `job_model`; 1 for a type without an entry.
     """
 
     id: str
     at: float
     spec: jobfile.JobSpec
-    does: jobmodels.JobModel
+    job_model: jobmodels.JobModel
     owner: str = "somebody"
     group: str = ""
     types: dict[str, float] = {}
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """`arrivals` in the order of their time, their ids unique."""
+    """`arrivals` in the order of time, with unique ids."""
 
     name: str
     arrivals: tuple[Arrival, ...]
     pools: tuple[pools.Pool, ...] = ()
 
 
-def made(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = ()) -> Workload:
-    """Sorted and checked. Raises InvalidInput where there is nothing to simulate, an id comes twice, or a server would
-    refuse the pools, or a job for its pool.
+def build(name: str, arrivals: Sequence[Arrival], pools: Sequence[pools.Pool] = ()) -> Workload:
+    """Return the workload, sorted and checked.
+
+    Raises InvalidInput if it is empty, an id is used twice, or a server would refuse the pools, or a job for its pool.
     """
     if not 0 < len(arrivals) <= MOST_JOBS:
         raise errors.InvalidInput(f"{name} has {len(arrivals)} jobs", hint=f"Between 1 and {MOST_JOBS} are simulated.")
@@ -66,7 +68,7 @@ def _check_pools(declared: Sequence[pools.Pool], used: Iterable[str]) -> None:
 
 
 def groups(of: Workload) -> dict[str, tuple[str, ...]]:
-    """By the id of each job that belongs to a group: all of that group."""
+    """Return, by the id of each job in a group, all jobs of the group."""
     members: dict[str, list[str]] = {}
     for one in of.arrivals:
         if one.group:
@@ -77,8 +79,9 @@ def groups(of: Workload) -> dict[str, tuple[str, ...]]:
 def cut(
     workload: Workload, *, start_s: float = 0.0, end_s: float | None = None, jobs: int | None = None, scale: float = 1.0
 ) -> Workload:
-    """The jobs that arrive from `start_s` to before `end_s`, of those the first `jobs`, arriving `scale` times as
-    often; the first instant of the cut is its beginning.
+    """Return the jobs that arrive from `start_s` to before `end_s`, of those the first `jobs`, `scale` times as often.
+
+    The new workload begins at `start_s`.
     """
     if scale <= 0:
         raise errors.InvalidInput(f"a scale of {scale:g}", hint="1 is as recorded, 2 twice the load.")
@@ -86,8 +89,8 @@ def cut(
     if not kept:
         first, last = (quantities.duration_text(workload.arrivals[place].at) for place in (0, -1))
         raise errors.InvalidInput(
-            f"no job of {workload.name} comes then: the first at {first}, the last at {last}",
+            f"no job of {workload.name} arrives then: the first arrives at {first}, the last arrives at {last}",
             hint="Give another --from and --to.",
         )
     moved = [msgspec.structs.replace(one, at=(one.at - start_s) / scale) for one in kept]
-    return made(workload.name, moved, workload.pools)
+    return build(workload.name, moved, workload.pools)
