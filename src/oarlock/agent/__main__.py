@@ -11,6 +11,10 @@ BAD_ASSIGNMENT = 78
 
 
 def main(arguments: list[str]) -> int:
+    if len(arguments) > 3 and arguments[1] == "--inside":
+        from oarlock.agent import inside
+
+        return inside.become(arguments[2], arguments[3:])
     if len(arguments) != 2:
         sys.stderr.write("usage: python3 -I agent.pyz TASK_DIRECTORY\n")
         return 64

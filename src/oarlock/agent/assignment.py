@@ -32,7 +32,9 @@ class Assignment:
         self.server_file: str | None = get("server_file")
         self.token: str = get("token") or ""
         self.ca_file: str | None = get("ca_file")
-        self.address: str = get("address") or "127.0.0.1"
+        variable = get("address_variable") or ""
+        self.address: str = get("address") or os.environ.get(variable) or "127.0.0.1"
+        self.exit_copy: str | None = get("exit_copy")
         self.ports: list[int] = get("ports") or []
         self.snapshot: str | None = get("snapshot")
         self.downloads: list[dict[str, str]] = get("downloads") or []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 TYPE_CHECKING = False
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 COMMAND_NOT_FOUND = 127
 SHELL_SIGNAL_BASE = 128
 LAST_SIGNAL = 31
+BRIEF_BYTES = 4000
+"""The most in a copy of the record: Kubernetes keeps 4096 bytes of a termination message."""
 TERMINATED, KILLED = 15, 9
 ORPHANED = "orphaned"  # a fault of the platform, although the agent sent the signal
 
@@ -101,3 +104,19 @@ def compose(
         "step": step,
         "memory_peak_bytes": memory_peak_bytes,
     }
+
+
+def brief(value: dict[str, Any]) -> str:
+    """The record as JSON of at most `BRIEF_BYTES`: the first of the last lines go, until the rest fits."""
+    kept = dict(value, processes=[dict(each) for each in value["processes"]], detail=value["detail"][-1000:])
+    text = json.dumps(kept, sort_keys=True)
+    while len(text.encode()) > BRIEF_BYTES:
+        longest = max(kept["processes"], key=lambda each: len(each["last_lines"]), default=None)
+        if longest is None or not longest["last_lines"]:
+            kept["processes"] = kept["processes"][: len(kept["processes"]) // 2]
+            if not kept["processes"]:
+                return json.dumps(kept, sort_keys=True)
+        else:
+            longest["last_lines"] = longest["last_lines"][1:]
+        text = json.dumps(kept, sort_keys=True)
+    return text

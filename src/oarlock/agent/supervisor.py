@@ -430,7 +430,17 @@ class Supervisor:
         except OSError as error:
             self._journal.say(f"the exit record could not be written: {error}")
         failpoint("exit.after_rename")
+        if self._task.exit_copy:
+            self._copy_record(self._task.exit_copy, value)
         self._state.exit = value
+
+    def _copy_record(self, path: str, value: dict[str, Any]) -> None:
+        """The file is the platform's: it is written as it is, for a rename would put another in its place."""
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(exitrecord.brief(value))
+        except OSError as error:
+            self._journal.say(f"the exit record could not be copied to {path}: {error}")
 
     def _last_lines(self, number: int) -> list[str]:
         for kind in ("stderr", "stdout"):

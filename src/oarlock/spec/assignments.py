@@ -41,6 +41,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     server_file: str | None = None
     ca_file: str | None = None
     address: str = "127.0.0.1"
+    address_variable: str | None = None
+    exit_copy: str | None = None
     ports: tuple[int, ...] = ()
     snapshot: str | None = None
     downloads: tuple[jobfile.DataSource, ...] = ()
