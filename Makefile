@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format sdk bench bench-scheduler soak mutants test-guests clean
+.PHONY: help setup setup-dev demo test check format sdk bench bench-scheduler soak mutants test-guests test-kube clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Ligh
 	@command -v mpirun >/dev/null || [ "$$(id -u)" != 0 ] \
 	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin >>$(VENV)/.guests.log 2>&1; true
 	$(BIN)/python -m pytest -m guests -n 0 --timeout=900 tests/guests $(ARGS)
+
+# KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd. Without them this fails: it is what it is for.
+test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
+	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
+	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

@@ -26,6 +26,10 @@ TABLE: Mapping[str, str] = {
     "process namespaces": "the right to make a process namespace: the agent as process 1 of a container",
     "descriptors": "a hard limit of file descriptors that is high enough for thousands of connections",
     "no GPU": "a machine without a GPU: the error for a missing one",
+    "Kubernetes API server": (
+        "kube-apiserver and etcd in the folder that KUBEBUILDER_ASSETS names. `setup-envtest use -p path` (from"
+        " sigs.k8s.io/controller-runtime/tools/setup-envtest) gets them and prints the folder; any from 1.20 does"
+    ),
     "recorded workloads": (
         "the published workloads and traces. To get them:"
         " git clone --depth 1 --branch osdi21-artifact https://github.com/petuum/adaptdl &&"

@@ -1,0 +1,171 @@
+"""A real API server for the tests: etcd and kube-apiserver out of the folder that KUBEBUILDER_ASSETS names.
+
+Nothing else of a cluster runs: no controllers, no scheduler, no node. So a test says what nodes there are and what
+becomes of pods (`cluster.Cluster`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from tests import needs
+
+ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
+PATIENCE_S = 120.0
+TOKENS = """\
+admin-token,admin,admin,"system:masters"
+a-token,tenant-a,tenant-a
+"""
+
+
+class ApiServer:
+    """One API server over its own etcd, in a folder of its own. Both can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self._etcd_port, self._peer_port = _free_ports(3)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True)
+        (folder / "tokens.csv").write_text(TOKENS)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        (folder / "sa.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.TraditionalOpenSSL,
+                serialization.NoEncryption(),
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.start_etcd()
+        self.start_api()
+        self.until_ready()
+
+    def start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        self._start(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        )
+
+    def start_api(self) -> None:
+        self._start(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={self.folder / 'certificates'}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-account-key-file={self.folder / 'sa.key'}",
+            f"--service-account-signing-key-file={self.folder / 'sa.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",  # nobody would make the accounts: there are no controllers
+        )
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def pause(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        for name in list(self._processes):
+            self.stop(name, signal.SIGKILL)
+
+    def until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._is_ready():
+            for name, process in self._processes.items():
+                assert process.poll() is None, f"{name} ended: {(self.folder / f'{name}.log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, (self.folder / "kube-apiserver.log").read_text()[-2000:]
+            time.sleep(0.2)
+
+    def kubeconfig(self, token: str = "admin-token", **cluster: object) -> Path:
+        """Write a kubeconfig of the user that has this token."""
+        path = self.folder / f"kubeconfig-{token}"
+        trust = {"certificate-authority": str(self.folder / "certificates" / "apiserver.crt")}
+        said = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": self.url, **trust, **cluster}}],
+            "users": [{"name": "user", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user", "namespace": "default"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(said))
+        return path
+
+    def _is_ready(self) -> bool:
+        headers = {"Authorization": "Bearer admin-token"}
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/readyz", headers=headers, verify=False, trust_env=False).status_code == 200
+        return False
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(ASSETS / name), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[ApiServer]:
+    server = ApiServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+needed = needs.mark("Kubernetes API server", there=(ASSETS / "kube-apiserver").exists())
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for all tests of a process that do not stop it. Each test has a namespace of its own."""
+    with running(tmp_path_factory.mktemp("kubernetes") / "server") as server:
+        yield server

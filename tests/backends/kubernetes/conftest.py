@@ -1,0 +1,34 @@
+"""Fixtures of the tests against a real API server."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+
+from oarlock.backends.kubernetes import client, credentials, objects
+
+_numbers = itertools.count(1)
+
+
+def access(server: apiserver.ApiServer, token: str = "admin-token") -> credentials.Access:
+    environ = {"KUBECONFIG": str(server.kubeconfig(token))}
+    return credentials.find(environ, clock=time.time, monotonic=time.monotonic)
+
+
+@pytest.fixture
+async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]:  # noqa: F811  (the fixture)
+    async with client.Client(access(api_server)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def namespace(api: client.Client) -> str:
+    """A namespace of this test's own."""
+    name = f"test-{next(_numbers)}"
+    await api.create("/api/v1/namespaces", {"metadata": {"name": name}}, objects.Bare)
+    return name
