@@ -14,6 +14,7 @@ import pytest
 from tests import needs
 from tests.backends import contract, local_rig
 
+from oarlock.backends import gpunames
 from oarlock.backends.local import backend, cgroups, devices, gpus, locks, machine, ports
 from oarlock.spec import attempts, errors, holdings, nodes
 
@@ -334,7 +335,7 @@ NAMES = {
 
 @pytest.mark.parametrize(("name", "word"), NAMES.items(), ids=list(NAMES))
 def test_types_are_named_as_jobs_name_them(name: str, word: str) -> None:
-    assert gpus.type_name(name) == word
+    assert gpunames.type_name(name) == word
 
 
 VISIBLE = {None: [0, 1], "": [], "1": [1], "1,0": [0, 1], "GPU-a": [0], "1,7,0": [1], "-1": [], "0,0": [0], "GPU-": []}

@@ -5,14 +5,10 @@ Everything that knows NVIDIA is in this file. Without nvidia-ml-py, without a dr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-
-_MAKER = re.compile(r"^(nvidia|tesla|geforce|quadro|graphics|device)$")
-_FORM = re.compile(r"^(sxm\d?|pcie|pg\d+|nvl|hbm\d\w?|\d+gb?|\d+mb?|gpu|generation|edition|server|workstation)$")
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -102,18 +98,6 @@ def visible(found: Sequence[Gpu], variable: str | None) -> list[Gpu]:
 
 def _names(word: str, gpu: Gpu) -> bool:
     return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
-
-
-def type_name(name: str) -> str:
-    """Return the type as jobs name it: `NVIDIA H100 80GB HBM3` is `h100`, `NVIDIA GeForce RTX 4090` is `rtx4090`.
-
-    The maker and the form (memory, connector) are left out, and the rest is put together.
-    """
-    words = [word for word in re.split(r"[\s\-_/]+", name.lower()) if word]
-    kept = [word for word in words if not _MAKER.match(word) and not _FORM.match(word)]
-    if len(kept) > 1 and kept[0] == "rtx" and re.match(r"a\d", kept[1]):
-        kept = kept[1:]  # an `RTX A6000` is an a6000
-    return re.sub(r"[^a-z0-9]", "", "".join(kept)) or "gpu"
 
 
 def _text(value: str | bytes) -> str:

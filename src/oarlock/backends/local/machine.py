@@ -7,6 +7,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from oarlock.backends import gpunames
 from oarlock.backends.local import cgroups, gpus
 from oarlock.spec import holdings, nodes
 
@@ -46,7 +47,7 @@ def real(
     room: holdings.Resources, found: Sequence[gpus.Gpu], ports: tuple[int, int], said: dict[str, str]
 ) -> nodes.Node:
     devices = tuple(
-        nodes.Device(index=one.index, type=gpus.type_name(one.name), memory_bytes=one.memory_bytes, uuid=one.uuid)
+        nodes.Device(index=one.index, type=gpunames.type_name(one.name), memory_bytes=one.memory_bytes, uuid=one.uuid)
         for one in found
     )
     amount = room + holdings.Resources(gpus=len(devices))

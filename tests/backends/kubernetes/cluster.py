@@ -1,0 +1,221 @@
+"""A pretend cluster over the real API server: nodes that a test declares, and a kubelet that plays the pods on them.
+
+A pod that is bound starts (`starts` counts), runs as its script says, and is confirmed gone after its deletion. Nodes
+can be lost, cordoned and removed. Everything goes through the API server, so that the code under test sees what a real
+cluster would tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from oarlock.backends.kubernetes import client, objects, rendering, site, watches
+from oarlock.spec import errors
+
+GPU = "nvidia.com/gpu"
+IMAGE = "registry.example/train:1"
+SERVER_IMAGE = "registry.example/oarlock:1"
+
+
+class Play(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a pod once its kubelet has it.
+
+    It exits with `code`, or runs on (None). `record`: its agent leaves an exit record. `pull`: its image cannot be
+    pulled, and why. `reason` and `message` end the whole pod without a word about containers (an eviction).
+    """
+
+    code: int | None = None
+    record: bool = True
+    oom: bool = False
+    pull: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class Cluster:
+    def __init__(self, api: client.Client, namespace: str) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.plays: dict[str, Play] = {}  # by the pod's name
+        self.starts: Counter[str] = Counter()
+        self.lost: set[str] = set()
+        self._known: dict[str, str] = {}  # what was done with a pod, by UID
+        self._watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
+            api, self.path("pods"), objects.Pod, lambda pod: pod, monotonic=time.monotonic, changed=self._wake
+        )
+        self._woken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def site(self) -> site.Site:
+        """What an Oarlock that uses only these nodes is told."""
+        return site.Site(
+            installation=self.namespace,
+            namespace=self.namespace,
+            nodes={"example.com/test": self.namespace},
+            domains={"zone": "topology.kubernetes.io/zone", "rack": "example.com/rack"},
+            image=SERVER_IMAGE,
+            images={"torch": IMAGE},
+        )
+
+    def path(self, plural: str) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{plural}"
+
+    def node(self, name: str) -> str:
+        """The node's name in the cluster, which all tests share."""
+        return f"{self.namespace}-{name}"
+
+    # Nodes
+
+    async def add(
+        self,
+        name: str = "n1",
+        *,
+        cpu: str = "8",
+        memory: str = "32Gi",
+        gpus: int = 0,
+        labels: dict[str, str] | None = None,
+        taints: list[dict[str, str]] | None = None,
+    ) -> str:
+        said = {"example.com/test": self.namespace, **(labels or {})}
+        body = {"metadata": {"name": self.node(name), "labels": said}, "spec": {"taints": taints or []}}
+        await self.api.create("/api/v1/nodes", body, objects.Bare)
+        capacity = {"cpu": cpu, "memory": memory, "pods": "110", **({GPU: str(gpus)} if gpus else {})}
+        status = {"capacity": capacity, "allocatable": capacity}
+        await self.api.patch(f"/api/v1/nodes/{self.node(name)}/status", {"status": status}, objects.Bare)
+        await self.ready(name)
+        return self.node(name)
+
+    async def ready(self, name: str, status: str = "True", message: str = "") -> None:
+        condition = {"type": "Ready", "status": status, "reason": "Test", "message": message}
+        body = {"status": {"conditions": [condition]}}
+        await self.api.patch(f"/api/v1/nodes/{self.node(name)}/status", body, objects.Bare)
+
+    async def cordon(self, name: str, on: bool = True) -> None:
+        await self.api.patch(f"/api/v1/nodes/{self.node(name)}", {"spec": {"unschedulable": on}}, objects.Bare)
+
+    async def lose(self, name: str) -> None:
+        """Its kubelet does nothing any more, and the cluster has noticed."""
+        self.lost.add(self.node(name))
+        await self.ready(name, "Unknown", "Kubelet stopped posting node status.")
+
+    async def find(self, name: str) -> None:
+        self.lost.discard(self.node(name))
+        await self.ready(name)
+        self._wake()
+
+    async def remove(self, name: str) -> None:
+        """Delete the node and, as Kubernetes' garbage collector does, its pods."""
+        self.lost.add(self.node(name))
+        await self.api.delete(f"/api/v1/nodes/{self.node(name)}")
+        for pod in await self.api.list(self.path("pods"), objects.Pod):
+            if pod.spec.node_name == self.node(name):
+                await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid, grace_s=0)
+
+    async def foreign(self, name: str, node: str, *, namespace: str = "default", **requests: str) -> objects.Pod:
+        """A pod of somebody else, bound to that node."""
+        amounts = {"requests": requests, "limits": {name: amount for name, amount in requests.items() if "/" in name}}
+        spec = {
+            "nodeName": self.node(node),
+            "containers": [{"name": "c", "image": "none", "resources": amounts}],
+        }
+        body = {"metadata": {"name": f"{self.namespace}-{name}"}, "spec": spec}
+        return await self.api.create(f"/api/v1/namespaces/{namespace}/pods", body, objects.Pod)
+
+    # The kubelet
+
+    def open(self) -> None:
+        self._tasks = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._kubelet())]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for node in await self.api.list("/api/v1/nodes", objects.Node):
+            if node.metadata.labels.get("example.com/test") == self.namespace:
+                await self.api.delete(f"/api/v1/nodes/{node.metadata.name}")
+
+    async def until(self, holds: Callable[[], bool], what: str, patience_s: float = 120.0) -> None:
+        deadline = time.monotonic() + patience_s
+        while not holds():
+            assert time.monotonic() < deadline, f"waited for: {what}"
+            await asyncio.sleep(0.02)
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _kubelet(self) -> None:
+        await self._watch.synced.wait()
+        while True:
+            self._woken.clear()
+            for uid, pod in list(self._watch.items.items()):
+                if pod.spec.node_name and pod.spec.node_name not in self.lost:
+                    await self._look(uid, pod)
+            await self._woken.wait()
+
+    async def _look(self, uid: str, pod: objects.Pod) -> None:
+        name, done = pod.metadata.name, self._known.get(uid, "")
+        play = self.plays.get(name, Play())
+        try:
+            if pod.metadata.deletion_timestamp is not None:
+                if done != "gone":
+                    self._known[uid] = "gone"
+                    if pod.status.phase not in {"Succeeded", "Failed"}:
+                        await self._tell(pod, _ended(137, "", ""))
+                    await self.api.delete(f"{self.path('pods')}/{name}", uid=uid, grace_s=0)
+            elif not done:
+                self._known[uid] = "started"
+                if play.pull:
+                    await self._tell(pod, _pulling(play.pull))
+                    return
+                if play.reason:
+                    body = {"phase": "Failed", "reason": play.reason, "message": play.message}
+                    await self._tell(pod, body)
+                    return
+                self.starts[name] += 1
+                await self._tell(pod, _running())
+                if play.code is not None:
+                    record = json.dumps({"key": name, "code": play.code, "reason": "exited", "processes": []})
+                    why = "OOMKilled" if play.oom else "Error" if play.code else "Completed"
+                    await self._tell(pod, _ended(play.code, record if play.record else "", why))
+        except errors.NotFound:
+            return
+
+    async def _tell(self, pod: objects.Pod, status: dict[str, object]) -> None:
+        path = f"{self.path('pods')}/{pod.metadata.name}/status"
+        await self.api.patch(path, {"status": status}, objects.Bare)
+
+
+def _container(state: dict[str, object], name: str = rendering.TASK) -> dict[str, object]:
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def _running() -> dict[str, object]:
+    started = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    return {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": [_container(started)]}
+
+
+def _pulling(why: str) -> dict[str, object]:
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": why}}
+    return {"phase": "Pending", "containerStatuses": [_container(waiting)]}
+
+
+def _ended(code: int, message: str, reason: str) -> dict[str, object]:
+    ended = {"exitCode": code, "message": message, "reason": reason, "finishedAt": "2026-01-01T00:00:10Z"}
+    return {
+        "phase": "Failed" if code else "Succeeded",
+        "containerStatuses": [_container({"terminated": ended, "running": None})],
+    }
