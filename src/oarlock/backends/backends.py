@@ -14,7 +14,16 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import assignments, attempts, holdings, nodes, observations
+from oarlock.spec import assignments, attempts, holdings, jobfile, nodes, observations, roles
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment of a task on a backend that runs containers. The local backend has none of it."""
+
+    image: str | None = None  # else the cluster's image for the framework
+    framework: roles.Framework = roles.Framework.TORCH
+    volumes: tuple[jobfile.Volume, ...] = ()
+    job_name: str = ""  # for people who look at the pod
 
 
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +31,7 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     assignment: assignments.Assignment
     holding: holdings.Holding
     limit: holdings.Resources = holdings.Resources()  # the most it gets, where the backend can see to it; zero: any
+    container: Container = Container()
 
 
 class Leftover(msgspec.Struct, frozen=True):

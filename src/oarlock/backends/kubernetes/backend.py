@@ -1,0 +1,323 @@
+"""The Kubernetes backend: a task is a pod, made and bound by us, and observed by a watch.
+
+    launch   Secret and pods ──> each pod as the API server returned it: does it still fit? ──> bind all
+    observe  the pods of our namespace with our label, and those that are gone since, until they are discarded
+    kill     delete by UID, with a second's grace: the object goes once the kubelet has confirmed the end
+
+All knowledge is read from the cluster: the server after a killed one finds the same pods. A pod that was deleted while
+no server looked is not listed; for a task that was made that means gone.
+
+Methods are for one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import (
+    answers,
+    client,
+    clusterstate,
+    commands,
+    labels,
+    objects,
+    podstates,
+    rendering,
+    watches,
+)
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, errors, holdings, observations
+from oarlock.spec import nodes as machines
+
+AT_ONCE = 32
+"""Requests of one launch that are under way together."""
+KILL_GRACE_S = 1
+"""The kubelet waits so long between SIGTERM and SIGKILL. With 0 the object would go before the processes."""
+SYNC_S = 30.0
+"""The longest time that a question waits for the first look at the cluster."""
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class KubernetesBackend:
+    """`open` starts the watches, `close` ends them; pods run on."""
+
+    name = "kubernetes"
+
+    def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._site = site
+        self._changed = asyncio.Event()
+        self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._changed.set)
+        self._pods = watches.Watch(
+            api,
+            self._path("pods"),
+            objects.Pod,
+            self._keep,
+            monotonic=monotonic,
+            params={"labelSelector": f"{labels.INSTALLATION}={site.installation}"},
+            changed=self._changed.set,
+            missing=self._missing,
+        )
+        self._gone: dict[attempts.TaskKey, observations.Observed] = {}
+        self._pulls: dict[str, str] = {}  # by UID: why its image could not be pulled
+        self._seen: dict[str, tuple[objects.Pod, str, str, observations.Observed]] = {}  # by UID
+        self._discarded: set[tuple[str, int]] = set()  # whose pods are about to go
+        self._running: list[asyncio.Task[None]] = []
+
+    def open(self) -> None:
+        """Begin to follow the cluster."""
+        self._running = [asyncio.create_task(self._state.run()), asyncio.create_task(self._pods.run())]
+
+    def capabilities(self) -> dict[str, str]:
+        """Return facts about this cluster for `GET /api/v1/server`."""
+        return {"isolation": "containers", "namespace": self._site.namespace, "cluster": self._api.access.server}
+
+    async def nodes(self) -> list[machines.Node]:
+        await self._synced()
+        return self._state.nodes()
+
+    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+        await self._synced()
+        missing = [one for one in tasks if one.key not in self._gone]
+        manifests = {one.key: rendering.pod(one, self._site, "") for one in missing}
+        self._check_places(missing)
+        made = await self._make(missing, manifests)
+        self._check_returned(missing, made)
+        await self._all(self._bind(one, made[one.key]) for one in missing)
+        self._changed.set()
+
+    async def observe(self) -> list[observations.Observed]:
+        await self._synced()
+        found = dict(self._gone)
+        for key, pod in self._own():
+            if (key.job, key.attempt) not in self._discarded:
+                found[key] = self._observed(key, pod)
+        self._seen = {uid: seen for uid, seen in self._seen.items() if uid in self._pods.items}
+        if self._discarded:
+            self._discarded &= {(key.job, key.attempt) for key, _ in self._own()}
+        return list(found.values())
+
+    async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:
+        await self._synced()
+        wanted = set(keys)
+        await self._all(
+            self._delete(pod, KILL_GRACE_S)
+            for key, pod in self._own()
+            if key in wanted and podstates.state_of(pod) is not observations.State.GONE
+        )
+
+    async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
+        """Nothing: a pod's files end with it. Its agent delivers logs and metrics before it goes."""
+        return []
+
+    async def discard(self, job: str, attempt: int) -> None:
+        await self._synced()
+        theirs = [(key, pod) for key, pod in self._own() if (key.job, key.attempt) == (job, attempt)]
+        for key, pod in theirs:
+            if podstates.state_of(pod) is not observations.State.GONE:
+                raise errors.Conflict(f"{key} still runs", hint="An attempt is discarded once all of it is gone.")
+        self._discarded.add((job, attempt))
+        # Nothing of them runs, so that the kubelet need not be waited for.
+        await self._all(self._delete(pod, 0) for _, pod in theirs)
+        chosen = labels.of_attempt(self._site.installation, job, attempt)
+        await self._api.delete_all(self._path("secrets"), {"labelSelector": labels.selector(chosen)})
+        self._gone = {key: seen for key, seen in self._gone.items() if (key.job, key.attempt) != (job, attempt)}
+
+    async def exec(
+        self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
+    ) -> backends.ExecProcess:
+        await self._synced()
+        pod = next((pod for one, pod in self._own() if one == key), None)
+        if pod is None or pod.status.phase != "Running":
+            raise errors.Conflict(f"{key} does not run", hint="`oarlock show` tells the state of each task.")
+        path = f"{self._path('pods')}/{pod.metadata.name}"
+        inside = [*rendering.INSIDE, *command]
+        return await commands.start(self._api, path, rendering.TASK, inside, tty=tty, rows=rows, columns=columns)
+
+    async def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._api.close()
+
+    # Launching
+
+    def _check_places(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+        """Raise Unavailable where a node is not there, or has filled up since the plan was made."""
+        self._check_fit({one.key: one.holding.amount for one in tasks}, {one.key: one.holding.node for one in tasks})
+
+    def _check_fit(
+        self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
+    ) -> None:
+        ours: dict[str, holdings.Resources] = {}
+        for key, pod in self._own():
+            if key not in wanted and pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+                needs = clusterstate.needs(pod.spec, self._site.gpu_resource)
+                ours[pod.spec.node_name] = ours.get(pod.spec.node_name, holdings.Resources()) + needs
+        for name in dict.fromkeys(places.values()):
+            node = self._state.node(name)
+            if node is None or not node.ready:
+                why = "is not there" if node is None else f"cannot be used: {node.reason}"
+                raise errors.Unavailable(f"node {name} {why}", hint="It is tried again on the nodes that there are.")
+            asked = sum((wanted[key] for key, place in places.items() if place == name), holdings.Resources())
+            free = node.usable - ours.get(name, holdings.Resources())
+            if not asked.fits(free):
+                raise errors.Unavailable(
+                    f"node {name} has filled up: {_text(asked)} are needed, {_text(free)} are free",
+                    hint="It is tried again.",
+                )
+
+    async def _make(
+        self, tasks: Sequence[backends.TaskLaunch], manifests: dict[attempts.TaskKey, rendering.Manifest]
+    ) -> dict[attempts.TaskKey, objects.Pod]:
+        """Create Secrets and pods, or find those that an earlier try has made."""
+        found = rendering.secrets(tasks, self._site)
+        names = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
+        for key, manifest in manifests.items():
+            rendering.refer(manifest, names[key])
+        secrets = [self._create("secrets", manifest, objects.Bare) for manifest, _ in found]
+        pods = [self._create_pod(manifest) for manifest in manifests.values()]
+        made = await self._all([*secrets, *pods])
+        return {
+            key: pod for key, pod in zip(manifests, made[len(secrets) :], strict=True) if isinstance(pod, objects.Pod)
+        }
+
+    async def _create_pod(self, manifest: rendering.Manifest) -> objects.Pod:
+        """Create the pod, which is observed from now on, whatever becomes of the others."""
+        made = await self._create("pods", manifest, objects.Pod)
+        self._pods.put(made)
+        return made
+
+    async def _create(self, plural: str, manifest: rendering.Manifest, kind: type[T]) -> T:
+        """Raises Unavailable with the server's reason: a quota, a webhook, a name that belongs to another."""
+        name = manifest["metadata"]["name"]
+        try:
+            return await self._api.create(self._path(plural), manifest, kind)
+        except errors.Conflict as error:
+            if answers.reason(error) != answers.ALREADY_EXISTS:
+                raise _refused(name, error) from error
+        except (errors.Forbidden, errors.InvalidInput, errors.NotFound, errors.TooLarge) as error:
+            raise _refused(name, error) from error
+        there = await self._api.get(f"{self._path(plural)}/{name}", objects.Bare)
+        if there.metadata.labels != manifest["metadata"]["labels"]:
+            raise errors.Unavailable(f"the name {name} belongs to another object", hint="Delete or rename it.")
+        return await self._api.get(f"{self._path(plural)}/{name}", kind)
+
+    def _check_returned(self, tasks: Sequence[backends.TaskLaunch], made: dict[attempts.TaskKey, objects.Pod]) -> None:
+        """Check the pods as the API server returned them: webhooks and limit ranges change requests."""
+        unbound = [one for one in tasks if not made[one.key].spec.node_name]
+        needs = {one.key: clusterstate.needs(made[one.key].spec, self._site.gpu_resource) for one in unbound}
+        for one in unbound:
+            if made[one.key].spec.scheduler_name != rendering.SCHEDULER:
+                raise errors.Unavailable(
+                    f"a webhook gave the pod of {one.key} to the scheduler {made[one.key].spec.scheduler_name}",
+                    hint="Exclude the namespace from the webhook.",
+                )
+        changed = {one.key for one in unbound if needs[one.key] != one.holding.amount}
+        if changed:
+            _log.info("kubernetes.requests_changed", pods=len(changed))
+            self._check_fit(needs, {one.key: one.holding.node for one in unbound})
+
+    async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod) -> None:
+        """Bind the pod, unless it is bound there. Raises Unavailable."""
+        node, name = one.holding.node, pod.metadata.name
+        if pod.spec.node_name == node:
+            return
+        try:
+            await self._api.bind(self._site.namespace, name, pod.metadata.uid, node)
+        except (errors.Conflict, errors.NotFound, errors.Forbidden, errors.InvalidInput) as error:
+            if not await self._is_bound(pod, node):
+                raise _refused(name, error) from error
+
+    async def _is_bound(self, pod: objects.Pod, node: str) -> bool:
+        """Return whether the pod is on that node: the answer to an earlier request may have been lost."""
+        try:
+            now = await self._api.get(f"{self._path('pods')}/{pod.metadata.name}", objects.Pod)
+        except errors.NotFound:
+            return False
+        return now.metadata.uid == pod.metadata.uid and now.spec.node_name == node
+
+    # Pods
+
+    def _path(self, plural: str) -> str:
+        return f"/api/v1/namespaces/{self._site.namespace}/{plural}"
+
+    def _own(self) -> list[tuple[attempts.TaskKey, objects.Pod]]:
+        return [(key, pod) for pod in self._pods.items.values() if (key := podstates.key(pod)) is not None]
+
+    def _observed(self, key: attempts.TaskKey, pod: objects.Pod) -> observations.Observed:
+        """Return the same object while nothing has changed: most pods are as they were at the last look."""
+        uid = pod.metadata.uid
+        trouble, pull = self._state.trouble(pod.spec.node_name), self._pulls.get(uid, "")
+        known = self._seen.get(uid)
+        if known is None or known[0] is not pod or known[1:3] != (trouble, pull):
+            known = self._seen[uid] = pod, trouble, pull, podstates.observed(key, pod, trouble=trouble, pull=pull)
+        return known[3]
+
+    async def _delete(self, pod: objects.Pod, grace_s: int) -> None:
+        await self._api.delete(f"{self._path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid, grace_s=grace_s)
+
+    def _keep(self, pod: objects.Pod) -> objects.Pod:
+        why = podstates.pull_failure(pod)
+        if why:
+            self._pulls[pod.metadata.uid] = why
+        return pod
+
+    def _missing(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
+        self._pulls.pop(uid, None)
+        key = podstates.key(was)
+        if key is not None and (key.job, key.attempt) not in self._discarded:
+            self._gone[key] = podstates.vanished(key, last if last is not None else was)
+
+    async def _synced(self) -> None:
+        """Wait for the first look at the cluster: before it nothing may be called gone. Raises Unavailable."""
+        if self._pods.synced.is_set() and self._state.is_synced:
+            return
+        try:
+            async with asyncio.timeout(SYNC_S):
+                await self._state.synced()
+                await self._pods.synced.wait()
+        except TimeoutError as error:
+            raise errors.Unavailable(
+                f"the cluster at {self._api.access.server} could not be read yet", hint="It is tried again."
+            ) from error
+
+    async def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Do all of it, some at a time; raise the first error once all of them have ended."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def limited(one: Coroutine[Any, Any, T]) -> T:
+            async with limit:
+                return await one
+
+        done = await asyncio.gather(*(limited(one) for one in work), return_exceptions=True)
+        results: list[T] = []
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+        return results
+
+
+def _refused(name: str, error: errors.OarlockError) -> errors.Unavailable:
+    return errors.Unavailable(f"{name} was refused by the cluster: {error.message}", hint=error.hint)
+
+
+def _text(amount: holdings.Resources) -> str:
+    parts = [f"{amount.cpus_milli / 1000:g} CPUs", f"{amount.memory_bytes >> 20} MiB"]
+    return ", ".join([*parts, f"{amount.gpus} GPUs"] if amount.gpus else parts)

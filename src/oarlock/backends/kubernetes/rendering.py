@@ -1,0 +1,271 @@
+"""The pod of a task, built field by field from allow-listed fields: nothing of a user is passed on unseen.
+
+    init container `deliver`   the server's image: copies interpreter, agent and libraries, and the assignment
+    container `task`           the user's image: the agent, under our interpreter, and below it the user's processes
+
+    /oarlock/runtime   emptyDir   interpreter, agent, `oarlock.train`, hook; the task container cannot write it
+    /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
+    /oarlock/home      emptyDir   HOME
+    /dev/shm           emptyDir in memory
+
+A pod keeps the restricted profile of Kubernetes' pod security standards. The assignments of a gang lie in Secrets,
+since they hold tokens; a pod mounts its own item alone. Everything here is pure: a launch always gives the same
+manifest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import amounts, labels
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, errors, holdings
+
+Manifest = dict[str, Any]
+
+SCHEDULER = "oarlock"
+"""No other scheduler binds pods with this scheduler name."""
+
+INIT, TASK = "deliver", "task"
+RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
+DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
+TERMINATION_LOG = "/dev/termination-log"
+ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
+ASSIGNMENT = "assignment.json"
+
+PORTS = tuple(range(29400, 29400 + 128))
+"""The ports of each task: a pod has an address of its own. One for each process, and as many as a task may have."""
+
+LINGER_S = 30.0
+"""The time after the grace in which an agent delivers its last logs."""
+SECRET_BYTES = 900_000
+"""The most in one Secret. The API server takes 1 MiB, with base64 not counted."""
+
+_PYTHON = (f"{RUNTIME}/lib/loader", "--library-path", f"{RUNTIME}/lib", f"{RUNTIME}/bin/python3", "-I", "-S")
+"""Our interpreter with its own loader: the user's image needs neither Python nor a C library."""
+
+_AGENT = (*_PYTHON, f"{RUNTIME}/agent.pyz", TASK_DIRECTORY)
+INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
+"""Begins a command in the environment of the task's processes."""
+
+_DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/{ASSIGNMENT} {TASK_DIRECTORY}/{ASSIGNMENT}"
+
+
+def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
+    """Return the pod of one incarnation. `secret` names the Secret that holds its assignment. Raises InvalidInput."""
+    key = one.key
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": labels.pod_name(key),
+            "namespace": site.namespace,
+            "labels": labels.of_task(site.installation, key),
+            "annotations": {f"{labels.PREFIX}/name": one.container.job_name},
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": int(one.assignment.grace_s + LINGER_S),
+            "securityContext": _pod_security(site),
+            **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
+            **({"tolerations": _tolerations(site)} if site.tolerate else {}),
+            "initContainers": [_init(one, site)],
+            "containers": [_task(one, site)],
+            "volumes": list(_volumes(one, secret)),
+        },
+    }
+
+
+def refer(manifest: Manifest, secret: str) -> None:
+    """Let the pod mount its assignment from this Secret."""
+    volume = next(one for one in manifest["spec"]["volumes"] if one["name"] == "assignment")
+    volume["secret"]["secretName"] = secret
+
+
+def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[Manifest, list[attempts.TaskKey]]]:
+    """Return the Secrets that hold the assignments of these tasks, each with the keys of its tasks."""
+    found = []
+    for some in _by_size([(one, _assignment(one)) for one in launches]):
+        keys = [one.key for one, _ in some]
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {
+                "name": _secret_name(keys),
+                "namespace": site.namespace,
+                "labels": labels.of_attempt(site.installation, keys[0].job, keys[0].attempt),
+            },
+            "data": {item(one.key): base64.b64encode(content).decode() for one, content in some},
+        }
+        found.append((manifest, keys))
+    return found
+
+
+def item(key: attempts.TaskKey) -> str:
+    """Return the name of a task's item in its gang's Secret."""
+    return f"{key.role}-{key.index}-{key.incarnation}.json"
+
+
+def image(one: backends.TaskLaunch, site: Site) -> str:
+    """Return the image of the task. Raises InvalidInput where neither the job nor the installation names one."""
+    found = one.container.image or site.images.get(str(one.container.framework))
+    if not found:
+        raise errors.InvalidInput(
+            f"there is no image for {one.container.framework}",
+            path="image",
+            hint="Name one in the job file, or in the table [kubernetes.images] of the server's configuration.",
+        )
+    return found
+
+
+def _assignment(one: backends.TaskLaunch) -> bytes:
+    """The assignment with the facts of a pod. Its address is known in the pod alone: the agent takes it from there."""
+    told = one.assignment
+    return msgspec.json.encode(
+        msgspec.structs.replace(
+            told,
+            key=str(one.key),
+            address="",
+            address_variable=ADDRESS_VARIABLE,
+            ports=PORTS[: max(1, told.nproc)],
+            exit_copy=TERMINATION_LOG,
+            server_file=None,
+            train_path=f"{RUNTIME}/train",
+            hook_path=f"{RUNTIME}/hook",
+            gpus=None,
+            path_env={},
+        )
+    )
+
+
+def _by_size(items: Sequence[tuple[backends.TaskLaunch, bytes]]) -> Iterator[list[tuple[backends.TaskLaunch, bytes]]]:
+    some: list[tuple[backends.TaskLaunch, bytes]] = []
+    size = 0
+    for one, content in items:
+        if some and size + len(content) > SECRET_BYTES:
+            yield some
+            some, size = [], 0
+        some.append((one, content))
+        size += len(content)
+    if some:
+        yield some
+
+
+def _secret_name(keys: Iterable[attempts.TaskKey]) -> str:
+    """A name that follows from the tasks, so that a repeated launch finds its own Secret."""
+    listed = sorted(map(str, keys))
+    first = attempts.TaskKey.parse(listed[0])
+    digest = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:10]
+    return f"{first.job}-{first.attempt}-{digest}".lower()
+
+
+def _pod_security(site: Site) -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": site.user_id,
+        "runAsGroup": site.user_id,
+        "fsGroup": site.user_id,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _container_security() -> Manifest:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _tolerations(site: Site) -> list[Manifest]:
+    return [{"key": key, "operator": "Exists"} for key in site.tolerate]
+
+
+def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
+    """The init container. It takes no more than the task: so the pod's requests are the task's."""
+    return {
+        "name": INIT,
+        "image": site.image,
+        "imagePullPolicy": site.pull_policy,
+        "command": ["/bin/sh", "-c", _DELIVER],
+        "resources": {"requests": _requests(one.holding.amount, "")},
+        "securityContext": _container_security(),
+        "volumeMounts": [
+            {"name": "runtime", "mountPath": RUNTIME},
+            {"name": "task", "mountPath": TASK_DIRECTORY},
+            {"name": "assignment", "mountPath": HANDED, "readOnly": True},
+        ],
+    }
+
+
+def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
+    return {
+        "name": TASK,
+        "image": image(one, site),
+        "imagePullPolicy": site.pull_policy,
+        "command": list(_AGENT),
+        "env": [
+            {"name": "HOME", "value": HOME},
+            {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "resources": {
+            "requests": _requests(one.holding.amount, site.gpu_resource),
+            "limits": _requests(_limit(one), site.gpu_resource),
+        },
+        "securityContext": _container_security(),
+        "terminationMessagePath": TERMINATION_LOG,
+        "volumeMounts": [
+            {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
+            {"name": "task", "mountPath": TASK_DIRECTORY},
+            {"name": "home", "mountPath": HOME},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            *(
+                {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
+                for place, volume in enumerate(one.container.volumes)
+            ),
+        ],
+    }
+
+
+def _volumes(one: backends.TaskLaunch, secret: str) -> Iterator[Manifest]:
+    shared: Manifest = {"medium": "Memory"}
+    if one.limit.memory_bytes:
+        shared["sizeLimit"] = str(one.limit.memory_bytes)  # it counts towards the container's limit
+    yield {"name": "runtime", "emptyDir": {}}
+    yield {"name": "task", "emptyDir": {}}
+    yield {"name": "home", "emptyDir": {}}
+    yield {"name": "shm", "emptyDir": shared}
+    yield {
+        "name": "assignment",
+        "secret": {"secretName": secret, "defaultMode": 0o440, "items": [{"key": item(one.key), "path": ASSIGNMENT}]},
+    }
+    for place, volume in enumerate(one.container.volumes):
+        claim = {"claimName": volume.claim, "readOnly": volume.read_only}
+        yield {"name": _claim_name(place), "persistentVolumeClaim": claim}
+
+
+def _claim_name(place: int) -> str:
+    return f"volume-{place}"
+
+
+def _limit(one: backends.TaskLaunch) -> holdings.Resources:
+    """The limit of the job file; GPUs are always limited to those that are held."""
+    return msgspec.structs.replace(one.limit, gpus=one.holding.amount.gpus)
+
+
+def _requests(amount: holdings.Resources, gpu: str) -> dict[str, str]:
+    found = {}
+    if amount.cpus_milli:
+        found["cpu"] = amounts.cpu_text(amount.cpus_milli)
+    if amount.memory_bytes:
+        found["memory"] = str(amount.memory_bytes)
+    if amount.gpus and gpu:
+        found[gpu] = str(amount.gpus)
+    return found

@@ -1,0 +1,253 @@
+"""A gang on a cluster with a will of its own: quotas, other users, lost answers, dead servers, lost nodes."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+
+import httpx
+import pytest
+from tests.backends import contract
+from tests.backends.kubernetes import apiserver, cluster, conftest, faults
+from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import backend, client, labels, objects
+from oarlock.spec import attempts, errors, holdings, observations
+
+pytestmark = apiserver.needed
+State = observations.State
+Cause = attempts.Cause
+key = contract.key
+
+
+def gang(rig: KubernetesRig, size: int = 4) -> list[backends.TaskLaunch]:  # noqa: F811  (the fixture)
+    return [rig.launch_of(key(index), cluster.Play(), node=f"n{1 + index % 2}") for index in range(size)]
+
+
+async def pods(rig: KubernetesRig) -> list[objects.Pod]:  # noqa: F811
+    return await rig.cluster.api.list(rig.cluster.path("pods"), objects.Pod)
+
+
+def faulty(rig: KubernetesRig, script: faults.Script) -> backend.KubernetesBackend:  # noqa: F811
+    """Another server over the same cluster, whose requests meet these faults."""
+    api = client.Client(conftest.access(rig.server), around=lambda inner: faults.Faulty(inner, script))
+    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened.open()
+    rig.opened.append(opened)
+    return opened
+
+
+async def torn_down(rig: KubernetesRig, *keys: attempts.TaskKey) -> None:  # noqa: F811
+    """Whatever was made is killed, as the guardian does, and nothing is left that runs."""
+    await rig.backend.kill(keys)
+    await contract.until(rig, lambda now: all(one.state is State.GONE for one in now.values()), "all is torn down")
+
+
+async def test_each_pod_is_on_the_node_that_was_planned(rig: KubernetesRig) -> None:  # noqa: F811
+    launches = gang(rig)
+    await rig.backend.launch(launches)
+    there = {pod.metadata.name: pod.spec.node_name for pod in await pods(rig)}
+    assert there == {labels.pod_name(one.key): one.holding.node for one in launches}
+
+
+async def test_a_quota_that_is_too_small_is_named(rig: KubernetesRig) -> None:  # noqa: F811
+    hard = {"requests.cpu": "1200m"}
+    path = rig.cluster.path("resourcequotas")
+    await rig.cluster.api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": hard}}, objects.Bare)
+    status = {"status": {"hard": hard, "used": {"requests.cpu": "0"}}}  # else written by a controller
+    await rig.cluster.api.patch(f"{path}/small/status", status, objects.Bare)
+    launches = gang(rig)
+    with pytest.raises(errors.Unavailable, match="exceeded quota: small"):
+        await rig.backend.launch(launches)
+    assert not any(pod.spec.node_name for pod in await pods(rig)), "nothing is bound unless all is made"
+    await torn_down(rig, *(one.key for one in launches))
+
+
+async def test_requests_that_the_cluster_raised_are_checked_again(rig: KubernetesRig) -> None:  # noqa: F811
+    """A limit range fills in memory that the job file did not ask for: with it the gang no longer fits."""
+    await rig.cluster.add("small", cpu="4", memory="3Gi")
+    amount = holdings.Resources(cpus_milli=500)
+    launches = [rig.launch_of(key(index), cluster.Play(), node="small", amount=amount) for index in range(4)]
+    limits = [{"type": "Container", "defaultRequest": {"memory": "1Gi"}}]
+    body = {"metadata": {"name": "defaults"}, "spec": {"limits": limits}}
+    await rig.cluster.api.create(rig.cluster.path("limitranges"), body, objects.Bare)
+    await rig.cluster.until(lambda: rig.backend._state.node(rig.cluster.node("small")) is not None, "the node")
+    await rig.backend.launch(launches[:3])
+    with pytest.raises(errors.Unavailable, match="has filled up"):
+        await rig.backend.launch(launches[3:])
+    assert sum(bool(pod.spec.node_name) for pod in await pods(rig)) == 3
+
+
+async def test_a_node_that_filled_up_since_the_plan_is_named(rig: KubernetesRig) -> None:  # noqa: F811
+    other = await rig.cluster.foreign("other", "n1", cpu="7500m")
+    taken = lambda: rig.backend._state.node(rig.cluster.node("n1")).taken.cpus_milli  # noqa: E731
+    await rig.backend.nodes()
+    await rig.cluster.until(lambda: taken() == 7500, "the other pod counts")
+    with pytest.raises(errors.Unavailable, match=r"n1 has filled up: 1 CPUs, 512 MiB are needed, 0\.5 CPUs"):
+        await rig.backend.launch(gang(rig))
+    assert await pods(rig) == []
+    await rig.cluster.api.delete(f"/api/v1/namespaces/default/pods/{other.metadata.name}", grace_s=0)
+
+
+async def test_a_name_that_belongs_to_another_is_not_taken_over(rig: KubernetesRig) -> None:  # noqa: F811
+    launches = gang(rig, 2)
+    spec = {"containers": [{"name": "c", "image": "none"}]}
+    body = {"metadata": {"name": labels.pod_name(launches[1].key)}, "spec": spec}
+    await rig.cluster.api.create(rig.cluster.path("pods"), body, objects.Pod)
+    with pytest.raises(errors.Unavailable, match="belongs to another object"):
+        await rig.backend.launch(launches)
+    await torn_down(rig, *(one.key for one in launches))
+    assert [pod.metadata.name for pod in await pods(rig)] == [labels.pod_name(launches[1].key)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_lost_requests_lost_answers_and_errors_leave_one_whole_gang(
+    rig: KubernetesRig,  # noqa: F811
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+
+    def script(request: httpx.Request, _: int) -> str:
+        if request.url.params.get("watch"):
+            return chance.choice(["cut", ""])
+        return chance.choice(["lose", "forget", "429", "500"]) if chance.random() < 0.25 else ""
+
+    launches = gang(rig, 8)
+    troubled = faulty(rig, script)
+    await troubled.launch(launches)
+    there = await pods(rig)
+    assert {pod.metadata.name: pod.spec.node_name for pod in there} == {
+        labels.pod_name(one.key): one.holding.node for one in launches
+    }
+    for one in launches:
+        assert await rig.starts(one.key) == 1
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["after the request", "before the request"])
+async def test_a_server_killed_at_any_write_is_followed_by_one_that_completes_the_gang(
+    rig: KubernetesRig,  # noqa: F811
+    arrives: bool,
+) -> None:
+    """Three writes for each of two pods at most: their Secret, their making, their binding."""
+    for number in range(5):
+        keys = [key(index, job=f"j-{number}") for index in range(2)]
+        launches = [rig.launch_of(one, cluster.Play()) for one in keys]
+        api = client.Client(
+            conftest.access(rig.server), around=functools.partial(faults.Dying, last=number + 1, arrives=arrives)
+        )
+        dying = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+        dying.open()
+        with pytest.raises(faults.Killed):
+            await dying.launch(launches)
+        await dying.close()
+        await rig.reopen()
+        await rig.backend.launch(launches)
+        for one in keys:
+            assert await rig.starts(one) == 1
+        assert {seen.key for seen in await rig.backend.observe()} >= set(keys)
+
+
+async def test_a_pod_that_is_deleted_by_hand_is_gone(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.sleeper(key())])
+    await rig.starts(key())
+    await rig.cluster.api.delete(f"{rig.cluster.path('pods')}/{labels.pod_name(key())}")
+    await contract.until_state(rig, key(), State.GONE)
+    await rig.backend.launch([rig.sleeper(key())])
+    assert await pods(rig) == [], "it was made once, and is not made again"
+
+
+async def test_a_task_on_a_lost_node_is_not_gone_before_the_node_is_back(rig: KubernetesRig) -> None:  # noqa: F811
+    """Its processes may run on, and its devices are not free."""
+    await rig.backend.launch([rig.sleeper(key())])
+    await rig.starts(key())
+    await rig.cluster.lose("n1")
+    await rig.backend.kill([key()])
+    await contract.until(rig, lambda now: now[key()].detail == "node lost", "the loss is told")
+    assert (await contract.seen(rig))[key()].state is State.RUNNING
+    await rig.backend.kill([key()])
+    assert len(await pods(rig)) == 1, "the object stays until the kubelet has confirmed the end"
+    await rig.cluster.find("n1")
+    await contract.until_state(rig, key(), State.GONE)
+
+
+async def test_tasks_of_a_removed_node_are_gone(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.sleeper(key())])
+    await rig.starts(key())
+    await rig.cluster.remove("n1")
+    await contract.until_state(rig, key(), State.GONE)
+    with pytest.raises(errors.Unavailable, match="is not there"):
+        await rig.backend.launch([rig.sleeper(key(1))])
+
+
+async def test_an_evicted_task_ends_and_its_deletion_confirms_it(rig: KubernetesRig) -> None:  # noqa: F811
+    play = cluster.Play(reason="Evicted", message="The node was low on resource: memory.")
+    await rig.backend.launch([rig.launch_of(key(), play)])
+    ended = await contract.until_state(rig, key(), State.ENDED)
+    assert ended.detail == "evicted: The node was low on resource: memory."
+    await contract.kill_and_see(rig, key())
+    gone = (await contract.seen(rig))[key()]
+    assert gone.exit is not None
+    assert (gone.exit.cause, gone.exit.reason) == (Cause.PLATFORM, "evicted")
+
+
+async def test_a_task_that_was_out_of_memory_says_so(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.launch_of(key(), cluster.Play(code=137, record=False, oom=True))])
+    gone = await contract.until_state(rig, key(), State.GONE)
+    assert gone.exit is not None
+    assert gone.exit.cause is Cause.OOM
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_with_the_reason(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.launch_of(key(), cluster.Play(pull="manifest unknown"))])
+    words = f"image {cluster.IMAGE} cannot be pulled: manifest unknown"
+    await contract.until(rig, lambda now: now[key()].detail == words, words)
+
+
+async def test_a_job_without_an_image_is_refused_before_anything_is_made(rig: KubernetesRig) -> None:  # noqa: F811
+    launches = [rig.sleeper(key()), rig.launch_of(key(1), cluster.Play(), framework="jax")]
+    with pytest.raises(errors.InvalidInput, match="no image for jax"):
+        await rig.backend.launch(launches)
+    assert await pods(rig) == []
+
+
+async def test_the_pods_of_another_installation_are_left_alone(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.sleeper(key())])
+    pod = labels.pod_name(key(5))
+    meta = {"name": pod, "labels": labels.of_task("another", key(5))}
+    spec = {"containers": [{"name": "c", "image": "none"}]}
+    await rig.cluster.api.create(rig.cluster.path("pods"), {"metadata": meta, "spec": spec}, objects.Pod)
+    assert set(await contract.seen(rig)) == {key()}
+    await rig.backend.kill([key(5)])
+    assert pod in {one.metadata.name for one in await pods(rig)}
+
+
+async def test_discarding_leaves_nothing_behind(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.exiter(key(), 0), rig.exiter(key(1), 0)])
+    await contract.until_state(rig, key(), State.GONE)
+    await contract.until_state(rig, key(1), State.GONE)
+    await rig.backend.discard("j-contract", 1)
+    assert await pods(rig) == []
+    assert await rig.cluster.api.list(rig.cluster.path("secrets"), objects.Bare) == []
+    await contract.until(rig, lambda now: not now, "it is forgotten")
+
+
+async def test_a_running_attempt_is_not_discarded(rig: KubernetesRig) -> None:  # noqa: F811
+    await rig.backend.launch([rig.sleeper(key())])
+    with pytest.raises(errors.Conflict, match="still runs"):
+        await rig.backend.discard("j-contract", 1)
+    assert len(await pods(rig)) == 1
+
+
+async def test_nothing_is_called_gone_before_the_cluster_was_read(
+    rig: KubernetesRig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that cannot reach the cluster yet must not take every task for lost."""
+    monkeypatch.setattr(backend, "SYNC_S", 0.2)
+    blind = faulty(rig, lambda request, number: "lose")
+    with pytest.raises(errors.Unavailable, match="could not be read yet"):
+        await blind.observe()
+    with pytest.raises(errors.Unavailable):
+        await blind.nodes()

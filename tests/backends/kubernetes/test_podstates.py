@@ -1,0 +1,149 @@
+"""States of pods in plain words. The statuses are those that kubelets write, 1.20 and newer."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from oarlock.backends.kubernetes import objects, podstates
+from oarlock.spec import attempts, observations
+
+KEY = attempts.TaskKey("j-1", 1, "worker", 0, 1)
+State = observations.State
+Cause = attempts.Cause
+RECORD = json.dumps({"key": str(KEY), "code": 3, "reason": "exited", "processes": [{"code": 3, "last_lines": ["x"]}]})
+
+
+def container(state: dict, name: str = "task") -> dict:
+    return {"name": name, "image": "reg/train:1", "state": state}
+
+
+def ended(code: int, message: str = "", reason: str = "Error") -> dict:
+    return container({"terminated": {"exitCode": code, "message": message, "reason": reason}})
+
+
+def waiting(reason: str, message: str = "", name: str = "task") -> dict:
+    return container({"waiting": {"reason": reason, "message": message}}, name)
+
+
+def pod(
+    phase: str, *told: dict, init: tuple = (), deleted: bool = False, node: str = "n1", **status: object
+) -> objects.Pod:
+    return msgspec.convert(
+        {
+            "metadata": {"name": "p", "uid": "u", **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {})},
+            "spec": {"nodeName": node, "containers": [{"name": "task", "image": "reg/train:1"}]},
+            "status": {
+                "phase": phase,
+                "containerStatuses": list(told),
+                "initContainerStatuses": list(init),
+                **status,
+            },
+        },
+        objects.Pod,
+    )
+
+
+CASES = {
+    "made": (pod("Pending", node=""), State.RUNNING, ""),
+    "bound": (pod("Pending"), State.RUNNING, ""),
+    "starting": (pod("Pending", waiting("ContainerCreating")), State.RUNNING, ""),
+    "the init container works": (
+        pod("Pending", waiting("PodInitializing"), init=(container({"running": {}}, "deliver"),)),
+        State.RUNNING,
+        "",
+    ),
+    "running": (pod("Running", container({"running": {}})), State.RUNNING, ""),
+    "no image": (
+        pod("Pending", waiting("ErrImagePull", "manifest unknown")),
+        State.RUNNING,
+        "image reg/train:1 cannot be pulled: why",
+    ),
+    "no image, later": (
+        pod("Pending", waiting("ImagePullBackOff", 'Back-off pulling image "reg/train:1"')),
+        State.RUNNING,
+        "image reg/train:1 cannot be pulled: why",
+    ),
+    "no command": (
+        pod("Pending", waiting("CreateContainerError", "no such file")),
+        State.RUNNING,
+        "CreateContainerError: no such file",
+    ),
+    "drained": (pod("Running", container({"running": {}}), deleted=True), State.RUNNING, "its pod is being deleted"),
+    "ended": (pod("Succeeded", ended(0)), State.GONE, ""),
+    "evicted, and its containers may run": (
+        pod("Failed", reason="Evicted", message="The node was low on memory."),
+        State.ENDED,
+        "evicted: The node was low on memory.",
+    ),
+    "evicted while a container runs": (
+        pod("Failed", container({"running": {}}), reason="Evicted", message="disk"),
+        State.ENDED,
+        "evicted: disk",
+    ),
+    "refused by the kubelet": (
+        pod("Failed", reason="OutOfcpu", message="Node didn't have enough resource: cpu"),
+        State.ENDED,
+        "its node refused it: Node didn't have enough resource: cpu",
+    ),
+    "the init container failed": (
+        pod("Failed", waiting("PodInitializing"), init=(ended(1) | {"name": "deliver"},)),
+        State.GONE,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "state", "detail"), CASES.values(), ids=list(CASES))
+def test_a_pod_in_words(seen: objects.Pod, state: State, detail: str) -> None:
+    found = podstates.observed(KEY, seen, pull="why" if "cannot be pulled" in detail else "")
+    assert (found.state, found.detail) == (state, detail)
+
+
+def test_the_words_for_a_failing_pull_do_not_change_with_each_try() -> None:
+    """Each change counts as progress on the way to the barrier: the start-up time would never be over."""
+    tried = pod("Pending", waiting("ErrImagePull", "manifest unknown"))
+    rests = pod("Pending", waiting("ImagePullBackOff", "Back-off"))
+    why = podstates.pull_failure(tried)
+    assert why == "manifest unknown"
+    assert podstates.pull_failure(rests) == ""
+    assert podstates.observed(KEY, tried, pull=why) == podstates.observed(KEY, rests, pull=why)
+
+
+def test_the_trouble_of_a_node_comes_first() -> None:
+    seen = pod("Running", container({"running": {}}), deleted=True)
+    found = podstates.observed(KEY, seen, trouble="node lost")
+    assert (found.state, found.detail) == (State.RUNNING, "node lost"), "its processes may run on"
+
+
+EXITS = {
+    "its agent's record": (pod("Failed", ended(3, RECORD)), (3, Cause.ERROR, "exited")),
+    "a record, and the kernel killed a process": (
+        pod("Failed", ended(137, RECORD.replace('"code": 3', '"code": 137', 1), "OOMKilled")),
+        (137, Cause.OOM, "oom"),
+    ),
+    "the agent itself was out of memory": (pod("Failed", ended(137, "", "OOMKilled")), (137, Cause.OOM, "oom")),
+    "evicted": (pod("Failed", reason="Evicted", message="low"), (137, Cause.PLATFORM, "evicted")),
+}
+
+
+@pytest.mark.parametrize(("seen", "expected"), EXITS.values(), ids=list(EXITS))
+def test_how_it_ended(seen: objects.Pod, expected: tuple[int, Cause, str]) -> None:
+    found = podstates.exit_of(seen)
+    assert found is not None
+    assert (found.code, found.cause, found.reason) == expected
+
+
+@pytest.mark.parametrize("message", ["", "Killed", "{}", '{"code": "x"}'])
+def test_an_end_without_a_record_is_not_guessed(message: str) -> None:
+    assert podstates.exit_of(pod("Failed", ended(137, message))) is None
+
+
+def test_a_deleted_pod_shows_what_was_last_seen() -> None:
+    found = podstates.vanished(KEY, pod("Failed", ended(3, RECORD)))
+    assert found.state is State.GONE
+    assert found.exit is not None
+    assert found.exit.code == 3
+    assert podstates.vanished(KEY, pod("Running", container({"running": {}}))).exit is None

@@ -1,0 +1,188 @@
+"""Rendered manifests are golden files: a change of a pod is a change that a reader sees.
+
+`UPDATE_GOLDEN=1 pytest tests/backends/kubernetes/test_rendering.py` writes them anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from tests.backends.kubernetes import apiserver, restricted
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import client, clusterstate, labels, objects, rendering, site
+from oarlock.spec import assignments, attempts, errors, holdings, jobfile, roles
+
+GOLDEN = Path(__file__).parent / "golden"
+GIB = 1 << 30
+SITE = site.Site(
+    installation="lab",
+    namespace="training",
+    image="registry.example/oarlock:1",
+    images={"torch": "registry.example/torch:2"},
+    pull_secrets=("registry",),
+)
+
+
+def launch(
+    index: int = 0,
+    *,
+    role: str = "worker",
+    amount: holdings.Resources = holdings.Resources(4000, 16 * GIB, 2),  # noqa: B008  (frozen)
+    limit: holdings.Resources | None = None,
+    container: backends.Container = backends.Container(job_name="digits"),  # noqa: B008  (frozen)
+    command: str | tuple[str, ...] = "python train.py",
+    **assigned: object,
+) -> backends.TaskLaunch:
+    key = attempts.TaskKey("j-0abc", 2, role, index, 1)
+    return backends.TaskLaunch(
+        key=key,
+        assignment=assignments.Assignment(
+            key=str(key), server="https://oarlock.training:7317", token="t0ken", command=command, **assigned
+        ),
+        holding=holdings.Holding(job="j-0abc", attempt=2, role=role, index=index, node="n1", amount=amount),
+        limit=amount if limit is None else limit,
+        container=container,
+    )
+
+
+CASES = {
+    "worker": launch(nproc=2),
+    "plain": launch(
+        role="chief",
+        amount=holdings.Resources(1000),
+        limit=holdings.Resources(),
+        container=backends.Container(image="scratch:1", framework=roles.Framework.PLAIN, job_name="tiny"),
+        command=("/bin/tool", "--fast"),
+        grace_s=5.0,
+    ),
+    "volumes": launch(
+        container=backends.Container(
+            volumes=(
+                jobfile.Volume(claim="imagenet", mount="/data", read_only=True),
+                jobfile.Volume(claim="scratch", mount="/scratch"),
+            ),
+            job_name="digits",
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_is_the_golden_file(name: str) -> None:
+    text = yaml.safe_dump(rendering.pod(CASES[name], SITE, "j-0abc-2-secret"), sort_keys=False)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_keeps_the_restricted_profile(name: str) -> None:
+    pod = rendering.pod(CASES[name], SITE, "s")
+    assert restricted.violations(pod) == []
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_checker_finds_what_it_is_for() -> None:
+    good = rendering.pod(CASES["worker"], SITE, "s")
+    spoiled = {
+        "spec.hostPID": lambda pod: pod["spec"].update(hostPID=True),
+        "volume bad": lambda pod: pod["spec"]["volumes"].append({"name": "bad", "hostPath": {"path": "/"}}),
+        "task: privileged": lambda pod: pod["spec"]["containers"][0]["securityContext"].update(privileged=True),
+        "deliver: capabilities are not dropped": lambda pod: pod["spec"]["initContainers"][0]["securityContext"].update(
+            capabilities={}
+        ),
+        "task: runAsUser is 0": lambda pod: pod["spec"]["containers"][0]["securityContext"].update(runAsUser=0),
+    }
+    for words, spoil in spoiled.items():
+        pod = copy.deepcopy(good)
+        spoil(pod)
+        assert words in restricted.violations(pod)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_takes_what_its_task_holds(name: str) -> None:
+    """Else the node would be fuller than the store knows."""
+    made = msgspec.convert(rendering.pod(CASES[name], SITE, "s"), objects.Pod)
+    assert clusterstate.needs(made.spec, SITE.gpu_resource) == CASES[name].holding.amount
+
+
+def test_each_pod_mounts_its_own_assignment_alone() -> None:
+    launches = [launch(0), launch(1)]
+    ((secret, keys),) = rendering.secrets(launches, SITE)
+    assert keys == [one.key for one in launches]
+    for one in launches:
+        pod = rendering.pod(one, SITE, secret["metadata"]["name"])
+        volume = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "assignment")["secret"]
+        assert volume["secretName"] == secret["metadata"]["name"]
+        (entry,) = volume["items"]
+        told = json.loads(base64.b64decode(secret["data"][entry["key"]]))
+        assert told["key"] == str(one.key)
+        assert (told["address"], told["ports"]) == ("", [rendering.PORTS[0]])
+
+
+def test_the_token_is_in_no_pod() -> None:
+    assert "t0ken" not in json.dumps(rendering.pod(launch(), SITE, "s"))
+
+
+def test_many_assignments_lie_in_several_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = [launch(index, command="x" * 60_000) for index in range(40)]
+    found = rendering.secrets(launches, SITE)
+    assert len(found) == 3
+    assert [key for _, keys in found for key in keys] == [one.key for one in launches]
+    assert all(len(json.dumps(manifest)) < 1.5 * (1 << 20) for manifest, _ in found)
+    assert len({manifest["metadata"]["name"] for manifest, _ in found}) == 3
+
+
+def test_names_follow_from_the_key() -> None:
+    names = {
+        labels.pod_name(attempts.TaskKey(job, attempt, role, index, incarnation))
+        for job in ("j-1", "j-2")
+        for attempt in (1, 2)
+        for role in ("worker", "ps")
+        for index in (0, 1)
+        for incarnation in (1, 2)
+    }
+    assert len(names) == 32
+    key = attempts.TaskKey("j-1", 2, "worker", 3, 4)
+    meta = objects.Meta(labels=labels.of_task("lab", key))
+    assert labels.key(meta) == key
+    assert labels.key(objects.Meta(labels={**meta.labels, labels.ATTEMPT: "x"})) is None
+
+
+def test_without_an_image_the_next_step_is_said() -> None:
+    with pytest.raises(errors.InvalidInput, match="no image for jax"):
+        rendering.pod(launch(container=backends.Container(framework=roles.Framework.JAX)), SITE, "s")
+
+
+@apiserver.needed
+@pytest.mark.parametrize("name", CASES)
+async def test_the_api_server_takes_it_as_it_is(api: client.Client, namespace: str, name: str) -> None:
+    """It drops no field, and adds none that would change what the pod takes."""
+    there = msgspec.structs.replace(SITE, namespace=namespace)
+    manifest = rendering.pod(CASES[name], there, "s")
+    made = await api.create(f"/api/v1/namespaces/{namespace}/pods", manifest, dict)
+    assert not list(_lacking(manifest, made, ""))
+
+
+def _lacking(wanted: object, there: object, path: str) -> list[str]:
+    """Return the paths of what was asked for and is not there."""
+    if isinstance(wanted, dict) and isinstance(there, dict):
+        return [
+            found
+            for name, value in wanted.items()
+            for found in ([f"{path}.{name}"] if name not in there else _lacking(value, there[name], f"{path}.{name}"))
+            if value not in (False, {}, "")
+        ]
+    if isinstance(wanted, list) and isinstance(there, list):
+        pairs = zip(wanted, there, strict=False)
+        return [found for place, (one, other) in enumerate(pairs) for found in _lacking(one, other, f"{path}[{place}]")]
+    return [] if str(wanted) == str(there) or path.endswith((".cpu", ".memory", ".sizeLimit")) else [f"{path}: {there}"]
