@@ -18,6 +18,7 @@ from tests.client import live
 
 from oarlock.cli import checks
 from oarlock.client import settings
+from oarlock.display import findings
 
 
 def around(home: Path, **changes: object) -> checks.Surroundings:
@@ -26,8 +27,8 @@ def around(home: Path, **changes: object) -> checks.Surroundings:
     return checks.Surroundings(**given)  # type: ignore[arg-type]
 
 
-def problems(check: checks.Check, surroundings: checks.Surroundings) -> list[checks.Finding]:
-    found = [one for one in check(surroundings) if one.state in (checks.State.PROBLEM, checks.State.WARNING)]
+def problems(check: checks.Check, surroundings: checks.Surroundings) -> list[findings.Finding]:
+    found = [one for one in check(surroundings) if one.state in (findings.State.PROBLEM, findings.State.WARNING)]
     assert all(one.fix for one in found), "a problem without its fix"
     return found
 
@@ -106,7 +107,7 @@ def test_a_stale_server(home: Path) -> None:
     home.mkdir()
     path = home / "server.json"
     path.write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": dead_pid()}))
-    assert "which is gone" in the_problem(checks.stale_server, around(home))
+    assert "which does not exist" in the_problem(checks.stale_server, around(home))
     path.write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": os.getpid(), "version": "0.0.1"}))
     found = problems(checks.stale_server, around(home))
     assert "version 0.0.1" in found[0].message
@@ -120,14 +121,14 @@ def test_a_server_that_answers_is_no_problem(server: live.LiveServer, home: Path
     (home / "server.json").write_text(json.dumps({**told, "version": ""}))
     assert not problems(checks.stale_server, around(home))
     (home / "token").write_text("another")
-    assert "does not know the token" in the_problem(checks.stale_server, around(home))
+    assert "does not accept the token" in the_problem(checks.stale_server, around(home))
 
 
 def test_a_port_that_is_taken(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ill = around(home, environ={"PATH": "", "OARLOCK_HOME": str(home), "OARLOCK_PORT": port})
-        assert "taken" in the_problem(checks.port, ill)
+        assert "cannot listen on its port" in the_problem(checks.port, ill)
     assert not problems(checks.port, around(home))
 
 
@@ -160,21 +161,21 @@ def test_small_shared_memory(tmp_path: Path, home: Path) -> None:
 
 def test_control_groups_are_told_and_are_no_problem(tmp_path: Path, home: Path) -> None:
     found = list(checks.cgroups(around(home, cgroups=tmp_path / "none")))
-    assert [one.state for one in found] == [checks.State.INFO]
+    assert [one.state for one in found] == [findings.State.INFO]
     (tmp_path / "own").write_text("4:memory:/a\n1:cpu,cpuacct:/\n0::/\n")
     for place in ("memory/a", "cpu"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "cgroup.procs").write_text("")
     v1 = around(home, cgroups=tmp_path, own_cgroup=tmp_path / "own")
-    assert [one.state for one in checks.cgroups(v1)] == [checks.State.GOOD]
+    assert [one.state for one in checks.cgroups(v1)] == [findings.State.GOOD]
     (tmp_path / "cpu" / "cgroup.procs").unlink()
     (partly,) = checks.cgroups(v1)
-    assert (partly.state, "only memory" in partly.message) == (checks.State.INFO, True)
+    assert (partly.state, "only memory" in partly.message) == (findings.State.INFO, True)
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
     (tmp_path / "cgroup.procs").write_text("")
     (tmp_path / "own").write_text("0::/\n")
     found = list(checks.cgroups(around(home, cgroups=tmp_path, own_cgroup=tmp_path / "own")))
-    assert [one.state for one in found] == [checks.State.GOOD]
+    assert [one.state for one in found] == [findings.State.GOOD]
 
 
 def test_a_gpu_driver_that_does_not_answer(tmp_path: Path, home: Path) -> None:

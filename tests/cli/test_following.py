@@ -266,7 +266,7 @@ def test_a_lost_server_is_said_and_waited_for(server: live.LiveServer, work: Pat
         assert process.stdout.readline() == "one\n"
         port = server.port
         server.stop()
-        _read_until(process.stderr.readline, "waiting for it")
+        _read_until(process.stderr.readline, "waiting for the server")
         server.print(job_id, "two\n")
         server.start(port)
         _read_until(process.stderr.readline, "back")

@@ -10,17 +10,18 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.cli import typed
 from tests.client import live
+from tests.display.samples import job, processing
 
 from oarlock.cli import main
-from oarlock.cli.following import endings
-from oarlock.cli.output import progress, tables, terminal
-from oarlock.cli.verbs import metrics, ps, show
+from oarlock.cli.following import statusline
+from oarlock.cli.output import tables, terminal
+from oarlock.cli.verbs import show
 from oarlock.client import verbs
-from oarlock.spec import attempts, bodies, errors, events, intents, jobfile, jobs, phases, refusals, roles
+from oarlock.display import columns, endings
+from oarlock.spec import attempts, bodies, errors, intents, phases, refusals, roles
 
 
 class Typed:
@@ -61,31 +62,6 @@ def test_the_speed_curve_is_one_line_for_each_size(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def job(**changes: object) -> jobs.Job:
-    spec = jobfile.JobSpec(command="python train.py", roles={roles.RoleName.WORKER: jobfile.Role(count=2)})
-    given = {
-        "id": "j-1",
-        "name": "digits",
-        "owner": "o",
-        "spec": spec,
-        "created_at": 100.0,
-        "phase_at": 100.0,
-        **changes,
-    }
-    return jobs.Job(**given)  # type: ignore[arg-type]
-
-
-def processing(step: int, first: int = 0, **facts: object) -> jobs.Job:
-    """A second a step, since its first report at step `first`."""
-    began = attempts.Progress(step=first, at=110.0 + first)
-    told = attempts.Progress(step=step, at=110.0 + step, **facts)  # type: ignore[arg-type]
-    task = attempts.Task(
-        role=roles.RoleName.WORKER, index=0, first_progress=began, progress=told, phase=phases.TaskPhase.PROCESSING
-    )
-    attempt = attempts.Attempt(number=1, started_at=105.0, processing_at=110.0, tasks=(task,))
-    return job(phase=phases.Phase.PROCESSING, attempts=(attempt,), started_at=110.0)
-
-
 def test_the_live_line_says_what_there_is_to_say() -> None:
     full = {"total_steps": 100, "loss": 0.25, "examples_per_s": 1234.5}
     refused = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="it needs 2 GPUs, 1 is free")
@@ -93,7 +69,7 @@ def test_the_live_line_says_what_there_is_to_say() -> None:
         number=1, started_at=1.0, tasks=tuple(attempts.Task(role=roles.RoleName.WORKER, index=i) for i in range(2))
     )
     said = [
-        progress.status(one, 160.0, columns, unicode=False)
+        statusline.status(one, 160.0, columns, unicode=False)
         for one, columns in [
             (job(), 79),
             (job(refusal=refused), 79),
@@ -128,61 +104,7 @@ def test_the_live_line_never_wraps(columns: int) -> None:
         processing(10**9, total_steps=10**12, loss=-1.23e-9, examples_per_s=1e9, epoch=3.0),
         job(intent=intents.Intent.CANCEL, phase=phases.Phase.STORING),
     ):
-        assert terminal.cells(progress.status(one, 1e6, columns)) <= max(columns, 40)
-
-
-def test_time_left_is_at_the_pace_since_the_first_report() -> None:
-    reading = progress.read(processing(150, first=100, total_steps=200))
-    assert reading is not None
-    assert reading.left_s == 50.0, "50 steps took 50 s, whatever came before the first report"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (0.123456, "0.1235"), (1e-7, "1e-07"), (12345.6, "12,346"), (2.5e9, "2.5e+09"), (float("nan"), "nan")],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert progress.number(value) == text
-
-
-def test_a_frozen_job_is_shown_as_one_until_its_time_is_over() -> None:
-    attempt = msgspec.structs.replace(
-        processing(40, total_steps=100).attempts[0],
-        frozen_until=700.0,
-        stop=attempts.Cause.ERROR,
-        stop_message="worker-1 exited with code 3",
-    )
-    kept = job(phase=phases.Phase.PROCESSING, attempts=(attempt,), reason="worker-1 exited with code 3", started_at=110)
-    cells = ps.row(kept, 160.0)
-    assert (cells[2], cells[-1]) == ("FROZEN", f"until {ps.since(700.0, 160.0)}: worker-1 exited with code 3")
-    assert ps.row(kept, 701.0)[2] == "PROCESSING", "it is being released"
-    assert progress.status(kept, 160.0, 79).startswith("digits  FROZEN  ")
-
-
-def test_the_blame_is_told_with_its_last_lines() -> None:
-    verdict = attempts.Verdict(
-        cause=attempts.Cause.ERROR, message="exit code 1", at=1.0, task="worker-1", last_lines=("boom\x1b[2J", "line 2")
-    )
-    attempt = attempts.Attempt(number=1, started_at=1.0, verdict=verdict, ended_at=2.0)
-    failed = job(phase=phases.Phase.FAILED, attempts=(attempt,), ended_at=162.0, restarts=2)
-    assert endings.summary(failed, None, colour=False) == [
-        "digits FAILED, after 1m 02s, 2 restarts",
-        "  blame        worker-1: exit code 1",
-        "    | boom",
-        "    | line 2",
-    ]
-    assert endings.next_steps(failed)[1] == "  oarlock logs digits --tail 50 --role worker --index 1"
-    above = ["worker-1 | boom", "worker-1 | line 2"]
-    assert endings.blame(failed, above) == ["  blame        worker-1: exit code 1"], "it is not printed twice"
-    assert len(endings.blame(failed, above[:1])) == 3
-    final = msgspec.structs.replace(attempt, no_restart="it failed twice")
-    failed = msgspec.structs.replace(failed, attempts=(final,))
-    assert endings.blame(failed, above)[-1] == "  no restart   it failed twice"
-
-
-@pytest.mark.parametrize("phase", phases.Phase)
-def test_three_commands_to_try_next_for_every_end(phase: phases.Phase) -> None:
-    assert len(endings.next_steps(job(phase=phase))) == 4
+        assert terminal.cells(statusline.status(one, 1e6, columns)) <= max(columns, 40)
 
 
 @pytest.mark.parametrize(
@@ -210,20 +132,12 @@ def test_since_is_a_time_or_how_long_ago() -> None:
             verbs.since_of(wrong)
 
 
-def test_a_course_is_drawn_from_the_least_to_the_greatest() -> None:
-    assert metrics.sparkline([1, 2, 3, 4, 5, 6, 7, 8], 8) == "▁▂▃▄▅▆▇█"
-    assert metrics.sparkline([5, 5], 8) == "▁▁"
-    assert metrics.sparkline([0, 1], 8, unicode=False) == "_#"
-    assert metrics.sparkline([], 8) == ""
-    assert len(metrics.sparkline(list(range(1000)), 32)) == 32
-
-
 def test_heavy_columns_give_way_first() -> None:
-    columns = [tables.Column("NAME", weight=1), tables.Column("PHASE"), tables.Column("REASON", weight=9)]
-    assert tables.fitted([10, 10, 100], columns, 80) == [10, 10, 55]
-    assert tables.fitted([60, 10, 30], columns, 80) == [57, 10, 8]
-    assert tables.fitted([60, 10, 30], columns, 20) == [8, 7, 0]
-    assert tables.fitted([10, 10, 10], columns, 80) == [10, 10, 10]
+    titles = [columns.Column("NAME", weight=1), columns.Column("PHASE"), columns.Column("REASON", weight=9)]
+    assert tables.fitted([10, 10, 100], titles, 80) == [10, 10, 55]
+    assert tables.fitted([60, 10, 30], titles, 80) == [57, 10, 8]
+    assert tables.fitted([60, 10, 30], titles, 20) == [8, 7, 0]
+    assert tables.fitted([10, 10, 10], titles, 80) == [10, 10, 10]
 
 
 def test_cutting_counts_cells() -> None:
@@ -273,7 +187,6 @@ def test_ps_says_since_when_and_where_or_why(type_: Typed, server: live.LiveServ
     cells = shown[1].split()
     assert cells[:6] == [runs.id[-6:], "runs", "PROCESSING", "2", "w", clock]
     assert shown[1].endswith("  45%       on here")
-    assert ps._cards([3, 0, 1]) == " (GPUs 0-1, 3)"
     assert "left" in type_("show", runs.id[-6:]), "the short id is taken"
     type_("halt", runs.id[-6:])
     server.release(runs.id)
@@ -282,25 +195,6 @@ def test_ps_says_since_when_and_where_or_why(type_: Typed, server: live.LiveServ
     assert " left" not in said
     assert "step 45/100" in said
     assert "halted by root" in type_("ps").lower()
-
-
-def test_alike_events_are_one_line_in_the_order_of_the_last() -> None:
-    def record(seq: int, kind: str) -> events.Record:
-        return events.Record(seq=seq, at=float(seq), job="j-1", kind=kind, version=1, data={})
-
-    kinds = ["submitted", "refused", "refused", "phase", "task_reported", "checkpoint_visible", "task_reported"]
-    kinds += ["checkpoint_visible", "checkpoint_visible", "phase", "phase", "task_reported"]
-    found = show.folded([record(seq, kind) for seq, kind in enumerate(kinds)])
-    assert [(one.seq, one.kind, count) for one, count in found] == [
-        (0, "submitted", 1),
-        (2, "refused", 2),
-        (3, "phase", 1),
-        (6, "task_reported", 2),
-        (8, "checkpoint_visible", 3),
-        (9, "phase", 1),
-        (10, "phase", 1),
-        (11, "task_reported", 1),
-    ]
 
 
 def test_show_fits_80_columns(server: live.LiveServer) -> None:
@@ -320,7 +214,7 @@ def test_show_fits_80_columns(server: live.LiveServer) -> None:
 
 
 SHOWN = """\
-digits  FAILED  j-ID
+digits  ✗ FAILED  j-ID
   worker-0 failed
   [━━━━━━━━━━━━━━━━━━━╌╌╌╌╌]  step 7/9  loss 0.5
   submitted CLOCK, started CLOCK, ended CLOCK after 5.0 s
@@ -389,28 +283,9 @@ def test_lines_are_broken_between_words_and_hang() -> None:
     assert terminal.broken("x" * 50, 30) == ["x" * 30, "x" * 20]
 
 
-def test_who_waits_again_runs_no_longer() -> None:
-    waits = job(started_at=100.0, processed_s=4.0)
-    assert ps.row(waits, 160.0)[7] == "4s"
-    goes_on = attempts.Attempt(number=2, started_at=150.0, processing_at=155.0)
-    assert ps.row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[7] == "9s"
-    stops = msgspec.structs.replace(goes_on, stop_at=157.0)
-    assert ps.row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[7] == "6s"
-
-
-def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> None:
-    grown = attempts.Attempt(
-        number=1, started_at=1.0, tasks=tuple(attempts.Task(role=roles.RoleName.WORKER, index=i) for i in range(5))
-    )
-    over = msgspec.structs.replace(grown, ended_at=2.0)
-    assert ps.tasks(job()) == "2 w"
-    assert ps.tasks(job(attempts=(grown,))) == "5 w"
-    assert ps.tasks(job(attempts=(over,))) == "2 w", "it waits again, with what it asks for"
-
-
 def test_who_asks_for_some_and_finds_none_is_not_told_to_begin(server: live.LiveServer) -> None:
     assert "No such jobs." in typed.run("ps", "--owner", "nobody").stderr
-    assert "Begin with" in typed.run("ps").stderr
+    assert "Start one" in typed.run("ps").stderr
 
 
 def test_ps_for_programs(type_: Typed, server: live.LiveServer) -> None:
@@ -478,7 +353,7 @@ def test_several_jobs_at_once_and_one_that_fails(
     assert "running" not in shown
     assert main.main(["resume", "one"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told == ["one has no checkpoint: it begins anew, at its first step.", "one goes on: QUEUED."]
+    assert told == ["one has no checkpoint: it starts again from its first step.", "one goes on: QUEUED."]
     assert main.main(["resume", "one"]) == 0
     assert capsys.readouterr().err.splitlines() == ["one is QUEUED: it was not halted."]
     type_("cancel", "one", "two", "--wait")
@@ -527,7 +402,7 @@ def test_results_in_the_servers_own_place_are_found(type_: Typed, server: live.L
     (place / "events.out.tfevents.1.host").write_bytes(b"")
     assert str(place) in type_("show", "kept")
     assert type_("tensorboard", "kept", "--write-only").strip() == str(place)
-    assert f"  results      {place}" in endings.summary(made, None, str(place), colour=False)
+    assert f"  results      {place}" in endings.summary(made, None, str(place))
 
 
 def test_tensorboard_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

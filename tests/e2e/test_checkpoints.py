@@ -93,7 +93,7 @@ def test_mend_the_bug_and_go_on_training(shell: shells.Shell) -> None:
 
     shell.write("breaks/breaks.py", BREAKS.replace("step == 38", "False"))
     done = shell.do("run", "--continue", "broken", "--name", "mended")
-    assert f"mended goes on from step 30 of broken ({old['id']})" in done.stderr
+    assert f"mended continues from step 30 of broken ({old['id']})" in done.stderr
     assert "began at step 31 with 0.5" in done.stdout, "the fields and the directory are those of the other job"
     new = shell.job("mended")
     assert (new["continues"]["job"], new["continues"]["step"]) == (old["id"], 30)
@@ -133,5 +133,5 @@ def test_resuming_without_a_checkpoint_says_first_that_it_begins_anew(shell: she
     shell.do("halt", "anew", "--wait")
     said = shell.do("resume", "anew").stderr.splitlines()
     assert said[0] == "anew has no checkpoint: it begins anew, at its first step."
-    assert said[1].startswith("anew goes on")
+    assert said[1].startswith("anew continues")
     shell.do("cancel", "anew", "--wait")

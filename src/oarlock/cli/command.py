@@ -1,6 +1,4 @@
-"""The form that all verbs share: options in sections, the same words for the same options, a client that is made when
-it is first needed.
-"""
+"""The form of all commands: options in sections, shared options, and a client that connects at its first request."""
 
 from __future__ import annotations
 
@@ -22,15 +20,22 @@ SERVER_SECTION = "Server"
 
 
 class Option(click.Option):
-    """An option that knows under which heading of `--help` it stands."""
+    """An option with the section of `--help` that lists it."""
 
     def __init__(self, *args: Any, section: str = "Options", **named: Any) -> None:
         super().__init__(*args, **named)
         self.section = section
 
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        """Show a default that is given in words without click's brackets around the words."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
 
 class Command(click.Command):
-    """`--help` by sections; options end where the first word of a user's command begins."""
+    """A command with a `--help` that lists options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -44,7 +49,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A verb with verbs below it. `elsewhere` is the hint for a word that is none of them."""
+    """A command with subcommands. `elsewhere` is the hint for a word that is not one of them."""
 
     def __init__(self, *args: Any, elsewhere: str = "", **named: Any) -> None:
         super().__init__(*args, **named)
@@ -57,8 +62,8 @@ class Group(click.Group):
         if word not in self.commands and not ctx.resilient_parsing and not word.startswith("-"):
             near = suggestions.nearest(word, self.commands)
             hint = f"Did you mean `{ctx.command_path} {near}`?\n" if near else ""
-            hint += self.elsewhere or f"`{ctx.command_path} --help` lists the verbs."
-            raise errors.InvalidInput(f"`{ctx.command_path}` has no verb {word[:60]!r}", hint=hint)
+            hint += self.elsewhere or f"`{ctx.command_path} --help` lists its commands."
+            raise errors.InvalidInput(f"`{ctx.command_path}` has no command {word[:60]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
 
@@ -89,17 +94,18 @@ def jobs_argument(function: F) -> F:
 
 
 def server_options(function: F) -> F:
-    """`--server` and `--token`, as arguments of those names."""
-    for names, help_text in (
-        (("--token",), "Its token. Better in OARLOCK_TOKEN: others can see arguments."),
-        (("--server",), "URL of the server. Without it: OARLOCK_SERVER, config.toml, or the local one."),
+    """Add `--server` and `--token`, as arguments of those names."""
+    for name, default, text in (
+        ("token", None, "Token for the server. OARLOCK_TOKEN is safer: other users can see arguments."),
+        ("server", "OARLOCK_SERVER, config.toml, or the local server", "URL of the server."),
     ):
-        function = option(*names, section=SERVER_SECTION, metavar=names[0][2:].upper(), help=help_text)(function)
+        settings = {"metavar": name.upper(), "show_default": default, "help": text}
+        function = option(f"--{name}", section=SERVER_SECTION, **settings)(function)
     return function
 
 
 def connected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives the verb a `client` in the place of `--server` and `--token`."""
+    """Give the command a `client`, made from `--server` and `--token`."""
 
     @functools.wraps(function)
     def call(*args: Any, server: str | None, token: str | None, **named: Any) -> Any:
@@ -112,7 +118,7 @@ def connected(function: Callable[..., Any]) -> Callable[..., Any]:
 def open_client(
     server: str | None = None, token: str | None = None, *, timeout_s: float = 30.0, **others: str | None
 ) -> clients.Client:
-    """A client of the server that flags and settings name. Nothing is sent yet."""
+    """Return a client of the server that flags and settings name. It sends nothing yet."""
     from oarlock.client import settings
     from oarlock.client.synchronous import client as clients
 
@@ -122,14 +128,15 @@ def open_client(
 
 
 def _leave_out_httpx_command_line() -> None:
-    """httpx imports a command line of its own, with rich and pygments: 40 ms, as much as all the rest of it. It does
-    without where that cannot be imported.
+    """Keep httpx from importing its own command line, with rich and pygments, which takes as long as all the rest.
+
+    httpx works without it.
     """
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # how Python spells "cannot be imported"
 
 
 def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of jobs that begin so, newest first. Silent whatever happens: a shell waits for it."""
+    """Return the names of jobs that begin with `incomplete`, newest first. Errors give none: a shell is waiting."""
     from click.shell_completion import CompletionItem
 
     try:

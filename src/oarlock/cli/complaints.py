@@ -1,4 +1,4 @@
-"""How an error is told: what, where, why, and the next step. A traceback only with OARLOCK_DEBUG=1."""
+"""Errors on stderr: the place, the message and the next step. OARLOCK_DEBUG=1 adds the traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oarlock.spec import errors
 
 
 def tell(error: errors.OarlockError, *, as_json: bool = False) -> int:
-    """Print it to stderr; the exit code."""
+    """Print the error to stderr and return its exit code."""
     debug(error)
     if as_json:
         _tell_json(error)
@@ -43,17 +43,17 @@ def tell_usage(message: str, hint: str, *, as_json: bool = False) -> int:
 
 
 def tell_unforeseen(error: BaseException, *, as_json: bool = False) -> int:
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
         return tell(
             errors.OarlockError(
-                f"{error.filename}: {error.strerror or error}", hint="Check that the path is there and its rights."
+                f"{error.filename}: {error.strerror or error}", hint="Check that the path exists, and its permissions."
             ),
             as_json=as_json,
         )
     return tell(
         errors.OarlockError(
-            f"oarlock itself failed: {what}", hint="OARLOCK_DEBUG=1 shows where; please report it with that."
+            f"a fault in Oarlock itself: {said}", hint="Please report it, with the output under OARLOCK_DEBUG=1."
         ),
         as_json=as_json,
     )

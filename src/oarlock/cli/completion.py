@@ -1,7 +1,6 @@
-"""Shell completion: the script that the shell sources, shown or installed. Verbs, options and the names of jobs.
+"""Shell completion of commands, options and names of jobs: the script for the shell, printed or installed.
 
-The script asks `oarlock` itself at every tab. bash, zsh and fish each look for it where `install` puts it; for bash one
-line in ~/.bashrc sources it.
+The script runs `oarlock` at every tab. fish finds it by itself; ~/.bashrc or ~/.zshrc loads it for bash and zsh.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ VARIABLE = "_OARLOCK_COMPLETE"
 
 
 def shell_of(environ: Mapping[str, str]) -> str:
-    """The user's shell, by SHELL."""
+    """Return the user's shell, from SHELL."""
     name = Path(environ.get("SHELL", "")).name
     if name not in SHELLS:
         raise errors.InvalidInput(
-            f"completion knows {', '.join(SHELLS)}, not {name or 'an unnamed shell'}",
-            hint="Say which: SHELL=bash oarlock --install-completion",
+            f"there is no completion for {name or 'an unnamed shell'}, only for {', '.join(SHELLS)}",
+            hint="Name the shell: SHELL=bash oarlock --install-completion",
         )
     return name
 
@@ -33,7 +32,7 @@ def script(shell: str) -> str:
     from oarlock.cli import main
 
     made = get_completion_class(shell)
-    assert made is not None  # SHELLS are those that click knows
+    assert made is not None  # click knows all SHELLS
     return made(main.root, {}, "oarlock", VARIABLE).source()
 
 
@@ -42,7 +41,7 @@ def show(environ: Mapping[str, str]) -> None:
 
 
 def install(environ: Mapping[str, str]) -> None:
-    """Write the script where the shell finds it; again: the same."""
+    """Write the script to its place in the user's home. A second call changes nothing."""
     shell = shell_of(environ)
     home = Path(environ.get("HOME") or "~").expanduser()
     path, rc, line = places(shell, home)
@@ -58,11 +57,11 @@ def install(environ: Mapping[str, str]) -> None:
         raise errors.Unavailable(
             f"{error.filename}: {error.strerror}", hint="`oarlock --show-completion` prints it instead."
         ) from error
-    terminal.say(f"{shell} completes `oarlock` in every new shell ({path}).")
+    terminal.say(f"New {shell} shells complete `oarlock` ({path}).")
 
 
 def places(shell: str, home: Path) -> tuple[Path, Path | None, str]:
-    """Where the script goes, and the line of which file sources it."""
+    """Return the path of the script, the file that loads it, and the line in that file."""
     if shell == "fish":
         return home / ".config/fish/completions/oarlock.fish", None, ""
     path = home / f".oarlock-completion.{shell}"

@@ -1,4 +1,4 @@
-"""What the verbs of other tools are called here: Slurm's, kubectl's and Ray's users type them by habit."""
+"""Commands of other tools, such as Slurm, kubectl and Ray, and their names here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEANT: dict[str, str] = {
 
 
 def meant(word: str, verbs: Mapping[str, str]) -> str:
-    """A hint that names our verbs for another tool's `word`; empty where it is none. `verbs` has their descriptions."""
+    """Return a hint that names our commands for another tool's `word`, or an empty text. `verbs` describes ours."""
     found = [name for name in _of(word.lower()) if name in verbs]
     return "\n".join(f"`oarlock {name}`: {verbs[name]}." for name in found)
 

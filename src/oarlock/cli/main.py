@@ -1,8 +1,8 @@
-"""The command line's door. Verbs are named here with one line each, and loaded when they are called: `oarlock --help`
-and a wrong word cost nothing but click.
+"""The entry point of the command line, with one line for each command.
 
-stdout is the result, everything else goes to stderr. The exit code is the job's where one was followed, 2 for what was
-typed wrongly, 1 for everything else.
+A command's module is imported when the command is called, so that `oarlock --help` and a mistyped word load only click.
+The result goes to stdout and everything else to stderr. The exit code is the job's if one was followed, 2 for a wrong
+command line, and 1 for every other error.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("run:run", "Submit the working directory with a command, and follow it"),
         "submit": ("submit:submit", "Submit a job file"),
-        "plan": ("submit:plan", "Say what would happen to a job file: now, later or never"),
+        "plan": ("submit:plan", "Tell when and where a job file would start: now, later or never"),
     },
     "Look": {
         "ps": ("ps:ps", "List jobs"),
-        "show": ("show:show", "Tell one job's whole story"),
-        "why": ("show:why", "Say in three lines why a job is where it is"),
+        "show": ("show:show", "Show one job's whole story"),
+        "why": ("show:why", "Say in three lines why a job is in its state"),
         "logs": ("logs:logs", "Print a job's output"),
-        "metrics": ("metrics:metrics", "Show what a job measured"),
+        "metrics": ("metrics:metrics", "Show a job's metrics"),
         "files": ("files:files", "List the files that a job left"),
-        "download": ("files:download", "Fetch files that a job left"),
+        "download": ("files:download", "Fetch the files that a job left"),
         "tensorboard": ("tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
     },
     "Act": {
-        "halt": ("intents:halt", "Stop jobs and keep them, to be resumed"),
-        "resume": ("intents:resume", "Go on with halted jobs"),
+        "halt": ("intents:halt", "Stop jobs, to be resumed later"),
+        "resume": ("intents:resume", "Continue halted jobs"),
         "cancel": ("intents:cancel", "Stop jobs for good"),
-        "rm": ("intents:rm", "Forget jobs that have ended"),
+        "rm": ("intents:rm", "Remove jobs that have ended"),
         "exec": ("execute:execute", "Run a command inside a task"),
     },
     "Cluster": {
-        "nodes": ("cluster:nodes", "List the machines and who holds what"),
+        "nodes": ("cluster:nodes", "List the machines and the jobs on them"),
         "pools": ("pools:pools", "Draw the tree of resource pools"),
-        "pool": ("pools:pool", "Make, change or remove a resource pool"),
-        "sizes": ("cluster:sizes", "List the T-shirt sizes that `run --size` takes"),
+        "pool": ("pools:pool", "Create, change or remove a resource pool"),
+        "sizes": ("cluster:sizes", "List the T-shirt sizes of `run --size`"),
         "usage": ("cluster:usage", "Sum up device-hours and CPU-hours"),
-        "simulate": ("simulate:simulate", "See how a workload would fare on a cluster, under several policies"),
+        "simulate": ("simulate:simulate", "Simulate a workload on a cluster, under several policies"),
     },
     "Server": {
         "up": ("server:up", "Start the local server"),
-        "down": ("server:down", "End the local server; what runs goes on"),
-        "doctor": ("doctor:doctor", "Look for what is wrong here, and say how to mend it"),
+        "down": ("server:down", "Stop the local server; running jobs go on"),
+        "doctor": ("doctor:doctor", "Find faults of the setup here, and tell how to repair them"),
         "login": ("accounts:login", "Remember a server and its token"),
-        "secrets": ("secretnames:secrets", "Secrets that jobs may name"),
-        "users": ("accounts:users", "Users and tokens, for administrators"),
-        "version": ("server:version", "Versions of the client and the server"),
+        "secrets": ("secretnames:secrets", "List, set and remove secrets"),
+        "users": ("accounts:users", "Manage users and tokens, as an administrator"),
+        "version": ("server:version", "Print the versions of the client and the server"),
     },
 }
 VERBS = {verb: place for verbs in SECTIONS.values() for verb, place in verbs.items()}
@@ -72,7 +72,7 @@ class Root(click.Group):
             return None
         module, _, name = VERBS[cmd_name][0].partition(":")
         found = getattr(importlib.import_module(f"oarlock.cli.verbs.{module}"), name)
-        assert isinstance(found, click.Command)  # else the table above is wrong
+        assert isinstance(found, click.Command)  # the table above names it
         return found
 
     def resolve_command(
@@ -80,7 +80,7 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not ctx.resilient_parsing and not word.startswith("-"):
-            raise errors.InvalidInput(f"there is no verb {word[:60]!r}", hint=nearest_verb(word))
+            raise errors.InvalidInput(f"there is no command {word[:60]!r}", hint=nearest_verb(word))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -97,13 +97,14 @@ class Root(click.Group):
 
 
 def nearest_verb(word: str) -> str:
+    """Return a hint for a word that is not a command."""
     from oarlock.cli import foreign
 
     habit = foreign.meant(word, {verb: text for verb, (_, text) in VERBS.items()})
     if habit:
         return habit
     near = suggestions.nearest(word, VERBS)
-    return f"Did you mean `oarlock {near}`?" if near else "`oarlock --help` lists them."
+    return f"Did you mean `oarlock {near}`?" if near else "`oarlock --help` lists the commands."
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -128,18 +129,20 @@ def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None
 @click.group(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Run deep-learning work: one job file, one scheduler, one record of what happened.",
-    epilog="Begin with: oarlock run -- python train.py",
+    help="Run deep-learning jobs on this machine or on a cluster.",
+    epilog="Start with: oarlock run -- python train.py",
     no_args_is_help=True,
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
 @click.option(
     "--install-completion",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_completion,
-    help="Let this shell complete verbs, options and jobs.",
+    help="Install completion of commands, options and jobs for this shell.",
 )
 @click.option(
     "--show-completion",
@@ -147,14 +150,14 @@ def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None
     is_eager=True,
     expose_value=False,
     callback=_completion,
-    help="Print the script that does it.",
+    help="Print the completion script.",
 )
 def root() -> None:
     pass
 
 
 def main(args: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return the exit code."""
     terminal.forgiving()
     as_json = "--json" in args[: args.index("--") if "--" in args else len(args)]
     try:
@@ -174,7 +177,7 @@ def main(args: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return 1
-    except Exception as error:  # noqa: BLE001 - the last border: no traceback reaches a user unasked
+    except Exception as error:  # noqa: BLE001 - the outermost border: a user sees a traceback only with OARLOCK_DEBUG
         complaints.debug(error)
         return complaints.tell_unforeseen(error, as_json=as_json)
 
@@ -186,7 +189,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
 
 
 def _drop_stdout() -> None:
-    """Whoever read our output has gone: nothing is left to be flushed at the end."""
+    """Replace stdout, because its reader has gone: flushing it at the end would fail."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
 

@@ -1,6 +1,6 @@
-"""The reference part of docs/cli.md, made from the commands themselves: `python -m oarlock.cli.reference docs/cli.md`.
+"""The reference part of docs/cli.md, made from the commands: `python -m oarlock.cli.reference docs/cli.md`.
 
-A test fails when the page is out of step with what the command line takes.
+A test fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END = "<!-- end -->"
 
 
 def text() -> str:
-    """Every verb by section, with its usage and its options, as Markdown."""
+    """Return every command by section, with its usage and its options, as Markdown."""
     context = click.Context(main.root, info_name="oarlock")
     lines: list[str] = []
     for section, verbs in main.SECTIONS.items():
@@ -46,14 +46,14 @@ def _command(command: click.Command, name: str, parent: click.Context) -> Iterat
         yield from ("", command.epilog)
     options = [record for param in command.params for record in [_option(param, context)] if record is not None]
     if options:
-        yield from ("", "| option | does |", "|---|---|")
-        for names, does in options:
-            yield f"| `{_cell(names)}` | {_cell(does)} |"
+        yield from ("", "| option | meaning |", "|---|---|")
+        for names, meaning in options:
+            yield f"| `{_cell(names)}` | {_cell(meaning)} |"
 
 
 def _option(param: click.Parameter, context: click.Context) -> tuple[str, str] | None:
     if not isinstance(param, click.Option) or getattr(param, "section", "") == forms.SERVER_SECTION:
-        return None  # the page says once what holds for every verb
+        return None  # the page describes the shared options once
     return param.get_help_record(context)
 
 
@@ -62,7 +62,7 @@ def _cell(value: str) -> str:
 
 
 def renewed(page: str) -> str:
-    """`page` with the part between the marks made anew."""
+    """Return `page` with a new part between the marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text()}\n{END}{after}"

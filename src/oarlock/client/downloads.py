@@ -19,8 +19,8 @@ from typing import IO
 import msgspec
 
 from oarlock.client import answers, failures
-from oarlock.data import durable, filekeys, sizes
-from oarlock.spec import bodies, errors
+from oarlock.data import durable, filekeys
+from oarlock.spec import bodies, errors, quantities
 
 AT_ONCE = 8
 LOSSES = 6
@@ -180,7 +180,7 @@ def check_room(wanted: Sequence[Target], to: Path) -> None:
     needed, free = sum(target.file.bytes for target in wanted), shutil.disk_usage(there).free
     if needed > free:
         raise errors.Unavailable(
-            f"the files have {sizes.text(needed)}, and {there} has {sizes.text(free)} left",
+            f"the files have {quantities.size_text(needed)}, and {there} has {quantities.size_text(free)} left",
             hint="Free some space, or download to another disk: --to DIR.",
         )
 

@@ -79,6 +79,15 @@ def memory_text(amount: float) -> str:
     return f"{amount:.0f} B"
 
 
+def size_text(size: float) -> str:
+    """Bytes for people in decimal units, in which disks and limits are counted: `1.5 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def duration_text(amount_s: float) -> str:
     """Seconds for people: `3.2 s`, `4m 05s`, `2h 10m`, `3d 4h`."""
     if amount_s < 60:

@@ -1,8 +1,8 @@
-"""Follow a job to its end: its stdout on stdout, its stderr and its phase on stderr, its exit code out.
+"""A job followed to its end: its stdout on stdout, its stderr and its phase on stderr, its exit code as ours.
 
-Two threads bring news into one queue, log lines and the job's record; this thread prints. So a slow terminal slows
-nothing but itself, and Ctrl-C is heard within a blink. A lost server is said once, waited for, and its lines go on
-where they stopped.
+Two threads put news into one queue: log lines, and the job's record. The main thread prints them. So a slow terminal
+delays only the printing, and Ctrl-C is answered at once. If the server is lost, a note says so once, and the lines
+continue where they stopped as soon as it is back.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oarlock.cli.following import endings, loglines, results
-from oarlock.cli.output import progress, screen, terminal
+from oarlock.cli.following import loglines, results, statusline
+from oarlock.cli.output import screen, terminal
 from oarlock.client import requests as building
 from oarlock.client import verbs
 from oarlock.data import storage
+from oarlock.display import endings, marks, progress
 from oarlock.spec import bodies, errors, jobs, phases
 
 if TYPE_CHECKING:
@@ -35,15 +36,15 @@ LIVE_LOOK_S = 0.3
 CALM_LOOK_S = 1.0
 _BLINK_S = 0.1
 _BATCH = 64
-_RECENT = 60  # printed lines that are taken to stand on the screen still
+_RECENT = 60  # printed lines that are assumed to be still on the screen
 _RECENT_CHARACTERS = 16_384
 _QUEUE = 256
 LEFT = 130
-"""The exit code of somebody who left a job running: how it ends is not known yet."""
+"""The exit code if the user leaves the job running: its own exit code is not known yet."""
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """The server was lost, or is back (`failure` None)."""
+    """The server was lost, or is back (`failure` is None)."""
 
     failure: errors.OarlockError | None
 
@@ -56,11 +57,11 @@ News = storage.Line | bodies.Ended | jobs.Job | Contact | Broken
 
 
 class Left(Exception):
-    """Whoever followed stops doing so; the job goes on."""
+    """The user stops following; the job goes on."""
 
 
 class Follower:
-    """One job, one terminal. Who only `watches` leaves with Ctrl-C; whoever started it is asked whether to stop it."""
+    """One job, one terminal. On Ctrl-C a user who only `watches` leaves; the user who started the job is asked."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Follower:
         )
 
     def run(self) -> int:
-        """Until the job has ended, or whoever follows it leaves. The exit code."""
+        """Follow until the job has ended or the user leaves. Return the exit code."""
         threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._look)]
         with self._signals():
             for thread in threads:
@@ -135,7 +136,7 @@ class Follower:
             try:
                 self._put(self._client.job(self._job.id))
             except errors.OarlockError:
-                continue  # the reader of the log notices, and tells
+                continue  # the reader of the log reports it
 
     def _put(self, item: News) -> None:
         while not self._over.is_set():
@@ -163,7 +164,7 @@ class Follower:
             self._screen.rows(self._rows())
 
     def _batch(self) -> list[News]:
-        """What has come; waits a blink where nothing has."""
+        """Return the news; wait a moment if there is none."""
         items: list[News] = []
         with contextlib.suppress(queue.Empty):
             items.append(self._news.get(timeout=_BLINK_S))
@@ -202,7 +203,7 @@ class Follower:
         self._tell_frozen(job)
 
     def _tell_phase(self, job: jobs.Job) -> None:
-        """Print the phase where it is a new one, unless the live line shows it."""
+        """Print a new phase, unless the live line shows it."""
         if self._screen.live:
             return
         refusal = job.refusal.message if job.refusal is not None and job.phase is phases.Phase.QUEUED else ""
@@ -213,27 +214,27 @@ class Follower:
                 self._screen.note(terminal.clean(f"{job.name} {phase}" + (f": {refusal}" if refusal else "")))
 
     def _tell_frozen(self, job: jobs.Job) -> None:
-        """Once: nothing is printed any more while its place is kept, and whoever follows would wait for that."""
+        """Say once that the failed job keeps its place: it prints nothing more, and the user would wait in vain."""
         until = job.live.frozen_until if job.live is not None else None
         if until is None or self._frozen or until <= time.time():
             return
         self._frozen = True
         name, clock = terminal.clean(job.name), time.strftime("%H:%M:%S", time.localtime(until))
-        self._screen.note(f"{name} has failed: {terminal.clean(job.reason)}. Its place is kept until {clock}:")
-        self._screen.note(f"  oarlock exec {name} -- sh\n  oarlock cancel {name}   # frees it")
+        self._screen.note(f"{name} has failed: {terminal.clean(job.reason)}. Its place is kept until {clock}.")
+        self._screen.note(f"Look inside: oarlock exec {name} -- sh\nFree the place: oarlock cancel {name}")
 
     def _tell_contact(self, contact: Contact) -> None:
         if contact.failure is None:
             self._screen.note("The server is back.")
         else:
-            self._screen.note("The server does not answer; waiting for it. What runs goes on.")
+            self._screen.note("The server does not answer. The job goes on; waiting for the server.")
 
     def _rows(self) -> list[str]:
-        """A line that has no end yet, and where the job stands."""
+        """Return the output line that has no end yet, and the status line."""
         if not self._screen.live:
             return []
         on, room = self._screen.colour_err, self._screen.columns - 1
-        row = progress.status(
+        row = statusline.status(
             self._job,
             time.time(),
             room,
@@ -275,7 +276,7 @@ class Follower:
         if self._watches:
             raise Left
         if self._stopping:
-            self._screen.note("It is being stopped.")
+            self._screen.note("The job is being stopped.")
             raise Left
         if self._wants_stop():
             self._stopping = True
@@ -283,10 +284,10 @@ class Follower:
             try:
                 self._client.cancel(self._job.id, "Ctrl-C")
             except errors.Conflict:
-                return  # it has ended meanwhile: the log's last line says how
+                return  # it has just ended: the last line of the log says how
 
     def _wants_stop(self) -> bool:
-        """Ask; a second Ctrl-C stops, and so does the first where nobody can be asked. Raises Left."""
+        """Ask the user. A second Ctrl-C means yes, and so does the first without a terminal. Raises Left."""
         if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stderr)):
             return True
         self._screen.rows([])
@@ -315,9 +316,14 @@ class Follower:
     # The end
 
     def _say_left(self) -> None:
-        terminal.say(f"{terminal.clean(self._job.name)} goes on." if not self._stopping else "No longer following.")
-        for line in endings.next_steps(self._job):
-            terminal.say(line)
+        with contextlib.suppress(errors.OarlockError):
+            self._job = self._client.job(self._job.id)  # it may have ended since the last look
+        name = terminal.clean(self._job.name)
+        if self._job.terminal:
+            terminal.say(f"{name} has ended: {self._job.phase}.")
+        else:
+            terminal.say(f"{name} is being stopped." if self._stopping else f"{name} goes on.")
+        self._say_next_steps()
 
     def _finish(self, end: bodies.Ended) -> int:
         checkpoint = None
@@ -325,11 +331,19 @@ class Follower:
             self._job = self._client.job(self._job.id)
             checkpoint = next(iter(self._client.checkpoints(self._job.id)), None)
         except errors.OarlockError:
-            pass  # what was last known has to do
-        where = results.place(self._client, self._job)
+            pass  # the last known record will do
+        job, name = self._job, terminal.clean(self._job.name)
         colour = terminal.wants_colour(sys.stderr)
-        for line in endings.summary(self._job, checkpoint, where, colour=colour, printed=list(self._recent)):
-            terminal.say(line)
-        for line in endings.next_steps(self._job):
-            terminal.say(line)
+        phase = terminal.coloured(str(job.phase), marks.PHASES[job.phase].colour, "bold", on=colour)
+        terminal.say(f"{name} {phase}{endings.heading(job)}")
+        for line in endings.summary(job, checkpoint, results.place(self._client, job), seen=self._seen):
+            terminal.say(terminal.clean(line))
+        self._say_next_steps()
         return verbs.exit_code(end.phase, end.exit_code)
+
+    def _seen(self, line: str) -> bool:
+        return any(above.endswith(terminal.clean(line)) for above in self._recent)
+
+    def _say_next_steps(self) -> None:
+        for line in endings.next_steps(self._job):
+            terminal.say(terminal.clean(line))

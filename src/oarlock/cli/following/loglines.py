@@ -1,9 +1,9 @@
-"""Log lines as they are shown: with the task's name in front where there are several, in a colour of its own.
+"""Log lines as they are shown: behind the name of their task if there are several, in a colour of its own.
 
-On a terminal a line without an end waits in the live rows until it has one; elsewhere it waits until it is whole. A
-line that its program draws again and again (it holds carriage returns, as progress bars do) has no end for long: into a
-file or a pipe it comes in pieces, as they arrive, each on a line of its own. Where tasks have several processes, the
-process is named too: `worker-1.0`.
+On a terminal a line without an end waits in the live rows, elsewhere in memory, until it is whole. A progress bar stays
+without an end for long: its program draws the line again and again with carriage returns. In a file or a pipe such a
+line comes in pieces, as they arrive, each on a line of its own. If tasks have several processes, the name ends with the
+process: `worker-1.0`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from oarlock.cli.output import terminal
 from oarlock.data import storage
 from oarlock.spec import jobfile
 
-_PALETTE = ("cyan", "green", "magenta", "blue", "yellow")
+_PALETTE = ("cyan", "green", "violet", "blue", "amber")
 MAX_SHOWN_CHARACTERS = 65_536
-"""A longer line is broken on a terminal."""
+"""The longest line on a terminal. A longer one is broken."""
 MAX_WHOLE_CHARACTERS = 16 << 20
-"""And elsewhere, where a program may have to read it: so much is held in memory of each stream."""
+"""The longest line in a file or a pipe. So much of each stream may be in memory."""
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    prefix: bool  # name the task
-    process: bool = False  # and its process
+    prefix: bool  # print the task's name
+    process: bool = False  # and its process's number
     colour: bool
-    clean: bool  # a terminal will show it
+    clean: bool  # remove control characters, for a terminal
 
 
 def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> Style:
-    """How a job's lines are shown. `alone`: only the tasks of one index are asked for."""
+    """Return the style of a job's lines. `alone`: the lines are those of one index."""
     process = any(role.nproc > 1 for role in spec.roles.values())
     several = not alone and sum(role.max or role.count for role in spec.roles.values()) > 1
     return Style(prefix=several or process, process=process, colour=colour, clean=clean)
@@ -41,29 +41,29 @@ Stream = tuple[str, int, int, str]
 
 
 class Piece(NamedTuple):
-    """Text to be printed, and whether the task wrote it to its stderr."""
+    """Text to print, and whether the task wrote it to its stderr."""
 
     text: str
     is_error: bool
 
 
 class Writer:
-    """A turner of lines into text, one for each reader. `errors` is the style of stderr's lines, where it differs."""
+    """The text of lines for one reader. `errors` is the style of stderr's lines, if it differs."""
 
     def __init__(self, style: Style, errors: Style | None = None) -> None:
         self._out = style
         self._errors = style if errors is None else errors
         self._pending: dict[Stream, str] = {}
-        self._redrawn: set[Stream] = set()  # streams whose open line was printed in part
+        self._redrawn: set[Stream] = set()  # streams with an open line that was printed in part
         self._colours: dict[str, str] = {}
         self._width = 0
 
     def piece(self, line: storage.Line) -> Piece:
-        """Return what is to be printed now, and where."""
+        """Return the text to print now, and its stream."""
         return Piece(self.text(line), _is_error(line.stream))
 
     def text(self, line: storage.Line) -> str:
-        """Return what is to be printed now: nothing yet for a line without an end, unless it is redrawn."""
+        """Return the text to print now: nothing yet for a line without an end, unless it is redrawn."""
         style = self._style(line.stream)
         task = f"{line.task}.{line.stream.rpartition('.')[2]}" if style.process else line.task
         stream = (task, line.attempt, line.incarnation, line.stream)
@@ -81,14 +81,14 @@ class Writer:
 
     @property
     def pending(self) -> str:
-        """The newest line without an end."""
+        """Return the newest line without an end."""
         if not self._pending:
             return ""
         (task, *_), text = next(reversed(self._pending.items()))
         return (f"{task} | " if self._out.prefix else "") + terminal.shown_line(text)
 
     def rest(self) -> list[Piece]:
-        """Return everything that never got an end."""
+        """Return all lines that never got an end."""
         left, self._pending = self._pending, {}
         return [Piece(self._shown(stream, text), _is_error(stream[-1])) for stream, text in left.items()]
 
@@ -96,7 +96,7 @@ class Writer:
         return self._errors if _is_error(stream) else self._out
 
     def _many(self, stream: Stream, lines: storage.Lines) -> str:
-        """Return whole lines as they stand, where nothing has to be done to each."""
+        """Return whole lines, unchanged if the style changes none of them."""
         style = self._style(lines.stream)
         if not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn):
             return lines.text + "\n"

@@ -1,4 +1,4 @@
-"""Where a job's results lie: where its job file says, else in the server's own place, seen on its machine alone."""
+"""The place of a job's results: the one in its job file, else the server's own, which only its machine can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = "results"
 
 
 def place(client: clients.Client, job: jobs.Job) -> str | None:
-    """A URL or path; None where nothing is known to be stored."""
+    """Return a URL or a path; None if no stored results are known."""
     if job.spec.results:
         return job.spec.results
     try:
@@ -28,7 +28,7 @@ def place(client: clients.Client, job: jobs.Job) -> str | None:
 
 
 def folder(found: str | None) -> Path | None:
-    """The directory of this machine that such a place is, if it is one."""
+    """Return the directory of this machine that the place is, if it is one."""
     if found is None or not found.startswith(("/", "file://")):
         return None
     return Path(found if found.startswith("/") else unquote(found.removeprefix("file://")))

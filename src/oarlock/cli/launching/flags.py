@@ -1,43 +1,93 @@
-"""From the flags of `run` to a job, in the job file's own form: a flag is a field under another name.
+"""The flags of `oarlock run`: each is a field of the job file under another name.
 
-`FLAGS` is the one table; the flags, their help, the merge onto a job file and the translation of an error's path back
-into the flag all come from it.
+`FLAGS` is the one table. The options and their help, the merge onto a job file, and the translation of an error's path
+back into the flag come from it. The kind, the choices and the default of a flag are those of its field.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import click
 import msgspec
 
 from oarlock.cli import command
-from oarlock.spec import errors
+from oarlock.spec import errors, jobfile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A flag for what each task takes holds for the roles that compute. Parameter servers and evaluators keep what the job
-# file says; where it says nothing, they take the same cores and memory.
+# A resource flag holds for the roles that compute. Parameter servers and evaluators keep the amounts of the job file;
+# without such amounts they take the same cores and memory.
 COMPUTING = ("worker", "chief")
 BESIDE = ("ps", "evaluator")
 BESIDE_FIELDS = ("cpus", "memory")
+SWITCHES = ("roles.chief.count", "roles.evaluator.count")
+"""Counts that are 0 or 1."""
 
 
-class Flag(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` is the field's in the job file; `*` stands for each computing role. `kind` is a click type or None."""
+class Flag(NamedTuple):
+    """`path` is the path of the field in the job file; `*` stands for each computing role. `default` is for a reader,
+    if the field has none of its own.
+    """
 
-    names: tuple[str, ...]
-    path: str
-    help: str
     section: str
-    kind: Any = None
-    metavar: str | None = None
-    multiple: bool = False
-    choices: tuple[str, ...] = ()
+    typed: str
+    path: str
+    metavar: str | None
+    help: str
+    default: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        return self.typed.split()
 
     @property
     def argument(self) -> str:
         return "flag_" + self.names[0].partition("/")[0].lstrip("-").replace("-", "_")
+
+    @property
+    def field(self) -> msgspec.structs.FieldInfo:
+        """Return the field of the job file."""
+        first, _, rest = self.path.partition(".")
+        found = _fields(jobfile.JobSpec)[first]
+        if not rest:
+            return found
+        part = jobfile.Role if first == "roles" else _alternatives(found.type)[0]
+        return _fields(part)[rest.rpartition(".")[2]]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the click option."""
+        field = self.field
+        alternatives = _alternatives(field.type)
+        first = alternatives[0]
+        told: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "default": None}
+        default = field.default if field.default is not msgspec.NODEFAULT else None
+        if first is bool or self.path in SWITCHES:
+            positive, _, negative = self.names[0].partition("/")
+            shown = positive.lstrip("-") if negative and default else ""
+            return told | {"is_flag": True, "show_default": shown or None}
+        told["show_default"] = self.default or (None if default in (None, ()) else str(default))
+        if typing.get_origin(first) in (tuple, dict):
+            return told | {"multiple": True, "default": (), "show_default": self.default or None}
+        if isinstance(first, type) and issubclass(first, enum.StrEnum):
+            return told | {"type": click.Choice([str(one) for one in first])}
+        return told | {"type": {int: int, float: _gpus}.get(first if len(alternatives) == 1 else str, str)}
+
+
+@functools.cache
+def _fields(part: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(part)}
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a field may have, without None."""
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    return tuple(one for one in kinds if one is not types.NoneType)
 
 
 def _gpus(text: str) -> float:
@@ -47,317 +97,92 @@ def _gpus(text: str) -> float:
         from oarlock.spec import validation
 
         hint = validation.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
-        raise errors.InvalidInput(f"{text[:60]!r} is no number of GPUs", path="--gpus", hint=hint) from None
+        raise errors.InvalidInput(f"{text[:60]!r} is not a number of GPUs", path="--gpus", hint=hint) from None
 
 
-TASKS, JOB, DATA, LIFE = "Tasks", "Job", "Code and data", "Life"
-
-FLAGS: tuple[Flag, ...] = (
-    Flag(
-        names=("--workers", "-w"), path="roles.worker.count", kind=int, metavar="N", section=TASKS, help="Worker tasks."
-    ),
-    Flag(
-        names=("--min-workers",),
-        path="roles.worker.min",
-        kind=int,
-        metavar="N",
-        section=TASKS,
-        help="Start with as few as this.",
-    ),
-    Flag(
-        names=("--max-workers",),
-        path="roles.worker.max",
-        kind=int,
-        metavar="N",
-        section=TASKS,
-        help="Grow to as many as this.",
-    ),
-    Flag(names=("--ps",), path="roles.ps.count", kind=int, metavar="N", section=TASKS, help="Parameter servers."),
-    Flag(names=("--chief",), path="roles.chief.count", kind=bool, section=TASKS, help="A chief beside the workers."),
-    Flag(
-        names=("--evaluator",),
-        path="roles.evaluator.count",
-        kind=bool,
-        section=TASKS,
-        help="An evaluator beside the workers.",
-    ),
-    Flag(
-        names=("--nproc",), path="roles.*.nproc", kind=int, metavar="N", section=TASKS, help="Processes in each task."
-    ),
-    Flag(
-        names=("--gpus", "-g"), path="roles.*.gpus", kind=_gpus, metavar="N", section=TASKS, help="GPUs for each task."
-    ),
-    Flag(
-        names=("--gpu-type",),
-        path="roles.*.gpu_type",
-        multiple=True,
-        metavar="TYPE",
-        section=TASKS,
-        help="An acceptable type; repeat it, best first.",
-    ),
-    Flag(
-        names=("--gpu-memory",),
-        path="roles.*.gpu_memory",
-        metavar="SIZE",
-        section=TASKS,
-        help="Memory that each GPU must have: 40Gi.",
-    ),
-    Flag(
-        names=("--mixed",),
-        path="roles.*.mixed",
-        kind=bool,
-        section=TASKS,
-        help="GPUs of several of these types at once will do.",
-    ),
-    Flag(
-        names=("--cpus", "-c"),
-        path="roles.*.cpus",
-        metavar="N",
-        section=TASKS,
-        help="Cores for each task: 4, 0.5 or 500m.",
-    ),
-    Flag(
-        names=("--memory", "-m"),
-        path="roles.*.memory",
-        metavar="SIZE",
-        section=TASKS,
-        help="Memory for each task: 2Gi.",
-    ),
-    Flag(
-        names=("--size",), path="size", metavar="SIZE", section=TASKS, help="A T-shirt size in place of these: 1-v100."
-    ),
-    Flag(names=("--name", "-n"), path="name", metavar="NAME", section=JOB, help="Else it is made from the script's."),
-    Flag(names=("--pool",), path="pool", metavar="POOL", section=JOB, help="The resource pool."),
-    Flag(
-        names=("--framework",),
-        path="framework",
-        choices=("torch", "tensorflow", "jax", "mpi", "plain"),
-        section=JOB,
-        help="What the processes expect to find in their environment.",
-    ),
-    Flag(
-        names=("--priority",),
-        path="priority",
-        kind=int,
-        metavar="N",
-        section=JOB,
-        help="0 to 1000; 50 where nothing is said.",
-    ),
-    Flag(
-        names=("--preemptible/--not-preemptible",),
-        path="preemptible",
-        kind=bool,
-        section=JOB,
-        help="Whether a more important job may take its place.",
-    ),
-    Flag(
-        names=("--placement",),
-        path="placement",
-        choices=("pack", "spread"),
-        section=JOB,
-        help="Tasks together, or apart.",
-    ),
-    Flag(
-        names=("--same",),
-        path="topology.same",
-        choices=("node", "nvlink", "rack", "zone"),
-        section=JOB,
-        help="All tasks in one of these where possible.",
-    ),
-    Flag(
-        names=("--ps-placement",),
-        path="ps_placement",
-        choices=("beside", "apart"),
-        section=JOB,
-        help="Place parameter servers on the workers' nodes, or on other nodes.",
-    ),
-    Flag(
-        names=("--batch-size",),
-        path="batch.size",
-        kind=int,
-        metavar="N",
-        section=JOB,
-        help="Examples in a step of the whole gang.",
-    ),
-    Flag(
-        names=("--max-batch-size",),
-        path="batch.max",
-        kind=int,
-        metavar="N",
-        section=JOB,
-        help="Let the scheduler raise that to so many.",
-    ),
-    Flag(
-        names=("--strategy",),
-        path="strategy.kind",
-        choices=("allreduce", "ps", "none"),
-        section=JOB,
-        help="How gradients are exchanged.",
-    ),
-    Flag(
-        names=("--compression",),
-        path="strategy.compression",
-        choices=("none", "fp16", "bf16", "powersgd", "dgc"),
-        section=JOB,
-        help="Of gradients.",
-    ),
-    Flag(names=("--image",), path="image", metavar="IMAGE", section=DATA, help="The container image, on Kubernetes."),
-    Flag(
-        names=("--dependencies",),
-        path="dependencies",
-        metavar="FILE",
-        section=DATA,
-        help="A requirements file in the directory, installed once.",
-    ),
-    Flag(
-        names=("--data",),
-        path="data",
-        multiple=True,
-        metavar="SRC:MOUNT",
-        section=DATA,
-        help="Fetch SRC (a URL or path) to MOUNT in the directory.",
-    ),
-    Flag(
-        names=("--volume",),
-        path="volumes",
-        multiple=True,
-        metavar="CLAIM:PATH[:ro]",
-        section=DATA,
-        help="A cluster volume at an absolute path.",
-    ),
-    Flag(
-        names=("--secret",),
-        path="secrets",
-        multiple=True,
-        metavar="NAME[:file]",
-        section=DATA,
-        help="A secret as a variable, or as a file.",
-    ),
-    Flag(
-        names=("--env", "-e"),
-        path="env",
-        multiple=True,
-        metavar="K=V",
-        section=DATA,
-        help="An environment variable; K alone passes this shell's.",
-    ),
-    Flag(
-        names=("--results",), path="results", metavar="URL", section=DATA, help="Where results are stored in the end."
-    ),
-    Flag(
-        names=("--keep-files/--no-keep-files",),
-        path="files.keep",
-        kind=bool,
-        section=DATA,
-        help="Whether what is new or changed in the working directory is kept in the end.",
-    ),
-    Flag(
-        names=("--ignore-files",),
-        path="files.ignore",
-        multiple=True,
-        metavar="PATTERN",
-        section=DATA,
-        help="Do not keep these; a pattern as in .gitignore; repeat it.",
-    ),
-    Flag(
-        names=("--files-limit",),
-        path="files.limit",
-        metavar="SIZE",
-        section=DATA,
-        help="The most that is kept of each task: 10G.",
-    ),
-    Flag(
-        names=("--files-count",),
-        path="files.count",
-        kind=int,
-        metavar="N",
-        section=DATA,
-        help="The most files that are kept of each task.",
-    ),
-    Flag(names=("--checkpoint-every",), path="checkpoint.every", metavar="TIME", section=LIFE, help="10m."),
-    Flag(
-        names=("--checkpoint-to",),
-        path="checkpoint.to",
-        metavar="URL",
-        section=LIFE,
-        help="Else the server's own place.",
-    ),
-    Flag(names=("--keep",), path="checkpoint.keep", kind=int, metavar="N", section=LIFE, help="Checkpoints to keep."),
-    Flag(
-        names=("--timeout",),
-        path="timeout",
-        metavar="TIME",
-        section=LIFE,
-        help="The longest that the job may run: 12h.",
-    ),
-    Flag(
-        names=("--start-timeout",),
-        path="start_timeout",
-        metavar="TIME",
-        section=LIFE,
-        help="The longest way to the first step of its processes.",
-    ),
-    Flag(
-        names=("--grace",), path="grace", metavar="TIME", section=LIFE, help="Between the request to stop and the kill."
-    ),
-    Flag(
-        names=("--hang-timeout",),
-        path="hang_timeout",
-        metavar="TIME",
-        section=LIFE,
-        help="The longest without progress.",
-    ),
-    Flag(
-        names=("--freeze",),
-        path="freeze",
-        metavar="TIME",
-        section=LIFE,
-        help="Keep a failed job's place so long, for `exec`.",
-    ),
-    Flag(
-        names=("--max-restarts",),
-        path="max_restarts",
-        kind=int,
-        metavar="N",
-        section=LIFE,
-        help="The most restarts after failures of the job's own.",
-    ),
-    Flag(
-        names=("--tensorboard",), path="tensorboard", kind=bool, section=LIFE, help="Write TensorBoard's event files."
-    ),
+_ROWS: dict[str, list[tuple[str, ...]]] = {
+    "Tasks": [
+        ("--workers -w", "roles.worker.count", "N", "Number of worker tasks."),
+        ("--min-workers", "roles.worker.min", "N", "Fewest workers to start with.", "the number of workers"),
+        ("--max-workers", "roles.worker.max", "N", "Most workers to grow to.", "the number of workers"),
+        ("--ps", "roles.ps.count", "N", "Number of parameter servers.", "0"),
+        ("--chief", "roles.chief.count", "", "Add a chief to the workers."),
+        ("--evaluator", "roles.evaluator.count", "", "Add an evaluator to the workers."),
+        ("--nproc", "roles.*.nproc", "N", "Number of processes in each task."),
+        ("--gpus -g", "roles.*.gpus", "N", "Number of GPUs for each task."),
+        ("--gpu-type", "roles.*.gpu_type", "TYPE", "Accepted type of GPU. Repeat it for more types, best first."),
+        ("--gpu-memory", "roles.*.gpu_memory", "SIZE", "Least memory of each GPU, such as 40Gi."),
+        ("--mixed", "roles.*.mixed", "", "Accept GPUs of several of these types at once."),
+        ("--cpus -c", "roles.*.cpus", "N", "Number of cores for each task: 4, 0.5 or 500m.", "1, and idle ones"),
+        ("--memory -m", "roles.*.memory", "SIZE", "Memory for each task, such as 2Gi."),
+        ("--size", "size", "SIZE", "T-shirt size that sets cores, memory and GPUs: 1-v100."),
+    ],
+    "Job": [
+        ("--name -n", "name", "NAME", "Name of the job.", "from the script's name"),
+        ("--pool", "pool", "POOL", "Resource pool."),
+        ("--framework", "framework", "", "Framework that the script uses. It decides the environment variables."),
+        ("--priority", "priority", "N", "Priority, from 0 to 1000."),
+        ("--preemptible/--not-preemptible", "preemptible", "", "Whether a more important job may stop this one."),
+        ("--placement", "placement", "", "Place the tasks together, or on many nodes."),
+        ("--same", "topology.same", "", "Place all tasks within one of these, if possible."),
+        ("--ps-placement", "ps_placement", "", "Place parameter servers on the workers' nodes, or on other nodes."),
+        ("--batch-size", "batch.size", "N", "Number of examples in a step of the whole gang."),
+        ("--max-batch-size", "batch.max", "N", "Largest batch size that the scheduler may choose.", "--batch-size"),
+        ("--strategy", "strategy.kind", "", "Exchange of gradients."),
+        ("--compression", "strategy.compression", "", "Compression of gradients."),
+    ],
+    "Code and data": [
+        ("--image", "image", "IMAGE", "Container image, on Kubernetes."),
+        ("--dependencies", "dependencies", "FILE", "Requirements file in the directory, installed once."),
+        ("--data", "data", "SRC:MOUNT", "Data to fetch: SRC (a URL or path) to MOUNT in the directory."),
+        ("--volume", "volumes", "CLAIM:PATH[:ro]", "Volume of the cluster, at an absolute path."),
+        ("--secret", "secrets", "NAME[:file]", "Secret, as a variable or as a file."),
+        ("--env -e", "env", "K=V", "Environment variable. K alone takes the value of this shell."),
+        ("--results", "results", "URL", "Place where results are stored in the end.", "the server's own"),
+        ("--keep-files/--no-keep-files", "files.keep", "", "Whether new and changed files are kept in the end."),
+        ("--ignore-files", "files.ignore", "PATTERN", "Files not to keep, as in .gitignore. Can be repeated."),
+        ("--files-limit", "files.limit", "SIZE", "Most bytes to keep of each task."),
+        ("--files-count", "files.count", "N", "Most files to keep of each task."),
+    ],
+    "Life": [
+        ("--checkpoint-every", "checkpoint.every", "TIME", "Interval between checkpoints, such as 10m."),
+        ("--checkpoint-to", "checkpoint.to", "URL", "Place of the checkpoints.", "the server's own"),
+        ("--keep", "checkpoint.keep", "N", "Number of checkpoints to keep."),
+        ("--timeout", "timeout", "TIME", "Longest run time of the job, such as 12h."),
+        ("--start-timeout", "start_timeout", "TIME", "Longest time until the first step."),
+        ("--grace", "grace", "TIME", "Time between the request to stop and the kill."),
+        ("--hang-timeout", "hang_timeout", "TIME", "Longest time without progress."),
+        ("--freeze", "freeze", "TIME", "Time for which a failed job keeps its place, for `oarlock exec`."),
+        ("--max-restarts", "max_restarts", "N", "Most restarts after failures of the job itself."),
+        ("--tensorboard", "tensorboard", "", "Write TensorBoard event files."),
+    ],
+}
+FLAGS = tuple(
+    Flag(section, typed, path, metavar or None, *rest)
+    for section, rows in _ROWS.items()
+    for typed, path, metavar, *rest in rows
 )
 
 
 def job_flags(function: F) -> F:
-    """Every field of the job file as an option."""
-    import click
-
+    """Add every flag as an option."""
     for flag in reversed(FLAGS):
-        settings: dict[str, Any] = {"help": flag.help, "metavar": flag.metavar, "default": None}
-        if flag.kind is bool:
-            settings["is_flag"] = True
-        elif flag.choices:
-            settings["type"] = click.Choice(flag.choices)
-        elif flag.kind is not None:
-            settings["type"] = flag.kind
-        if flag.multiple:
-            settings.update(multiple=True, default=())
-        function = command.option(*flag.names, flag.argument, section=flag.section, **settings)(function)
+        function = command.option(*flag.names, flag.argument, section=flag.section, **flag.settings())(function)
     return function
 
 
 def merged(
     base: Mapping[str, Any], given: Mapping[str, Any], words: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """`base`, a job file's plain objects or nothing, with what the flags say; a command given here wins.
+    """Return `base`, the plain objects of a job file, with the fields that the flags and the command set.
 
-    `given` maps the flags' argument names to what was typed, None or () where nothing was.
+    `given` maps the flags' argument names to the typed values: None or () for a flag that was not typed.
     """
     raw: dict[str, Any] = {**base}
     if words:
         raw["command"] = command_of(words)
     values = {flag: given.get(flag.argument) for flag in FLAGS}
-    # Counts first: what a task takes is said to the roles that there are then.
+    # Counts come first: they add roles, and resource flags set the fields of all roles.
     for flag, value in sorted(values.items(), key=lambda item: ".*" in item[0].path):
         if value is None or value == ():
             continue
@@ -366,22 +191,22 @@ def merged(
             value = [read(text, environ) for text in value]
         if flag.path == "env":
             raw["env"] = {**_mapping(raw, "env"), **dict(value)}
-        elif flag.multiple and flag.path in ("data", "volumes", "secrets"):
+        elif read is not None:
             raw[flag.path] = [*raw.get(flag.path, ()), *value]
         elif flag.path.startswith("roles."):
-            _set_role(raw, flag, list(value) if flag.multiple else value)
+            _set_role(raw, flag, list(value) if isinstance(value, tuple) else value)
         else:
             _set(raw, flag.path.split("."), value)
     return raw
 
 
 def command_of(words: Sequence[str]) -> str | list[str]:
-    """One word with spaces in it is a line for the shell; more words are a program and its arguments."""
+    """Return one word with spaces as a line for the shell, and several words as a program with its arguments."""
     return words[0] if len(words) == 1 and any(letter.isspace() for letter in words[0]) else list(words)
 
 
 def blamed(error: errors.InvalidInput, given: Mapping[str, Any]) -> errors.InvalidInput:
-    """The error with the flag that was typed in the place of the field's path."""
+    """Return the error with the typed flag in place of the path of its field."""
     for flag in FLAGS:
         if given.get(flag.argument) in (None, ()):
             continue
@@ -421,7 +246,7 @@ def _set(raw: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What is there, where it is a mapping: what else it may be, the judging of the whole will say."""
+    """Return the mapping of that name; an empty one for a wrong type, which the validation reports."""
     found = raw.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -438,7 +263,7 @@ def _volume(text: str, environ: Mapping[str, str]) -> dict[str, Any]:
     mount, _, mode = rest.partition(":")
     if not colon or not claim or not mount or mode not in ("", "ro", "rw"):
         raise errors.InvalidInput(
-            f"{text!r} is no volume", path="--volume", hint="Write CLAIM:/PATH or CLAIM:/PATH:ro."
+            f"{text!r} is not a volume", path="--volume", hint="Write CLAIM:/PATH or CLAIM:/PATH:ro."
         )
     return {"claim": claim, "mount": mount, **({"read_only": True} if mode == "ro" else {})}
 

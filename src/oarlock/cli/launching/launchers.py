@@ -1,7 +1,7 @@
-"""Programs that start their own processes, which `oarlock run` would do for them: a hint in one line.
+"""A hint for programs that start processes of their own, such as torchrun: `oarlock run` can do that for them.
 
-`--workers` and `--nproc` start the processes of a job. A launcher, or a script that spawns, starts processes of its own
-in every task: often a second world in each. That may be meant, so that it is told and never refused.
+`--workers` and `--nproc` start the processes of a job. A launcher, or a script that spawns, starts further processes in
+every task, often as a separate world in each. This may be intended, so it is never refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _RANKED = frozenset({roles.RoleName.WORKER, roles.RoleName.CHIEF})
 
 
 def hint(spec: jobfile.JobSpec, script: str | None, text: str) -> str:
-    """What to type instead; empty where the program starts nothing that is known here. `text` is the script's."""
+    """Return the command to type instead, or an empty text for a program without a known launcher.
+
+    `script` is the path of the program's script, and `text` its content.
+    """
     words = spec.command.split() if isinstance(spec.command, str) else list(spec.command)
     shown = script or next((word for word in words if word.endswith(".py")), "SCRIPT")
     if words and words[0].rpartition("/")[2] in _MPI and spec.framework is not roles.Framework.MPI:
@@ -44,11 +47,11 @@ def hint(spec: jobfile.JobSpec, script: str | None, text: str) -> str:
     if name is not None:
         asked = _COUNTS.search(" ".join(words))
         return _told(spec, f"{name} starts processes of its own in each task", shown, int(asked[1]) if asked else 1)
-    for pattern, what in _SPAWNS:
+    for pattern, call in _SPAWNS:
         found = pattern.search(text)
         if found is not None:
             line = text.count("\n", 0, found.start()) + 1
-            return _told(spec, f"{shown} starts processes of its own in each task ({what}, line {line})", shown, 1)
+            return _told(spec, f"{shown} starts processes of its own in each task ({call}, line {line})", shown, 1)
     return ""
 
 
@@ -63,9 +66,9 @@ def _launcher(words: Sequence[str]) -> str | None:
     return _LAUNCHERS.get(program)
 
 
-def _told(spec: jobfile.JobSpec, what: str, script: str, nproc: int) -> str:
+def _told(spec: jobfile.JobSpec, found: str, script: str, nproc: int) -> str:
     tasks = sum(role.count for name, role in spec.roles.items() if name in _RANKED)
     flags = [f"--workers {tasks}"] if tasks > 1 else []
     flags += [f"--nproc {nproc}"] if nproc > 1 else [] if flags else ["--nproc N"]
     command = f"oarlock run {' '.join(flags)} -- python {script}"
-    return f"{what}. `{command}` starts them itself, and tells each its RANK and WORLD_SIZE."
+    return f"{found}. `{command}` starts them itself, and gives each its RANK and WORLD_SIZE."

@@ -1,7 +1,7 @@
-"""The local server as seen from outside: started as a process of its own, found by `server.json`, ended by request.
+"""The local server, as its users start, find and stop it: a process of its own, named in `server.json`.
 
-Whoever starts it waits until it answers, and tells what it said where it does not. Of two who start it at once
-the second waits for the first, and finds its server.
+The starter waits until the server answers, and prints the server's last lines if it does not. If two commands start it
+at once, the second waits for the first and uses its server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import IO
 
 from oarlock.cli.output import terminal
 from oarlock.client import places, settings
-from oarlock.spec import errors, quantities
+from oarlock.display import durations
+from oarlock.spec import errors
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -30,38 +31,38 @@ _LOOK_S = 0.02
 
 
 Options = Mapping[str, object]
-"""What `oarlock up` passes on to the server: flags of `python -m oarlock.main` by name."""
+"""Flags of `python -m oarlock.main`, by name."""
 
 
 def running(home: Path) -> places.ServerFile | None:
-    """The file of a local server whose process lives."""
+    """Return the file of the local server, if its process lives."""
     left = places.read(home)
     return left if left is not None and (not left.pid or places.alive(left.pid)) else None
 
 
 def ensure(told: settings.Settings) -> None:
-    """Have a server to talk to: a named one is taken as it is, a local one is started where none runs, and said so."""
+    """Start the local server, and say so, unless the settings name a server or the local one runs."""
     if told.server is not None or running(told.home) is not None:
         return
     began = time.monotonic()
     left = start(told.home, {})
-    took = quantities.duration_text(time.monotonic() - began)
-    terminal.say(f"Started a local server at {left.url} in {took} (oarlock down ends it).")
+    took = durations.text(time.monotonic() - began)
+    terminal.say(f"Started a local server at {left.url} in {took}. To stop it: oarlock down")
 
 
 def start(home: Path, options: Options) -> places.ServerFile:
-    """Start a server that outlives this process, and wait until it listens. Raises Unavailable with what it said."""
+    """Start a server that outlives this process, and wait until it listens. Raises Unavailable with its last lines."""
     make_home(home)
     with _alone(home):
         left = running(home)
         if left is not None and answers(left.url):
-            return left  # somebody else was faster
+            return left  # another command was faster
         return _start(home, options)
 
 
 @contextlib.contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """One starter at a time: the second finds what the first has started."""
+    """Let one command start a server at a time, so that the next one finds it."""
     with _opened(home / LOCK_FILE) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -84,7 +85,7 @@ def _start(home: Path, options: Options) -> places.ServerFile:
     while time.monotonic() < until:
         left = running(home)
         if left is not None and answers(left.url):
-            process.returncode = 0  # it outlives us on purpose: nobody is to warn of it
+            process.returncode = 0  # it outlives us on purpose, so Popen must not warn
             return left
         if process.poll() is not None:
             raise _failed(f"the local server ended at once (exit code {process.returncode})", log, began_at)
@@ -102,15 +103,15 @@ def make_home(home: Path) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        why = "it is no directory" if home.exists() else f"it cannot be made ({error.strerror or error})"
+        why = "it is not a directory" if home.exists() else f"it cannot be made ({error.strerror or error})"
         raise _unwritable(home, why) from error
 
 
 def check_home(home: Path) -> None:
-    """Make it where it is missing. Raises Unavailable, before anything is done, where nothing can be written there."""
+    """Make the home if it is missing. Raises Unavailable if it cannot be written, before any other work is done."""
     make_home(home)
     if not os.access(home, os.W_OK | os.X_OK):
-        raise _unwritable(home, "it belongs to somebody else, or its disk is read-only")
+        raise _unwritable(home, "it belongs to another user, or its disk is read-only")
 
 
 def _unwritable(home: Path, why: str) -> errors.Unavailable:
@@ -120,7 +121,7 @@ def _unwritable(home: Path, why: str) -> errors.Unavailable:
 
 
 def holds(home: Path) -> bool:
-    """Whether a server lives that has this home. After a crash the number in `server.json` may be a stranger's."""
+    """Return whether a server of this home lives. After a crash `server.json` may name another program."""
     try:
         with (home / SERVER_LOCK_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -132,14 +133,15 @@ def holds(home: Path) -> bool:
 
 
 def stop(home: Path, left: places.ServerFile) -> None:
-    """Wait until the process has ended; a SIGTERM says it again. Raises Unavailable when it does not."""
+    """Wait until the process has ended, and remind it once with SIGTERM. Raises Unavailable if it does not end."""
     until = time.monotonic() + STOP_TIMEOUT_S
     asked = False
     while places.alive(left.pid):
         remaining = until - time.monotonic()
         if remaining <= 0:
             raise errors.Unavailable(
-                f"the server (process {left.pid}) does not end", hint=f"Its log is {home / LOG_FILE}."
+                f"the server (process {left.pid}) has not ended in {STOP_TIMEOUT_S:.0f} s",
+                hint=f"Read its log ({home / LOG_FILE}), or end it: kill -9 {left.pid}. Running jobs go on.",
             )
         if not asked and remaining < STOP_TIMEOUT_S - 3:
             with contextlib.suppress(ProcessLookupError):
@@ -149,7 +151,7 @@ def stop(home: Path, left: places.ServerFile) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a server listens there."""
     import socket
 
     host, _, port = url.partition("://")[2].rpartition(":")
@@ -161,7 +163,7 @@ def answers(url: str) -> bool:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """For appending, readable by its owner alone."""
+    """Open the file for appending, readable by its owner alone."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
     except OSError as error:
@@ -174,7 +176,7 @@ def _failed(message: str, log: Path, began_at: int) -> errors.Unavailable:
     said = last_lines(log, began_at)
     body = "".join(f"\n  | {line}" for line in said)
     return errors.Unavailable(
-        message + (f"; it said:{body}" if body else ""), hint="`oarlock doctor` looks for the reason."
+        message + (f". Its last lines:{body}" if body else ""), hint="Find the reason: oarlock doctor"
     )
 
 

@@ -1,7 +1,4 @@
-"""From a spec to a job that is followed: pack, say what was left out, start a server where none runs, submit, follow.
-
-`run` and `submit` differ in where the spec comes from; from there on they are the same.
-"""
+"""From a spec to a job that is followed, for `run` and `submit`: pack the code, start a server, submit, follow."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oarlock.cli.following import endings
 from oarlock.cli.launching import launchers, localserver
 from oarlock.cli.output import terminal
 from oarlock.client import failures, packing, scripts, verbs
+from oarlock.display import amounts, endings
 from oarlock.spec import errors, jobfile, jobs, quantities
 
 if TYPE_CHECKING:
@@ -29,7 +26,10 @@ _SCRIPT_CHARACTERS = 1 << 20
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """`directory` None: the job needs no code. `continues` is the job, or JOB@STEP, from whose checkpoint it begins."""
+    """The options of `run` and `submit`.
+
+    `directory` is None for a job without code. `continues` is the JOB or JOB@STEP from whose checkpoint it begins.
+    """
 
     directory: Path | None
     continues: str | None = None
@@ -41,7 +41,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> int:
-    """Submit and, unless detached, follow. The exit code."""
+    """Submit the job and, unless detached, follow it. Return the exit code."""
     localserver.check_home(client.settings.home)
     code = packing.code_of(choice.directory, spec, client.settings, in_place=choice.in_place)
     tell_code(code, choice)
@@ -54,7 +54,7 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
     job = _send(client, spec, code, choice)
     if job.continues is not None and not choice.as_json:
         one = job.continues
-        said = f"{job.name} goes on from step {one.step} of {one.name} ({one.job})."
+        said = f"{job.name} continues from step {one.step} of {one.name} ({one.job})."
         terminal.say(terminal.clean(said))
     tell_neighbours(client, job)
     if not choice.quiet:
@@ -70,7 +70,7 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
 
 
 def continued(client: clients.Client, text: str) -> tuple[jobs.Job, str]:
-    """The job that `JOB` or `JOB@STEP` names, and how a submission names it. Raises InvalidInput, NotFound."""
+    """Return the job that `JOB` or `JOB@STEP` names, and its name in a submission. Raises InvalidInput, NotFound."""
     try:
         name, step = verbs.continued_of(text)
         localserver.ensure(client.settings)
@@ -82,7 +82,7 @@ def continued(client: clients.Client, text: str) -> tuple[jobs.Job, str]:
 
 
 def tell_code(code: packing.Code, choice: Choice) -> None:
-    """Where the job runs, and what of the directory does not go with it."""
+    """Say why the code is not recorded, or which files of the directory are not sent."""
     if code.unrecorded:
         terminal.say(terminal.clean(f"The code is not recorded: {code.unrecorded}."))
     if code.snapshot is not None and code.in_place is None and not choice.quiet:
@@ -90,7 +90,7 @@ def tell_code(code: packing.Code, choice: Choice) -> None:
 
 
 def tell_neighbours(client: clients.Client, job: jobs.Job) -> None:
-    """Say which other jobs run in the directory: they may, but they write the same files."""
+    """Say which other jobs run in the directory: this is allowed, but they write the same files."""
     if job.directory is None:
         return
     listed = client.jobs(limit=NEIGHBOURS)
@@ -101,16 +101,17 @@ def tell_neighbours(client: clients.Client, job: jobs.Job) -> None:
 
 
 def tell_left_out(snapshot: snapshots.Snapshot) -> None:
-    """What is not in the snapshot, where it could be missed: what is never packed is said to nobody."""
+    """Say which files are not in the snapshot. Files that are never packed, such as `.git`, need no mention."""
     for group in snapshot.left_out:
         if group.why != "never packed":
             terminal.say(f"Not sent: {terminal.clean(str(group))}")
     if snapshot.unpacked_bytes >= _SAID_BYTES and not snapshot.cached:
-        terminal.say(f"Packed {snapshot.count:,} files, {quantities.memory_text(snapshot.unpacked_bytes)}.")
+        size = quantities.memory_text(snapshot.unpacked_bytes)
+        terminal.say(f"Packed {amounts.counted(snapshot.count, 'file')}, {size}.")
 
 
 def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
-    """Where the program starts processes of its own: how `run` would."""
+    """Give a hint if the program starts processes of its own, which `run` could do."""
     script, text = scripts.script_of(spec.command), ""
     if script is not None and directory is not None:
         with contextlib.suppress(OSError), (directory / script).open(encoding="utf-8", errors="replace") as file:
@@ -121,18 +122,18 @@ def tell_launcher(spec: jobfile.JobSpec, directory: Path | None) -> None:
 
 
 def tell_input() -> None:
-    """Say that a job does not get what is piped into this command: reading its own stdin, it would silently find none.
+    """Say that a job does not get this command's stdin: its own is empty, and reading it fails silently.
 
-    Only after the job was submitted: by then a program at the other end of the pipe has mostly written.
+    This is checked after the submission, when a program at the other end of the pipe has had time to write.
     """
     if terminal.holds_input(sys.stdin):
         terminal.say(
-            "Hint: stdin is not sent to a job, which finds its own closed. Put the input into a file of the directory."
+            "Hint: stdin is not sent to a job, and the job's own is closed. Put the input into a file of the directory."
         )
 
 
 def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, choice: Choice) -> jobs.Job:
-    """Upload and submit; where a local server turns out to be gone, start one and do it again."""
+    """Upload and submit. If the local server turns out to be gone, start one and try once more."""
     key = verbs.fresh_key()
     for last in (False, True):
         try:
@@ -143,7 +144,7 @@ def _send(client: clients.Client, spec: jobfile.JobSpec, code: packing.Code, cho
         except failures.Unsent:
             if last or client.settings.server is not None:
                 raise
-            terminal.say("The local server does not answer; starting it again.")
+            terminal.say("The local server does not answer. Starting it again.")
             localserver.start(client.settings.home, {})
     raise AssertionError("unreachable")
 
@@ -152,7 +153,7 @@ def _show_request(client: clients.Client, spec: jobfile.JobSpec, code: packing.C
     try:
         loopback = client.loopback
     except errors.ServerNotFound:
-        loopback = True  # the local one that would be started
+        loopback = True  # the local server, which would be started
     shell = verbs.shell_of(os.environ) if loopback else {}
     submission = verbs.submission(spec, code, shell, choice.continues)
     terminal.json_out(submission)
@@ -165,11 +166,11 @@ def _tell_submitted(job: jobs.Job, choice: Choice) -> None:
     terminal.out(job.id)
     terminal.say(f"Submitted {job.name}.")
     for line in endings.next_steps(job):
-        terminal.say(line)
+        terminal.say(terminal.clean(line))
 
 
 def _follow_as_json(client: clients.Client, job: jobs.Job) -> int:
-    """For programs: nothing but the job as it was in the end."""
+    """Wait for the end of the job, and print only its final record, for programs."""
     ended = client.wait(job.id)
     terminal.json_out(ended)
     return verbs.exit_code(ended.phase, ended.exit_code)

@@ -1,8 +1,8 @@
 """Lines of output on stdout, and below them a few rows on stderr that are drawn again and again.
 
-On a terminal the rows are erased before a line is printed and drawn below it afterwards; they must fit (`columns`, less
-one), so that they never wrap. Where stderr is no terminal, or a dumb one, there are no rows: what is worth a line is
-printed once, by `note`.
+On a terminal the rows are erased before a line is printed, and drawn again below it. They must be shorter than
+`columns`, so that they never wrap. If stderr is not a terminal, or a dumb one, there are no rows; `note` prints each
+change once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Screen:
         return terminal.columns(self._err)
 
     def print(self, text: str, rows: Sequence[str], *, is_error: bool = False) -> None:
-        """Whole lines of output, and the rows that stand below them from now on. `is_error`: they go to stderr."""
+        """Print whole lines, to stderr if `is_error`, and draw `rows` below them from now on."""
         self._erase()
         self._rows = list(rows) if self.live else []
         stream = self._err if is_error else self._out
@@ -41,14 +41,14 @@ class Screen:
         self._draw()
 
     def note(self, text: str) -> None:
-        """A line about the job, to stay."""
+        """Print a line about the job, which stays."""
         self._erase()
         self._err.write(text + "\n")
         self._err.flush()
         self._draw()
 
     def rows(self, rows: Sequence[str]) -> None:
-        """What is to be seen at the bottom from now on. Nothing where nothing can be redrawn."""
+        """Draw `rows` at the bottom from now on, if this is a terminal that can draw again."""
         if not self.live or list(rows) == self._rows:
             return
         self._erase()

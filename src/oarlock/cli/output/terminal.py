@@ -1,7 +1,7 @@
-"""What a terminal may be sent, and what it can do: control characters out, colours only where they are seen.
+"""Text for a terminal: without control characters, in colours where they are seen, within its width.
 
-Names and logs come from users: on a terminal they may not move its cursor, set its title or clear its screen. Where
-output goes to a file or a pipe, it goes as it is.
+Names and logs come from users. On a terminal they must not move the cursor, set the title or clear the screen. In a
+file or a pipe the output is unchanged.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import unicodedata
 from collections.abc import Iterable
 from typing import IO, Any
 
-# Whole escape sequences first, so that no half of one remains; then every other control character but the tab.
+# Whole escape sequences come first, so that no half of one remains; then every other control character except the tab.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x9b[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]?"
 )
 _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-COLOURS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "bold": 1, "dim": 2}
+COLOURS = {"red": 31, "green": 32, "amber": 33, "blue": 34, "violet": 35, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def clean(text: str) -> str:
-    """One line without anything that a terminal would obey."""
+    """Return one line without control characters."""
     if text.isprintable():
         return text
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 def shown_line(text: str) -> str:
-    """A log line as a terminal would show it in the end: what follows the last carriage return, cleaned."""
+    """Return a log line as a terminal would finally show it: the text after its last carriage return, cleaned."""
     if "\r" in text:
         parts = [part for part in text.split("\r") if part]
         text = parts[-1] if parts else ""
@@ -45,7 +45,7 @@ def is_terminal(stream: IO[Any]) -> bool:
 
 
 def holds_input(stream: IO[Any] | None) -> bool:
-    """Whether a file or a pipe holds bytes that nothing has read yet. Nothing is read here or waited for."""
+    """Return whether a file or a pipe has bytes that no program has read yet. This neither reads nor waits."""
     import array
     import fcntl
     import stat
@@ -63,15 +63,15 @@ def holds_input(stream: IO[Any] | None) -> bool:
         count = array.array("i", [0])
         fcntl.ioctl(handle, termios.FIONREAD, count)
         return count[0] > 0
-    except (OSError, ValueError):  # no file of the system, or closed
+    except (OSError, ValueError):  # not a file of the system, or closed
         return False
 
 
 def same_place(one: IO[Any], other: IO[Any]) -> bool:
-    """Whether both streams go to the same terminal, file or pipe."""
+    """Return whether both streams go to the same terminal, file or pipe."""
     try:
         return os.path.sameopenfile(one.fileno(), other.fileno())
-    except (OSError, ValueError):  # no file of the system, or closed
+    except (OSError, ValueError):  # not a file of the system, or closed
         return False
 
 
@@ -95,7 +95,7 @@ def coloured(text: str, *names: str, on: bool) -> str:
 
 
 def columns(stream: IO[Any]) -> int:
-    """The width in cells. COLUMNS wins, as everywhere; 80 where nothing is known."""
+    """Return the width in cells: COLUMNS if it is set, else the terminal's width, else 80."""
     said = os.environ.get("COLUMNS", "")
     if said.isdigit() and int(said) > 0:
         return int(said)
@@ -106,7 +106,7 @@ def columns(stream: IO[Any]) -> int:
 
 
 def cells(text: str) -> int:
-    """How many cells `text` takes on a terminal."""
+    """Return the number of cells that `text` takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -116,7 +116,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """`text` in at most `most` cells, with dots where something is missing."""
+    """Return `text` in at most `most` cells, with dots at the end if a part is missing."""
     if cells(text) <= most:
         return text
     kept: list[str] = []
@@ -130,20 +130,22 @@ def cut(text: str, most: int) -> str:
 
 
 def out(text: str = "") -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     sys.stdout.write(text + "\n")
 
 
 def paragraph(text: str, *, indent: int = 2, hang: int = 2) -> None:
-    """Print a line of the result `indent` cells from the left. A line that is too long is broken between words, and
-    goes on `hang` cells further in. A word that is too long, as a path, stays whole in a file or a pipe.
+    """Print a line of the result `indent` cells from the left.
+
+    A line that is too long is broken between words and continues `hang` cells further right. In a file or a pipe a word
+    that is too long, such as a path, stays whole.
     """
     for line in broken(text, columns(sys.stdout), indent=indent, hang=hang, whole_words=not is_terminal(sys.stdout)):
         out(line)
 
 
 def broken(text: str, width: int, *, indent: int = 0, hang: int = 0, whole_words: bool = False) -> list[str]:
-    """Return the lines of `text` within `width` cells, but for words that are longer where those stay whole."""
+    """Return the lines of `text` within `width` cells. With `whole_words` a line may be as long as its only word."""
     whole = " " * indent + text
     if cells(whole) <= width:
         return [whole]
@@ -161,19 +163,20 @@ def broken(text: str, width: int, *, indent: int = 0, hang: int = 0, whole_words
 
 
 def say(text: str = "") -> None:
-    """A line about the result: to stderr."""
+    """Print a line about the result, to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def json_out(value: Any) -> None:
-    """The result for programs: one JSON document, indented."""
+    """Print the result for programs: one JSON document, indented."""
     import msgspec
 
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def json_lines(values: Iterable[Any]) -> None:
+    """Print one JSON document per line, each at once."""
     import msgspec
 
     encoder = msgspec.json.Encoder()
@@ -183,7 +186,7 @@ def json_lines(values: Iterable[Any]) -> None:
 
 
 def forgiving() -> None:
-    """Output that the terminal's encoding cannot say is escaped instead of ending the program."""
+    """Escape letters that the encoding of stdout or stderr lacks, instead of ending the program."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -21,12 +21,12 @@ RIGHTS = ("admin", "user", "viewer")
 
 @command.verb("login", short_help="Remember a server and its token")
 @click.argument("url", required=False)
-@command.option("--token", metavar="TOKEN", help="Else it is asked for, or read from stdin.")
-@command.option("--ca-file", metavar="FILE", help="PEM of the authority that signed the server's certificate.")
-@command.option("--forget", is_flag=True, help="Go back to the local server.")
+@command.option("--token", metavar="TOKEN", show_default="from a prompt or stdin", help="Token for the server.")
+@command.option("--ca-file", metavar="FILE", help="PEM file of the authority that signed the server's certificate.")
+@command.option("--forget", is_flag=True, help="Use the local server again.")
 @command.json_option
 def login(url: str | None, token: str | None, ca_file: str | None, forget: bool, as_json: bool) -> None:
-    """Use the server at URL from now on. The token is kept in $OARLOCK_HOME/login.json, readable by you alone."""
+    """Use the server at URL from now on. The token is stored in $OARLOCK_HOME/login.json, readable by you alone."""
     from oarlock.client import settings
     from oarlock.client.synchronous import client as clients
 
@@ -34,12 +34,12 @@ def login(url: str | None, token: str | None, ca_file: str | None, forget: bool,
     path = home / settings.LOGIN_FILE
     if forget:
         path.unlink(missing_ok=True)
-        terminal.say(f"Forgotten. From now on the local server of {home} is meant.")
+        terminal.say(f"Logged out. Commands now use the local server of {home}.")
         if as_json:
             terminal.json_out({"server": None})
         return
     if url is None:
-        raise errors.InvalidInput("there is no URL", hint="Say which server: oarlock login https://HOST")
+        raise errors.InvalidInput("there is no URL of a server", hint="Name it: oarlock login https://HOST")
     token = token or _asked()
     told = settings.resolve(os.environ, {"server": url, "token": token, "ca_file": ca_file})
     with clients.Client(told=told) as client:
@@ -59,7 +59,9 @@ def _asked() -> str:
     else:
         token = sys.stdin.readline()
     if not token.strip():
-        raise errors.Unauthenticated("there is no token", hint="An administrator makes one: oarlock users token NAME")
+        raise errors.Unauthenticated(
+            "there is no token", hint="An administrator can make one: oarlock users token NAME"
+        )
     return token.strip()
 
 
@@ -68,22 +70,19 @@ def _warn(told: settings.Settings) -> None:
 
     if told.server is not None and told.server.startswith("http:") and not places.find(told).loopback:
         terminal.say(
-            "Take care: over http:// anybody on the way can read the token. Use https:// if the server has it."
+            "Take care: http:// shows the token to everyone on the network. Use https:// if the server has it."
         )
     for name in ("OARLOCK_SERVER", "OARLOCK_TOKEN"):
         if os.environ.get(name):
-            terminal.say(f"Take care: {name} is set, and goes before this.")
+            terminal.say(f"Take care: {name} is set, and overrides this login.")
 
 
-@command.group(
-    "users",
-    short_help="Users and tokens, for administrators",
-)
+@command.group("users", short_help="Manage users and tokens, as an administrator")
 def users() -> None:
-    """Users and their tokens, for administrators."""
+    """Manage users and their tokens, as an administrator."""
 
 
-@command.verb("list", short_help="Who may use this server")
+@command.verb("list", short_help="List the users of this server")
 @command.json_option
 @command.connected
 def list_users(client: clients.Client, as_json: bool) -> None:
@@ -93,43 +92,48 @@ def list_users(client: clients.Client, as_json: bool) -> None:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
+    from oarlock.display import columns
 
-    tables.show(
-        [tables.Column("USER", weight=1), tables.Column("RIGHT")], [[one.name, str(one.right)] for one in found]
-    )
+    tables.show(columns.USERS, [[one.name, str(one.right)] for one in found])
 
 
-@command.verb("add", short_help="A new user")
+@command.verb("add", short_help="Add a user")
 @click.argument("name")
-@command.option("--right", type=click.Choice(RIGHTS), default="user", help="admin: everything; viewer: look only.")
+@command.option(
+    "--right",
+    type=click.Choice(RIGHTS),
+    default="user",
+    show_default=True,
+    help="Right of the user. An admin may do everything, a viewer only look.",
+)
 @command.json_option
 @command.connected
 def add(client: clients.Client, name: str, right: str, as_json: bool) -> None:
-    """Add the user NAME, and print a first token."""
+    """Add the user NAME, and print the user's first token. A token is shown once."""
     client.add_user(name, right)
     terminal.say(f"Added {name} ({right}). This token is shown once:")
     _print_token(client.add_token(name), as_json)
 
 
-@command.verb("token", short_help="A new token of a user")
+@command.verb("token", short_help="Make a new token for a user")
 @click.argument("name")
-@command.option("--note", default="", metavar="TEXT", help="What it is for.")
+@command.option("--note", default="", metavar="TEXT", help="Purpose of the token, stored with it.")
 @command.json_option
 @command.connected
 def token(client: clients.Client, name: str, note: str, as_json: bool) -> None:
-    """Make a new token for the user NAME, and print it: it is shown once."""
+    """Make a new token for the user NAME, and print it. A token is shown once."""
     _print_token(client.add_token(name, note), as_json)
 
 
-@command.verb("revoke", short_help="A token holds no longer")
+@command.verb("revoke", short_help="Revoke a token")
 @click.argument("name")
 @click.argument("sha256")
 @command.json_option
 @command.connected
 def revoke(client: clients.Client, name: str, sha256: str, as_json: bool) -> None:
-    """Take away the token of NAME whose SHA-256 was told when it was made."""
+    """Revoke the token of NAME with this SHA-256, which was printed when the token was made."""
     client.remove_token(name, sha256)
-    terminal.say("It holds no longer.")
+    terminal.say("The token is revoked.")
     if as_json:
         terminal.json_out({"user": name, "sha256": sha256})
 
@@ -140,7 +144,7 @@ def _print_token(made: Any, as_json: bool) -> None:
         return
     terminal.out(made.token)
     if made.sha256:
-        terminal.say(f"To take it away: oarlock users revoke {made.user} {made.sha256}")
+        terminal.say(f"To revoke it: oarlock users revoke {made.user} {made.sha256}")
 
 
 for _verb in (list_users, add, token, revoke):

@@ -1,4 +1,4 @@
-"""`oarlock doctor`: look for what is wrong here, and say how to mend it."""
+"""`oarlock doctor`: find the faults of this machine's setup, and tell how to repair them."""
 
 from __future__ import annotations
 
@@ -12,46 +12,42 @@ from oarlock.cli.output import terminal
 from oarlock.spec import errors
 
 if TYPE_CHECKING:
-    from oarlock.cli import checks
+    from oarlock.display import findings
 
 
-@command.verb("doctor", short_help="Look for what is wrong here, and say how to mend it")
+@command.verb("doctor", short_help="Find faults of the setup here, and tell how to repair them")
 @command.json_option
 @command.server_options
 def doctor(as_json: bool, server: str | None, token: str | None) -> int:
-    """Look for what is wrong here, and say how to mend it. The exit code is 1 where there is a problem."""
+    """Find faults of the setup here, and tell how to repair them. The exit code is 1 if there is a problem."""
     from oarlock.cli import checks
     from oarlock.client import settings, verbs
+    from oarlock.display import findings
 
     try:
         told: settings.Settings | None = settings.from_environment(server=server, token=token)
     except errors.InvalidInput:
-        told = None  # the check of the settings says why
+        told = None  # the check of the settings reports the error
     environ = {**os.environ, **verbs.shell_of(os.environ)}  # as a job would have it
     around = checks.Surroundings(home=settings.home_directory(os.environ), told=told, environ=environ)
     found = checks.all_findings(around)
-    problems = [finding for finding in found if finding.state is checks.State.PROBLEM]
+    problems = [finding for finding in found if finding.state is findings.State.PROBLEM]
     if as_json:
         terminal.json_out({"findings": found, "problems": len(problems)})
     else:
         _tell(found)
-        terminal.say("Nothing is wrong." if not problems else f"{len(problems)} to mend.")
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to repair."
+        terminal.say(count if problems else "No problems.")
     return 1 if problems else 0
 
 
-def _tell(found: Sequence[checks.Finding]) -> None:
-    from oarlock.cli import checks
+def _tell(found: Sequence[findings.Finding]) -> None:
+    from oarlock.display import findings
 
-    marks = {
-        checks.State.GOOD: ("ok", "green"),
-        checks.State.INFO: ("info", "cyan"),
-        checks.State.WARNING: ("warn", "yellow"),
-        checks.State.PROBLEM: ("FAIL", "red"),
-    }
     on = terminal.wants_colour(sys.stdout)
     for finding in found:
-        mark, colour = marks[finding.state]
-        shown = terminal.coloured(f"{mark:<4}", colour, on=on)
+        mark = findings.MARKS[finding.state]
+        shown = terminal.coloured(f"{mark.glyph:<4}", mark.colour, on=on)
         terminal.out(f"{shown}  {finding.check}: {terminal.clean(finding.message)}")
-        if finding.fix:
-            terminal.out(f"      {terminal.clean(finding.fix)}")
+        for line in finding.fix.splitlines():
+            terminal.out(f"      {terminal.clean(line)}")

@@ -1,6 +1,6 @@
 """`oarlock exec`: a command inside a task, with this terminal's input and output.
 
-With a terminal on stdin the command gets one too: keys go as they are typed, and its size follows this one's.
+If stdin is a terminal, the command gets one too. Keys are sent as they are typed, and the size is always the same.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
 @command.job_argument
 @click.argument("words", nargs=-1, required=True, metavar="[--] COMMAND...", type=click.UNPROCESSED)
 @command.option(
-    "--role", metavar="ROLE", help="The task's role. [default: the first one's; of a frozen job the failed one's]"
+    "--role", metavar="ROLE", show_default="the first; in a frozen job the failed task's", help="Role of the task."
 )
-@command.option("--index", type=int, metavar="I", help="The task's index. [default: 0, or the failed one's]")
-@command.option("--tty/--no-tty", default=None, help="Give the command a terminal; where stdin is one, else.")
+@command.option("--index", type=int, metavar="I", show_default="0, or the failed task's", help="Index of the task.")
+@command.option(
+    "--tty/--no-tty", default=None, show_default="tty if stdin is one", help="Whether the command gets a terminal."
+)
 @command.connected
 def execute(
     client: clients.Client, job: str, words: tuple[str, ...], role: str | None, index: int | None, tty: bool | None
 ) -> int:
-    """Run COMMAND inside a running task of JOB, or a frozen one. The exit code is the command's.
+    """Run COMMAND inside a running or frozen task of JOB. The exit code is the command's.
 
     Options go before JOB: oarlock exec --role worker --index 1 JOB -- ls
     """
     if words[0] != "--" and words[0].startswith("-"):
         raise errors.InvalidInput(
-            f"{words[0][:60]!r} is no command", hint="Options go before the job: oarlock exec --index 1 JOB -- ls"
+            f"{words[0][:60]!r} is not a command", hint="Options go before the job: oarlock exec --index 1 JOB -- ls"
         )
     wants_tty = (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)) if tty is None else tty
     command_words = words[1:] if words[0] == "--" else words
@@ -56,7 +58,7 @@ def execute(
 
 
 def _size(handle: int) -> tuple[int, int]:
-    """Rows and columns. A terminal that nobody has told its size (`script`, some CI) says 0 by 0."""
+    """Return rows and columns. A terminal without a size (`script`, some CI) says 0 by 0."""
     size = os.get_terminal_size(handle)
     return size.lines or 24, size.columns or 80
 
@@ -80,13 +82,13 @@ def _send_input(session: sessions.Session) -> None:
         while chunk := os.read(sys.stdin.fileno(), execution.CHUNK_BYTES):
             session.send(chunk)
     except (OSError, ValueError):
-        pass  # no stdin is an empty one
+        pass  # a missing stdin counts as an empty one
     session.close_stdin()
 
 
 @contextlib.contextmanager
 def _raw_terminal(session: sessions.Session) -> Iterator[None]:
-    """Keys as they are typed, Ctrl-C among them; and the terminal as it was when this is over."""
+    """Send keys as they are typed, Ctrl-C too, and restore the terminal in the end."""
     import termios
     import tty
 
@@ -98,7 +100,7 @@ def _raw_terminal(session: sessions.Session) -> Iterator[None]:
 
     heard = signal.signal(signal.SIGWINCH, resized)
     try:
-        tty.setraw(handle, termios.TCSADRAIN)  # what was typed ahead is not thrown away
+        tty.setraw(handle, termios.TCSADRAIN)  # TCSADRAIN keeps keys that were typed ahead
         yield
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)

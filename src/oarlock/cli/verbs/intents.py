@@ -1,4 +1,4 @@
-"""`oarlock halt`, `resume`, `cancel`, `rm`: want something of jobs. One that fails does not keep the others from it."""
+"""`oarlock halt`, `resume`, `cancel` and `rm`: requests for several jobs. An error of one does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
     from oarlock.spec import jobs as nouns
 
-_REASON = {"metavar": "TEXT", "default": "", "help": "Noted in the job's record."}
-_WAIT_HELP = "Return when it is so: nothing of it runs any more."
+_REASON = {"metavar": "TEXT", "default": "", "help": "Reason, stored in the job's record."}
+_WAIT_HELP = "Wait until no task of the jobs runs."
 
 
-@command.verb("halt", short_help="Stop jobs and keep them, to be resumed")
+@command.verb("halt", short_help="Stop jobs, to be resumed later")
 @command.jobs_argument
 @command.option("--reason", **_REASON)
 @command.option("--wait", is_flag=True, help=_WAIT_HELP)
 @command.json_option
 @command.connected
 def halt(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
-    """Stop JOBs and keep them: checkpoints stay, `oarlock resume` goes on from there."""
+    """Stop JOBs and keep their checkpoints. `oarlock resume` continues from there."""
     return _each(
         jobs,
         lambda job: _wanted(client, client.halt(job, reason), wait),
@@ -33,15 +33,15 @@ def halt(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, a
     )
 
 
-@command.verb("resume", short_help="Go on with halted jobs")
+@command.verb("resume", short_help="Continue halted jobs")
 @command.jobs_argument
 @command.option("--reason", **_REASON)
 @command.json_option
 @command.connected
 def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bool) -> int:
-    """Go on with halted JOBs, from their last good checkpoint.
+    """Continue halted JOBs from their last good checkpoint.
 
-    A job that has ended is continued by a new one: oarlock run --continue JOB.
+    A job that has ended can be continued by a new one: oarlock run --continue JOB
     """
     unstopped: set[str] = set()
 
@@ -64,7 +64,7 @@ def resume(client: clients.Client, jobs: Sequence[str], reason: str, as_json: bo
 @command.json_option
 @command.connected
 def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool, as_json: bool) -> int:
-    """Stop JOBs for good."""
+    """Stop JOBs for good. Their records, logs and checkpoints stay until `oarlock rm`."""
     return _each(
         jobs,
         lambda job: _wanted(client, client.cancel(job, reason), wait),
@@ -73,20 +73,20 @@ def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool,
     )
 
 
-@command.verb("rm", short_help="Forget jobs that have ended")
+@command.verb("rm", short_help="Remove jobs that have ended")
 @command.jobs_argument
-@command.option("--force", "-f", is_flag=True, help="Cancel it first where it has not ended.")
+@command.option("--force", "-f", is_flag=True, help="Cancel jobs that have not ended first.")
 @command.json_option
 @command.connected
 def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) -> int:
-    """Forget JOBs that have ended: record, logs, metrics, and the checkpoints in the server's own place."""
-    return _each(jobs, lambda job: _remove(client, job, force), lambda job: "is forgotten", as_json)
+    """Remove JOBs that have ended: record, logs, metrics, and the checkpoints in the server's own place."""
+    return _each(jobs, lambda job: _remove(client, job, force), lambda job: "is removed", as_json)
 
 
 def _resumed(client: clients.Client, job: nouns.Job, reason: str, as_json: bool) -> nouns.Job:
-    """Resume the job. Say before that it begins anew, where it has no checkpoint."""
+    """Resume the job. If it has no checkpoint, say first that it starts again."""
     if job.phase is phases.Phase.HALTED and not as_json and not client.checkpoints(job.id):
-        terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it begins anew, at its first step.")
+        terminal.say(f"{terminal.clean(job.name)} has no checkpoint: it starts again from its first step.")
     return client.resume(job.id, reason)
 
 
@@ -125,5 +125,5 @@ def _each(
 
 
 def _stopped(job: nouns.Job, wanted: str) -> str:
-    """Return the phase of a job that has stopped, else the wish."""
+    """Return the phase of a job that has stopped, else the request."""
     return f"is {job.phase}" if job.terminal or job.phase is phases.Phase.HALTED else wanted

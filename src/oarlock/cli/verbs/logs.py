@@ -1,4 +1,4 @@
-"""`oarlock logs`: a job's output, as it was and as it comes."""
+"""`oarlock logs`: a job's output, stored or as it arrives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import click
 
 from oarlock.cli import command
 from oarlock.cli.output import terminal
+from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client import requests
     from oarlock.client.synchronous import client as clients
+    from oarlock.spec import jobs
 
 
 @command.verb("logs", short_help="Print a job's output")
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
     "--follow",
     "-f",
     is_flag=True,
-    help="Go on until the job has ended; the exit code is the job's. Ctrl-C leaves it running.",
+    help="Follow until the job has ended. The exit code is the job's. Ctrl-C leaves it running.",
 )
-@command.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
-@command.option("--since", metavar="TIME", help="What came since: 10m ago, or 2026-01-31T12:00.")
-@command.option("--role", metavar="ROLE", help="Only this role's tasks.")
-@command.option("--index", type=int, metavar="I", help="Only the task of this index.")
-@command.option("--attempt", type=int, metavar="N", help="Only this attempt's; 1 is the first.")
+@command.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
+@command.option("--since", metavar="TIME", help="Print only lines since then: 10m (ago), or 2026-01-31T12:00.")
+@command.option("--role", metavar="ROLE", help="Print only tasks of this role.")
+@command.option("--index", type=int, metavar="I", help="Print only tasks of this index.")
+@command.option("--attempt", type=int, metavar="N", help="Print only this attempt. The first is 1.")
 @command.json_option
 @command.connected
 def logs(
@@ -41,26 +43,47 @@ def logs(
     attempt: int | None,
     as_json: bool,
 ) -> int:
-    """Print what JOB's tasks have printed, in the order in which it arrived."""
+    """Print the output of JOB's tasks, in the order of its arrival."""
     from oarlock.client import requests, verbs
 
     choice = requests.LogChoice(
         attempt=attempt, role=role, index=index, tail=tail, since=None if since is None else verbs.since_of(since)
     )
+    found = client.job(job)
+    _check(found, choice)
     if as_json:
-        return _as_json(client, job, choice, follow)
+        return _as_json(client, found, choice, follow)
     if follow:
         from oarlock.cli.following import follower
 
-        return follower.Follower(client, client.job(job), choice, watches=True).run()
-    return _stored(client, job, choice)
+        return follower.Follower(client, found, choice, watches=True).run()
+    return _stored(client, found, choice)
 
 
-def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int:
+def _check(job: jobs.Job, choice: requests.LogChoice) -> None:
+    """Raise NotFound if the job has no such attempt or task: an empty output would look like a silent task."""
+    if choice.attempt is not None and not 1 <= choice.attempt <= max(1, len(job.attempts)):
+        count = len(job.attempts)
+        hint = f"It has the attempts 1 to {count}." if count > 1 else "It has one attempt." if count else "It waits."
+        raise errors.NotFound(f"{job.name} has no attempt {choice.attempt}", path="--attempt", hint=hint)
+    sizes = {str(name): role.max or role.count for name, role in job.spec.roles.items()}
+    for task in (task for attempt in job.attempts for task in attempt.tasks):
+        sizes[task.role] = max(sizes.get(task.role, 0), task.index + 1)
+    role, index = choice.role, choice.index
+    if not any(role in (None, name) and (index is None or 0 <= index < size) for name, size in sizes.items()):
+        wanted = "" if role is None else f" {role}" if index is None else f" {role}-{index}"
+        told = [f"{name}-0" + (f" to {name}-{size - 1}" if size > 1 else "") for name, size in sizes.items() if size]
+        raise errors.NotFound(
+            f"{job.name} has no task{wanted or f' with the index {index}'}",
+            path="--index" if index is not None else "--role",
+            hint=f"Its tasks: {', '.join(told)}.",
+        )
+
+
+def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice) -> int:
     from oarlock.cli.following import loglines
     from oarlock.data import storage
 
-    found = client.job(job)
     style = loglines.style(
         found.spec,
         alone=choice.index is not None,
@@ -75,13 +98,13 @@ def _stored(client: clients.Client, job: str, choice: requests.LogChoice) -> int
     return 0
 
 
-def _as_json(client: clients.Client, job: str, choice: requests.LogChoice, follow: bool) -> int:
-    """One object a line; with --follow the last one is `{"end": ...}`."""
+def _as_json(client: clients.Client, found: jobs.Job, choice: requests.LogChoice, follow: bool) -> int:
+    """Print one JSON object per line; with --follow the last one is `{"end": ...}`."""
     from oarlock.client import verbs
     from oarlock.spec import bodies
 
     code = 0
-    for item in client.log_items(job, choice, follow=follow):
+    for item in client.log_items(found.id, choice, follow=follow):
         if isinstance(item, bodies.Ended):
             terminal.json_lines([{"end": item}])
             code = verbs.exit_code(item.phase, item.exit_code)

@@ -1,4 +1,4 @@
-"""`oarlock metrics`: what a job measured, as small pictures and numbers."""
+"""`oarlock metrics`: a job's measurements as sparklines and numbers."""
 
 from __future__ import annotations
 
@@ -13,50 +13,47 @@ if TYPE_CHECKING:
     from oarlock.client import answers
     from oarlock.client.synchronous import client as clients
 
-BARS = "▁▂▃▄▅▆▇█"
-PLAIN_BARS = "_.-=*#"
 WIDTH = 32
 POINTS = 500
 
 
-@command.verb("metrics", short_help="Show what a job measured")
+@command.verb("metrics", short_help="Show a job's metrics")
 @command.job_argument
-@command.option("--name", "names", multiple=True, metavar="NAME", help="Only this series; repeat it for more.")
-@command.option("--points", type=int, default=POINTS, metavar="N", help="Thin each series to so many points.")
-@command.option("--csv", "as_csv", is_flag=True, help="Print task, process, name, step, time and value of each point.")
+@command.option("--name", "names", multiple=True, metavar="NAME", help="Show only this series. Can be repeated.")
+@command.option(
+    "--points",
+    type=int,
+    default=POINTS,
+    show_default=True,
+    metavar="N",
+    help="Most points of a series (1 to 10000).",
+)
+@command.option("--csv", "as_csv", is_flag=True, help="Print each point: task, process, name, step, time, value.")
 @command.json_option
 @command.connected
 def metrics(client: clients.Client, job: str, names: tuple[str, ...], points: int, as_csv: bool, as_json: bool) -> None:
-    """Show what JOB measured: its course, the last, the least and the greatest value of each series."""
+    """Show JOB's metrics: the course, the last, the least and the greatest value of each series."""
     from oarlock.spec import errors
 
     if not 1 <= points <= 10_000:
-        raise errors.InvalidInput(f"{points} is out of range", path="--points", hint="Between 1 and 10000.")
+        raise errors.InvalidInput(f"{points} is out of range", path="--points", hint="Write a number from 1 to 10000.")
     found = client.metrics(job, names, points=points)
     if as_json:
         terminal.json_out(found)
     elif as_csv:
         _csv(found.series)
-    elif not found.series:
-        known = f"; there are: {', '.join(found.names)}" if found.names and names else ""
-        terminal.say(f"No such metrics{known}." if known else "No metrics yet: `oarlock.train` reports them.")
-    else:
+    elif found.series:
         _table(found.series)
+    elif found.names and names:
+        terminal.say(f"No such metrics. The job has: {terminal.clean(', '.join(found.names))}.")
+    else:
+        terminal.say("No metrics yet. A script reports them with `oarlock.train`.")
 
 
 def _table(series: Sequence[answers.Series]) -> None:
-    from oarlock.cli.output import progress, tables
+    from oarlock.cli.output import tables
+    from oarlock.display import amounts, bars, columns
 
-    columns = [
-        tables.Column("NAME", weight=1),
-        tables.Column("TASK", weight=2),
-        tables.Column("COURSE", weight=3),
-        tables.Column("LAST", right=True),
-        tables.Column("LEAST", right=True),
-        tables.Column("GREATEST", right=True),
-        tables.Column("STEP", right=True),
-        tables.Column("POINTS", right=True),
-    ]
     unicode = terminal.speaks_unicode(sys.stdout)
     several = len({(one.task, one.process) for one in series}) > 1
     rows = []
@@ -68,31 +65,15 @@ def _table(series: Sequence[answers.Series]) -> None:
             [
                 one.name,
                 (f"{one.task}.{one.process}" if one.process else one.task) if several else "",
-                sparkline(values, WIDTH, unicode=unicode),
-                progress.number(values[-1]) if values else "-",
-                progress.number(min(lows)) if lows else "-",
-                progress.number(max(highs)) if highs else "-",
+                bars.sparkline(values, WIDTH, unicode=unicode),
+                amounts.number(values[-1]) if values else "-",
+                amounts.number(min(lows)) if lows else "-",
+                amounts.number(max(highs)) if highs else "-",
                 str(one.points[-1].step) if one.points else "-",
                 f"{one.count:,}",
             ]
         )
-    tables.show(columns, rows)
-
-
-def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """The course of `values` in at most `width` cells, each the mean of its part, from the least to the greatest."""
-    if not values:
-        return ""
-    width = min(width, len(values))
-    means = []
-    for place in range(width):
-        part = values[place * len(values) // width : (place + 1) * len(values) // width]
-        means.append(sum(part) / len(part))
-    least, greatest = min(means), max(means)
-    bars = BARS if unicode else PLAIN_BARS
-    if greatest == least:
-        return bars[0] * width
-    return "".join(bars[min(len(bars) - 1, int((mean - least) / (greatest - least) * len(bars)))] for mean in means)
+    tables.show(columns.METRICS, rows)
 
 
 def _csv(series: Sequence[answers.Series]) -> None:

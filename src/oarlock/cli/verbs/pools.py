@@ -23,9 +23,9 @@ NONE = "none"
 @command.json_option
 @command.connected
 def pools(client: clients.Client, as_json: bool) -> None:
-    """Draw the resource pools: what each uses, is entitled to, reserves and is limited to.
+    """Draw the resource pools, with the amounts that each uses, is entitled to and reserves, and its limit.
 
-    What a pool is entitled to changes with what all of them want: reservations first, the rest by share.
+    An entitlement changes with the needs of all pools: reservations come first, the rest is divided by share.
     """
     found = client.pools()
     if as_json:
@@ -46,21 +46,33 @@ def pools(client: clients.Client, as_json: bool) -> None:
 
 @command.group(
     "pool",
-    short_help="Make, change or remove a resource pool",
-    elsewhere="`oarlock pools` draws the pools there are; `oarlock pool set NAME` makes or changes one.",
+    short_help="Create, change or remove a resource pool",
+    elsewhere="`oarlock pools` draws the pools. `oarlock pool set NAME` creates or changes one.",
 )
 def pool() -> None:
-    """Make, change or remove a resource pool, for administrators."""
+    """Create, change or remove a resource pool, as an administrator."""
 
 
-@command.verb("set", short_help="Make a pool, or change it")
+@command.verb("set", short_help="Create or change a pool")
 @click.argument("name")
-@command.option("--parent", metavar="POOL", help="The pool that it lies below; `none`: it is topmost.")
-@command.option("--reserve", multiple=True, metavar="RESOURCE=AMOUNT", help="What is its own whenever it wants it.")
-@command.option("--limit", multiple=True, metavar="RESOURCE=AMOUNT", help="What it never exceeds.")
-@command.option("--share", multiple=True, metavar="[RESOURCE=]NUMBER", help="Its part of what is left; else 1.")
-@command.option("--static", multiple=True, metavar="RESOURCE", help="Keep its reservation of this, wanted or not.")
-@command.option("--policy", metavar="POLICY", help="What orders its jobs; `none`: the cluster's policy.")
+@command.option("--parent", metavar="POOL", help="Parent pool. `none` for a topmost pool.")
+@command.option(
+    "--reserve", multiple=True, metavar="RESOURCE=AMOUNT", help="Amount that the pool gets whenever it needs it."
+)
+@command.option("--limit", multiple=True, metavar="RESOURCE=AMOUNT", help="Amount that the pool never exceeds.")
+@command.option(
+    "--share",
+    multiple=True,
+    metavar="[RESOURCE=]NUMBER",
+    show_default="1",
+    help="Weight of the pool when the rest is divided.",
+)
+@command.option(
+    "--static", multiple=True, metavar="RESOURCE", help="Keep the reservation of this resource free even while unused."
+)
+@command.option(
+    "--policy", metavar="POLICY", help="Policy that orders the pool's jobs. `none` for the cluster's policy."
+)
 @command.json_option
 @command.connected
 def set_pool(
@@ -74,11 +86,11 @@ def set_pool(
     policy: str | None,
     as_json: bool,
 ) -> None:
-    """Make the pool NAME, or change it: what is not given stays as it is.
+    """Create the pool NAME, or change the given fields of it.
 
-    A RESOURCE is `gpus`, `cpus` or `memory`: --reserve gpus=8 --limit gpus=16,memory=512Gi. The amount `none` takes one
-    away, and --reserve none all of them. It is refused, with the numbers, where the tree would not add up: what
-    children reserve is within what their parent does, and no limit exceeds that of the pool above.
+    A RESOURCE is `gpus`, `cpus` or `memory`: --reserve gpus=8 --limit gpus=16,memory=512Gi. The amount `none` removes
+    one resource, and --reserve none removes all. A change is refused, with the numbers, if it does not fit into the
+    tree: children together reserve at most the reservation of their parent, and no limit exceeds the parent's limit.
     """
     given: dict[str, Any] = {}
     for field, value in (("parent", parent), ("policy", policy)):
@@ -105,15 +117,15 @@ def set_pool(
 @command.json_option
 @command.connected
 def remove(client: clients.Client, name: str, as_json: bool) -> None:
-    """Remove the pool NAME. It is refused while the pool has jobs that are not over, or pools below it."""
+    """Remove the pool NAME. This is refused while the pool has child pools, or jobs that have not ended."""
     client.remove_pool(name)
-    terminal.say(f"{terminal.clean(name)} is gone.")
+    terminal.say(f"Removed {terminal.clean(name)}.")
     if as_json:
         terminal.json_out({"pool": name})
 
 
 def told(of: nouns.Pool) -> str:
-    """`research: reserves gpus=8, limited to gpus=16, share gpus=2`: what was given to it."""
+    """Return the fields of the pool: `research: reserves gpus=8, limited to gpus=16, share gpus=2`."""
     parts = [f"below {of.parent}"] if of.parent else []
     for word, amounts in (("reserves", of.reserve), ("limited to", of.limit)):
         parts += [f"{word} {_typed(amounts)}"] if amounts else []
@@ -130,7 +142,7 @@ def _typed(amounts: dict[str, float]) -> str:
 
 
 def _amounts(field: str, values: Sequence[str]) -> dict[str, str | None] | None:
-    """`gpus=8,memory=64Gi` and further such as amounts by resource; None: all of them are taken away."""
+    """Return the amounts by resource of texts such as `gpus=8,memory=64Gi`. None means: remove all of them."""
     parts = list(_parts(values))
     if parts == [NONE]:
         return None
@@ -139,14 +151,14 @@ def _amounts(field: str, values: Sequence[str]) -> dict[str, str | None] | None:
         resource, equals, value = part.partition("=")
         if not equals or not value:
             raise errors.InvalidInput(
-                f"{part[:40]!r} is no resource with its amount", path=f"--{field}", hint=f"Write --{field} gpus=8."
+                f"{part[:40]!r} is not a resource with its amount", path=f"--{field}", hint=f"Write --{field} gpus=8."
             )
         found[resource] = None if value == NONE else value
     return found
 
 
 def _shares(values: Sequence[str]) -> dict[str, str | None] | None:
-    """A number alone is the share of every resource."""
+    """Return the shares by resource. A number alone is the share of every resource."""
     from oarlock.spec import pools as nouns
 
     parts = list(_parts(values))

@@ -1,4 +1,4 @@
-"""`oarlock run`: a command and flags become a job of the working directory."""
+"""`oarlock run`: a job made of a command, flags and the working directory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
     "--continue",
     "continues",
     metavar="JOB[@STEP]",
-    help="Begin from this checkpoint of another job, its newest, else. Without COMMAND: the other job's fields, too.",
+    show_default="the newest of JOB",
+    help="Checkpoint of another job to begin from. Without COMMAND the new job also takes the fields of JOB.",
 )
-@command.option("--file", "-f", "job_file", type=click.Path(), help="Begin with this job file; flags go before it.")
 @command.option(
-    "--dir", "directory", type=click.Path(), help="The directory to send; this one, else, or the continued job's."
+    "--file", "-f", "job_file", type=click.Path(), help="Job file to begin with. Flags override its fields."
 )
-@command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, not in copies of it.")
+@command.option(
+    "--dir", "directory", type=click.Path(), show_default="this one, or the continued job's", help="Directory to send."
+)
+@command.option("--in-place", is_flag=True, help="Run in the directory itself, on this machine, and not in a copy.")
 @command.option("--no-snapshot", is_flag=True, help="Send no code.")
-@command.option("--snapshot-limit", metavar="SIZE", help="The most that is sent: 100M, else.")
-@command.option("--detach", "-d", is_flag=True, help="Do not follow: print the job's id.")
-@command.option("--dry-run", is_flag=True, help="Print the request that would be sent.")
-@command.option("--quiet", "-q", is_flag=True, help="Do not say what was left out.")
+@command.option("--snapshot-limit", metavar="SIZE", show_default="100M", help="Most bytes of code to send.")
+@command.option("--detach", "-d", is_flag=True, help="Print the job's id, and do not follow the job.")
+@command.option("--dry-run", is_flag=True, help="Print the request, and do not send it.")
+@command.option("--quiet", "-q", is_flag=True, help="Do not list the files that are not sent.")
 @command.json_option
 @flags.job_flags
 @command.server_options
@@ -60,8 +63,8 @@ def run(
 ) -> int:
     """Submit the working directory with COMMAND, and follow it to its end.
 
-    With --continue the job begins from a checkpoint of another one. Without COMMAND it then takes the other job's
-    fields, changed by the flags, and the directory from which the other job's code was sent, as that is now.
+    With --continue JOB the new job begins from a checkpoint of JOB. Without COMMAND it also takes the fields of JOB,
+    changed by the flags, and the present content of the directory from which the code of JOB was sent.
 
     The exit code is the job's. Ctrl-C asks whether to stop the job or to leave it running.
     """
@@ -70,7 +73,7 @@ def run(
 
     with command.open_client(server, token, snapshot_limit=snapshot_limit) as client:
         earlier, wanted = submitting.continued(client, continues) if continues is not None else (None, None)
-        alike = earlier if not words and job_file is None else None  # nothing but flags is said of the new job
+        alike = earlier if not words and job_file is None else None  # the command line has only flags for the new job
         spec = _spec(words, job_file, given, alike)
         place = Path(directory) if directory is not None else _directory(alike)
         choice = submitting.Choice(
@@ -111,7 +114,9 @@ def _spec(
     if job_file is not None:
         base = validation.fields(verbs.read_file(Path(job_file)), source=job_file)
     if not words and "command" not in base:
-        raise errors.InvalidInput("there is no command", hint="Say what to run: oarlock run -- python train.py")
+        raise errors.InvalidInput(
+            "there is no command to run", hint="Write it after `--`: oarlock run -- python train.py"
+        )
     raw = flags.merged(base, given, words, os.environ)
     try:
         return validation.decode(raw)

@@ -1,4 +1,4 @@
-"""`oarlock secrets`: values that jobs name. A value comes from a prompt or stdin, never from an argument."""
+"""`oarlock secrets`: values for jobs. A value comes from a prompt or stdin, never from an argument."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
 
 
-@command.group(
-    "secrets",
-    short_help="Secrets that jobs may name",
-)
+@command.group("secrets", short_help="List, set and remove secrets")
 def secrets() -> None:
-    """Secrets that jobs may name: your own, and those of the server that are shared with you."""
+    """List, set and remove secrets: your own, and those of the server that are shared with you."""
 
 
-@command.verb("list", short_help="The secrets that your jobs may name")
+@command.verb("list", short_help="List the secrets that your jobs may use")
 @command.json_option
 @command.connected
 def list_secrets(client: clients.Client, as_json: bool) -> None:
-    """List the secrets that your jobs may name. Values are not shown."""
+    """List the secrets that your jobs may use. Values are not shown."""
     found = client.secrets()
     if as_json:
         terminal.json_out({"items": found})
         return
     from oarlock.cli.output import tables
+    from oarlock.display import columns
 
-    columns = [tables.Column("SECRET", weight=1), tables.Column("OWNER"), tables.Column("SHARED WITH", weight=1)]
     rows = [[one.name, one.owner or "the server", _shared(one.everyone, one.users)] for one in found]
-    tables.show(columns, rows)
+    tables.show(columns.SECRETS, rows)
 
 
-@command.verb("set", short_help="Make or replace a secret")
+@command.verb("set", short_help="Create or replace a secret")
 @click.argument("name")
-@command.option("--of-server", is_flag=True, help="The server's own; for administrators.")
-@command.option("--everyone", is_flag=True, help="Share the server's with every user.")
-@command.option("--for", "users", multiple=True, metavar="USER", help="Share the server's with this user.")
-@command.option("--keep-value", is_flag=True, help="Change only with whom it is shared.")
+@command.option("--of-server", is_flag=True, help="Use the server's secrets, as an administrator.")
+@command.option("--everyone", is_flag=True, help="Share the server's secret with every user.")
+@command.option(
+    "--for", "users", multiple=True, metavar="USER", help="Share the server's secret with this user. Can be repeated."
+)
+@command.option("--keep-value", is_flag=True, help="Change only the users, and keep the value.")
 @command.json_option
 @command.connected
 def set_secret(
@@ -56,18 +55,18 @@ def set_secret(
     keep_value: bool,
     as_json: bool,
 ) -> None:
-    """Make or replace the secret NAME. The value is read from stdin, or asked for."""
-    validation.check_name(name)  # before a value is asked for
+    """Create or replace the secret NAME. The value comes from stdin or a prompt."""
+    validation.check_name(name)  # before the prompt for a value
     made = client.set_secret(name, None if keep_value else _value(), server=of_server, everyone=everyone, users=users)
     if as_json:
         terminal.json_out(made)
     else:
-        terminal.say(f"Jobs may name it: oarlock run --secret {made.name} -- COMMAND")
+        terminal.say(f"Jobs can use it now: oarlock run --secret {made.name} -- COMMAND")
 
 
 @command.verb("rm", short_help="Remove a secret")
 @click.argument("name")
-@command.option("--of-server", is_flag=True, help="The server's own; for administrators.")
+@command.option("--of-server", is_flag=True, help="Use the server's secrets, as an administrator.")
 @command.json_option
 @command.connected
 def remove(client: clients.Client, name: str, of_server: bool, as_json: bool) -> None:
@@ -83,7 +82,7 @@ def _value() -> str:
         return str(click.prompt("Value", hide_input=True, err=True))
     value = sys.stdin.read().rstrip("\n")
     if not value:
-        raise errors.InvalidInput("no value came on stdin", hint="echo VALUE | oarlock secrets set NAME")
+        raise errors.InvalidInput("stdin has no value", hint="Send one: echo VALUE | oarlock secrets set NAME")
     return value
 
 

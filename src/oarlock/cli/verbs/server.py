@@ -22,24 +22,45 @@ if TYPE_CHECKING:
 
 
 @command.verb("up", short_help="Start the local server")
-@command.option("--detach", "-d", is_flag=True, help="In the background; return once it answers.")
-@command.option("--host", metavar="ADDRESS", help="Listen there; 127.0.0.1, else.")
-@command.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Else the one it had, or a free one.")
-@command.option("--virtual-nodes", type=click.IntRange(0, 10_000), metavar="N", help="Pretend to be so many machines.")
-@command.option("--virtual-gpus", type=click.IntRange(0, 1024), metavar="N", help="With so many GPUs each.")
-@command.option("--backend", type=click.Choice(["local", "kubernetes"]), default="local", help="What runs tasks.")
-@command.option("--policy", metavar="NAME", help="Who runs first, and how large: of pools that name none.")
-@command.option("--database", metavar="URL", help="postgresql://...; SQLite in the home, else.")
-@command.option("--url", metavar="URL", help="Under which others reach it.")
-@command.option("--tls-cert", metavar="FILE", help="PEM; with --tls-key it speaks TLS.")
-@command.option("--tls-key", metavar="FILE", help="PEM.")
-@command.option("--log-level", metavar="LEVEL", help="INFO, else.")
+@command.option("--detach", "-d", is_flag=True, help="Start in the background, and return once the server answers.")
+@command.option("--host", metavar="ADDRESS", show_default="127.0.0.1", help="Address to listen on.")
+@command.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    show_default="the last one, or a free one",
+    help="Port to listen on.",
+)
+@command.option(
+    "--virtual-nodes",
+    type=click.IntRange(0, 10_000),
+    metavar="N",
+    help="Number of virtual machines to show instead of this one.",
+)
+@command.option(
+    "--virtual-gpus", type=click.IntRange(0, 1024), metavar="N", help="Number of virtual GPUs of each of them."
+)
+@command.option(
+    "--backend",
+    type=click.Choice(["local", "kubernetes"]),
+    default="local",
+    show_default=True,
+    help="Backend that runs the tasks.",
+)
+@command.option("--policy", metavar="NAME", help="Scheduling policy of pools without one of their own.")
+@command.option("--database", metavar="URL", show_default="SQLite in the home", help="Database: postgresql://...")
+@command.option("--url", metavar="URL", help="URL by which others reach the server.")
+@command.option("--tls-cert", metavar="FILE", help="PEM file of the certificate. Needs --tls-key.")
+@command.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
+@command.option("--log-level", metavar="LEVEL", show_default="INFO", help="Lowest level to log.")
 @command.json_option
 def up(detach: bool, backend: str, as_json: bool, **given: Any) -> int:
-    """Start the server of this OARLOCK_HOME, in the foreground; Ctrl-C ends it, and what runs goes on."""
+    """Start the server of this OARLOCK_HOME in the foreground. Ctrl-C stops it, and running jobs go on."""
     if backend == "kubernetes":
         raise errors.Unsupported(
-            "this build has no Kubernetes backend", path="--backend", hint="Leave it out: `local` is what there is."
+            "this build has no Kubernetes backend",
+            path="--backend",
+            hint="Leave --backend out: this build has only `local`.",
         )
     from oarlock.client import settings
 
@@ -48,10 +69,10 @@ def up(detach: bool, backend: str, as_json: bool, **given: Any) -> int:
     if there is not None and localserver.answers(there.url):
         if not detach:
             raise errors.Conflict(
-                f"a server runs for {home} already, at {there.url} (process {there.pid})",
-                hint="Use it, or end it first: oarlock down. Another OARLOCK_HOME is another server.",
+                f"the server of {home} runs already, at {there.url} (process {there.pid})",
+                hint="Use it, or stop it first: oarlock down. Each OARLOCK_HOME has its own server.",
             )
-        terminal.say("It runs already." + (" The options were not heeded." if any(given.values()) else ""))
+        terminal.say("The server runs already." + (" The options were ignored." if any(given.values()) else ""))
         return _told(there, as_json)
     if detach:
         return _told(
@@ -77,19 +98,21 @@ def _serve(home: Path, given: dict[str, Any]) -> int:
 
 
 def _announce(home: Path) -> None:
-    """Say where it listens, once it does."""
+    """Say where the server listens, as soon as it does."""
     while True:
         there = localserver.running(home)
         if there is not None and there.pid == os.getpid():
-            terminal.say(f"Listening at {there.url}. Ctrl-C ends it; what runs goes on. Its log: {home / 'server.log'}")
+            terminal.say(
+                f"Listening at {there.url}. Ctrl-C stops the server; running jobs go on. Log: {home / 'server.log'}"
+            )
             return
         time.sleep(0.05)
 
 
-@command.verb("down", short_help="End the local server; what runs goes on")
+@command.verb("down", short_help="Stop the local server; running jobs go on")
 @command.json_option
 def down(as_json: bool) -> None:
-    """End the server of this OARLOCK_HOME. Tasks go on running; the next server takes them over."""
+    """Stop the server of this OARLOCK_HOME. Running jobs go on, and the next server takes them over."""
     from oarlock.client import settings
 
     home = settings.home_directory(os.environ)
@@ -99,7 +122,7 @@ def down(as_json: bool) -> None:
 
 
 def _ended(home: Path) -> bool:
-    """End the server of this home and say so; False where there is none."""
+    """Stop the server of this home and say so. Return False if there is none."""
     from oarlock.client import settings
     from oarlock.client.synchronous import client as clients
 
@@ -113,19 +136,21 @@ def _ended(home: Path) -> bool:
             client.shutdown()
     except errors.Unavailable:
         if not localserver.holds(home):
-            terminal.say(f"No server runs for {home}: process {there.pid}, which its file names, is something else.")
+            terminal.say(
+                f"No server runs for {home}: process {there.pid}, which server.json names, is another program."
+            )
             return False
-        terminal.say("It does not answer; it is told by a signal.")
+        terminal.say("The server does not answer. Stopping it with a signal.")
     localserver.stop(home, there)
-    terminal.say("The server has ended. What runs goes on.")
+    terminal.say("The server has stopped. Running jobs go on.")
     return True
 
 
-@command.verb("version", short_help="Versions of the client and the server")
+@command.verb("version", short_help="Print the versions of the client and the server")
 @command.json_option
 @command.connected
 def version(client: clients.Client, as_json: bool) -> None:
-    """Versions of the client and of the server that answers, if one does."""
+    """Print the versions of the client and of the server, if one answers."""
     try:
         server: str | None = client.server().version
         url: str | None = client.url

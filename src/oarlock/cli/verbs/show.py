@@ -1,15 +1,16 @@
-"""`oarlock show`: one job's whole story, and `oarlock why`: its state and the reason in three lines."""
+"""`oarlock show`: one job's whole story, and `oarlock why`: its state and the reason for it in three lines."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oarlock.cli import command
 from oarlock.cli.output import terminal
-from oarlock.spec import phases
+from oarlock.display import amounts, durations
+from oarlock.spec import errors, phases
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
@@ -19,31 +20,27 @@ SHOWN_EVENTS = 15
 SHOWN_STACK_LINES = 40
 SHOWN_DIGEST = len("sha256:") + 12
 SHOWN_CHECKPOINTS = 5
-MOST_TOLD = 1000
+MOST_FACTS = 1000
 """The most characters of an event's facts that `--events` prints."""
-FOLDED = ("task_", "checkpoint_", "stacks_", "batch_", "refused")
-"""Beginnings of the kinds of events that come in numbers: alike ones between two others are one line."""
 
 
-@command.verb("show", short_help="Tell one job's whole story")
+@command.verb("show", short_help="Show one job's whole story")
 @command.job_argument
 @command.option(
-    "--events",
-    "all_events",
-    is_flag=True,
-    help="Every line of its event log; else the last of them, alike ones as one.",
+    "--events", "all_events", is_flag=True, help="Print every event, not only the last ones with like ones folded."
 )
-@command.option("--stacks", is_flag=True, help="Stacks in full.")
+@command.option("--stacks", is_flag=True, help="Print stacks in full.")
 @command.json_option
 @command.connected
 def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_json: bool) -> None:
-    """Tell JOB's whole story."""
+    """Show JOB's whole story: its spec, decisions, attempts, checkpoints and events."""
     found = client.job(job)
+    now = time.time()
     if as_json:
         terminal.json_out(
             {
                 "job": found,
-                "cost": found.cost_at(time.time()),
+                "cost": found.cost_at(now),
                 "decisions": client.decisions(found.id).items,
                 "speed": client.speed(found.id),
                 "events": client.events(found.id),
@@ -52,7 +49,6 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
             }
         )
         return
-    now = time.time()
     _head(found, now)
     _continued(client, found)
     _cost(client, found, now)
@@ -71,35 +67,33 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
 
 
 def _head(job: jobs.Job, now: float) -> None:
-    from oarlock.cli.output import progress
-    from oarlock.cli.verbs import ps
+    from oarlock.display import bars, jobcells, marks, progress
 
-    on = terminal.wants_colour(sys.stdout)
+    on, unicode = terminal.wants_colour(sys.stdout), terminal.speaks_unicode(sys.stdout)
     shown = progress.phase(job, now)
-    phase = terminal.coloured(shown, progress.PHASE_COLOURS[shown], "bold", on=on)
-    intent = f" (wanted: {ps.intent(job)})" if ps.intent(job) else ""
+    word = marks.word(shown, unicode=unicode and terminal.is_terminal(sys.stdout))
+    phase = terminal.coloured(word, marks.PHASES[shown].colour, "bold", on=on)
+    wanted = jobcells.intent(job)
+    intent = f" (wanted: {wanted})" if wanted else ""
     terminal.out(f"{terminal.coloured(terminal.clean(job.name), 'bold', on=on)}  {phase}{intent}  {job.id}")
-    reason = ps.places(job) or ps.reason(job)
+    reason = jobcells.places(job) or jobcells.reason(job)
     if reason:
         terminal.paragraph(terminal.clean(reason))
     reading = progress.read(job)
     if reading is not None:
-        unicode = terminal.speaks_unicode(sys.stdout)
-        drawn = progress.bar(reading.fraction, 24, unicode=unicode) + "  " if reading.fraction is not None else ""
+        drawn = bars.progress(reading.fraction, 24, unicode=unicode) + "  " if reading.fraction is not None else ""
         terminal.paragraph(f"{drawn}{'  '.join(progress.facts(reading))}")
-    times = [f"submitted {moment(job.created_at)}"]
+    times = [f"submitted {_moment(job.created_at)}"]
     if job.started_at is not None:
-        times.append(f"started {moment(job.started_at)}")
+        times.append(f"started {_moment(job.started_at)}")
     if job.ended_at is not None:
-        times.append(
-            f"ended {moment(job.ended_at)} after {_duration(job.ended_at - (job.started_at or job.created_at))}"
-        )
+        took = durations.text(job.ended_at - (job.started_at or job.created_at))
+        times.append(f"ended {_moment(job.ended_at)} after {took}")
     elif job.phase is phases.Phase.HALTED:
-        times.append(
-            f"halted {moment(job.phase_at)}" + (f", ran {_duration(job.processed_s)}" if job.started_at else "")
-        )
+        ran = f", ran {durations.text(job.processed_s)}" if job.started_at else ""
+        times.append(f"halted {_moment(job.phase_at)}{ran}")
     elif job.started_at is not None:
-        times.append(f"ran {_duration(job.ran_s(now))} so far")
+        times.append(f"ran {durations.text(job.ran_s(now))} so far")
     terminal.paragraph(", ".join(times))
     restarts = f", restarts {job.restarts} of {job.spec.max_restarts}"
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""
@@ -107,17 +101,17 @@ def _head(job: jobs.Job, now: float) -> None:
 
 
 def _continued(client: clients.Client, job: jobs.Job) -> None:
-    """From which job's checkpoint it began, and which jobs began from one of its own."""
+    """Print the job from whose checkpoint this one began, and the jobs that began from a checkpoint of this one."""
     if job.continues is not None:
         one = job.continues
-        terminal.out(f"  continues {one.job} ({terminal.clean(one.name)}) from step {one.step}")
+        terminal.paragraph(f"continues {one.job} ({terminal.clean(one.name)}) from step {one.step}")
     for other in client.jobs(continues=job.id):
         step = other.continues.step if other.continues is not None else ""
-        terminal.out(f"  continued by {other.id} ({terminal.clean(other.name)}) from step {step}")
+        terminal.paragraph(f"continued by {other.id} ({terminal.clean(other.name)}) from step {step}")
 
 
 def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
-    """What it has cost so far; nothing where nothing has a price."""
+    """Print the cost so far, unless the machines have no price."""
     from oarlock.spec import prices
 
     live, cost = job.live, job.cost_at(now)
@@ -125,46 +119,26 @@ def _cost(client: clients.Client, job: jobs.Job, now: float) -> None:
         return
     currency = client.server().currency
     hourly = f" so far, {prices.amount_text(live.price_per_h, currency)} an hour" if live is not None else ""
-    terminal.out(f"  cost {prices.amount_text(cost, currency)}{hourly}")
+    terminal.paragraph(f"cost {prices.amount_text(cost, currency)}{hourly}")
 
 
-def _speed(found: bodies.Speed) -> None:
-    """The speed curve, one line for each size."""
-    if not found.items:
+def _loss(client: clients.Client, job: jobs.Job) -> None:
+    from oarlock.display import bars
+
+    if job.attempt is None:
         return
-    noise = f", gradient noise {found.noise:,.0f} examples" if found.noise is not None else ""
-    _title(f"Speed ({found.unit} per second{noise})")
-    wide = max(len(_rate(one.per_s)) for one in found.items)
-    for one in found.items:
-        kind = one.gpu_type or f"device{'' if one.devices == 1 else 's'}"
-        devices = f"{one.devices} {kind}"
-        where = f" on {one.nodes} nodes" if one.nodes > 1 else ""
-        servers = f", {one.servers} server{'' if one.servers == 1 else 's'}" if one.servers else ""
-        taken = f", {one.local} at once" if one.local else ""
-        taken += f", beside {one.beside}" if one.beside else ""
-        how = f"measured {one.measured} time{'' if one.measured == 1 else 's'}" if one.measured else "expected"
-        terminal.out(f"  {devices + where + servers:<28} {_rate(one.per_s):>{wide}}  {how}{taken}")
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
-
-
-def _decisions(found: bodies.DecisionList) -> None:
-    if not found.items:
+    try:
+        found = client.metrics(job.id, ["loss"], points=200).series
+    except errors.OarlockError:
         return
-    _title("Decisions")
-    if not found.complete:
-        terminal.out("  ... earlier ones are kept no longer")
-    for one in found.items:
-        reason = f": {terminal.clean(one.reason)}" if one.reason else ""
-        again = f" (said {one.count} times until {moment(one.until)})" if one.count > 1 else ""
-        kind = f"{one.what} {one.code}".strip()
-        terminal.paragraph(f"{moment(one.at)}  {kind:<20} {terminal.clean(one.text)}{reason}{again}", hang=10)
+    values = found[0].values if found else []
+    if len(values) > 1:
+        course = bars.sparkline(values, 44, unicode=terminal.speaks_unicode(sys.stdout))
+        terminal.paragraph(f"loss {course} {amounts.number(values[0])} to {amounts.number(values[-1])}")
 
 
 def _spec(job: jobs.Job) -> None:
-    """What was asked for, in the job file's words; defaults are not repeated."""
+    """Print the fields that the job file set, in its own words."""
     import msgspec
 
     _title("Spec")
@@ -195,48 +169,57 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{name}: {_flow(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_flow(inner) for inner in value) + "]"
-    return (
-        {True: "true", False: "false", None: "null"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
 
 
-def _loss(client: clients.Client, job: jobs.Job) -> None:
-    from oarlock.cli.output import progress
-    from oarlock.cli.verbs import metrics
-    from oarlock.spec import errors
-
-    if job.attempt is None:
+def _speed(found: bodies.Speed) -> None:
+    """Print the speed curve, one line for each size."""
+    if not found.items:
         return
-    try:
-        found = client.metrics(job.id, ["loss"], points=200).series
-    except errors.OarlockError:
+    noise = f", gradient noise {found.noise:,.0f} examples" if found.noise is not None else ""
+    _title(f"Speed ({found.unit} per second{noise})")
+    wide = max(len(amounts.rate(one.per_s)) for one in found.items)
+    for one in found.items:
+        devices = f"{one.devices} {one.gpu_type}" if one.gpu_type else amounts.counted(one.devices, "device")
+        nodes = f" on {one.nodes} nodes" if one.nodes > 1 else ""
+        servers = f", {amounts.counted(one.servers, 'server')}" if one.servers else ""
+        taken = f", {one.local} at once" if one.local else ""
+        taken += f", beside {one.beside}" if one.beside else ""
+        how = f"measured {amounts.counted(one.measured, 'time')}" if one.measured else "expected"
+        terminal.out(f"  {devices + nodes + servers:<28} {amounts.rate(one.per_s):>{wide}}  {how}{taken}")
+
+
+def _decisions(found: bodies.DecisionList) -> None:
+    if not found.items:
         return
-    values = found[0].values if found else []
-    if len(values) > 1:
-        unicode = terminal.speaks_unicode(sys.stdout)
-        line = metrics.sparkline(values, 44, unicode=unicode)
-        terminal.out(f"  loss {line} {progress.number(values[0])} to {progress.number(values[-1])}")
+    _title("Decisions")
+    if not found.complete:
+        terminal.out("  ... earlier ones are no longer stored")
+    for one in found.items:
+        reason = f": {terminal.clean(one.reason)}" if one.reason else ""
+        again = f" ({one.count} times until {_moment(one.until)})" if one.count > 1 else ""
+        kind = f"{one.what} {one.code}".strip()
+        terminal.paragraph(f"{_moment(one.at)}  {kind:<20} {terminal.clean(one.text)}{reason}{again}", hang=10)
 
 
 def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...]) -> None:
     from oarlock.cli.output import tables
+    from oarlock.display import columns
 
     _title(f"Attempt {attempt.number}")
-    parts = [f"began {moment(attempt.started_at)}"]
+    parts = [f"began {_moment(attempt.started_at)}"]
     if attempt.ended_at is not None:
-        parts.append(f"lasted {_duration(attempt.ended_at - attempt.started_at)}")
+        parts.append(f"lasted {durations.text(attempt.ended_at - attempt.started_at)}")
     if attempt.restore_step is not None:
         parts.append(f"from step {attempt.restore_step}")
     if attempt.round > 1:
         parts.append(f"round {attempt.round}")
     if attempt.frozen_until is not None and attempt.ended_at is None:
-        parts.append(f"frozen until {moment(attempt.frozen_until)}")
+        parts.append(f"frozen until {_moment(attempt.frozen_until)}")
     terminal.paragraph(", ".join(parts))
-    columns = [tables.Column(title) for title in ("  TASK", "PHASE", "NODE", "GPUS", "STEP", "EXIT")]
-    columns.append(tables.Column("DETAIL", weight=9))
-    tables.show(columns, [_task_row(task) for task in attempt.tasks])
+    tables.show(columns.TASKS, [_task_row(task) for task in attempt.tasks])
     _verdict(attempt, before)
     for taken in attempt.stacks:
         _stacks(taken, all_stacks)
@@ -257,29 +240,29 @@ def _task_row(task: attempts.Task) -> list[str]:
 
 
 def _verdict(attempt: attempts.Attempt, before: tuple[str, ...]) -> None:
-    """`before`: the last lines of the attempt before, which are not repeated."""
+    """Print the end of the attempt. `before` has the last lines of the attempt before, which are not repeated."""
     verdict = attempt.verdict
     if verdict is None:
         if attempt.stop_message:
             terminal.paragraph(f"ending: {terminal.clean(attempt.stop_message)}")
         return
-    who = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
+    task = f" {verdict.task}:" if verdict.task and verdict.task not in verdict.message else ""
     if verdict.message:
-        terminal.paragraph(f"{verdict.cause}:{who} {terminal.clean(verdict.message)}")
+        terminal.paragraph(f"{verdict.cause}:{task} {terminal.clean(verdict.message)}")
     if verdict.last_lines and verdict.last_lines == before:
         terminal.out("    | (the same last lines as in the attempt before)")
     else:
         for line in verdict.last_lines:
             terminal.out(f"    | {terminal.clean(line)}")
     if verdict.hint:
-        terminal.out(f"  hint: {terminal.clean(verdict.hint)}")
+        terminal.paragraph(f"hint: {terminal.clean(verdict.hint)}")
     if attempt.no_restart:
         terminal.paragraph(f"no restart: {terminal.clean(attempt.no_restart)}")
 
 
 def _stacks(taken: attempts.Stacks, in_full: bool) -> None:
     for process, text in taken.stacks.items():
-        terminal.out(f"  stacks of {taken.task}, process {process}, at {moment(taken.at)}:")
+        terminal.paragraph(f"stacks of {taken.task}, process {process}, at {_moment(taken.at)}:")
         lines = text.splitlines()
         shown = lines if in_full else lines[:SHOWN_STACK_LINES]
         for line in shown:
@@ -291,10 +274,10 @@ def _stacks(taken: attempts.Stacks, in_full: bool) -> None:
 def _results(client: clients.Client, job: jobs.Job) -> None:
     from oarlock.cli.following import results
 
-    where = results.place(client, job) if not job.spec.results else None  # else the spec says it
-    if where is not None:
+    place = results.place(client, job) if not job.spec.results else None  # else it is in the spec above
+    if place is not None:
         _title("Results")
-        terminal.out(f"  {terminal.clean(where)}")
+        terminal.paragraph(terminal.clean(place))
 
 
 def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:
@@ -308,57 +291,29 @@ def _checkpoints(found: Sequence[jobs.Checkpoint]) -> None:
         terminal.paragraph(f"in {terminal.clean(folders.pop())}")
     for one in found[:SHOWN_CHECKPOINTS]:
         size = quantities.memory_text(one.bytes)
-        terminal.out(f"  step {one.step}, attempt {one.attempt}, {size}, {moment(one.at)}")
+        terminal.out(f"  step {one.step}, attempt {one.attempt}, {size}, {_moment(one.at)}")
     if len(found) > SHOWN_CHECKPOINTS:
-        terminal.out(f"  and {len(found) - SHOWN_CHECKPOINTS} older ones")
+        terminal.out(f"  and {amounts.counted(len(found) - SHOWN_CHECKPOINTS, 'older one')}")
 
 
 def _events(found: Sequence[events.Record], all_events: bool) -> None:
+    from oarlock.display import eventlines
+
     _title("Events")
-    lines = [(record, 1) for record in found] if all_events else folded(found)
+    lines = [(record, 1) for record in found] if all_events else eventlines.folded(found)
     shown = lines if all_events else lines[-SHOWN_EVENTS:]
     if len(shown) < len(found):
-        told = sum(count for _, count in shown)
-        left = len(found) - told
-        earlier = f"{left} earlier one{'' if left == 1 else 's'}" if left else "alike ones are one line"
+        left = len(found) - sum(count for _, count in shown)
+        earlier = amounts.counted(left, "earlier one") if left else "events of one kind share a line"
         terminal.out(f"  ... {earlier}: --events")
     for record, count in shown:
         kind = record.kind + (f" x{count}" if count > 1 else "")
-        line = f"{moment(record.at)}  {kind:<22} {terminal.clean(_told(record.data.items()))}".rstrip()
+        facts = terminal.cut(terminal.clean(eventlines.facts(record.data)), MOST_FACTS)
+        line = f"{_moment(record.at)}  {kind:<22} {facts}".rstrip()
         if all_events:
             terminal.paragraph(line, hang=10)
         else:
             terminal.out(terminal.cut(f"  {line}", terminal.columns(sys.stdout)))
-
-
-def folded(found: Sequence[events.Record]) -> list[tuple[events.Record, int]]:
-    """The last of several alike events, and how many they were: those of a kind of which there are many (`FOLDED`), as
-    far as no event of another sort lies between.
-    """
-    lines: dict[tuple[int, str], tuple[events.Record, int]] = {}
-    others = 0
-    for record in found:
-        alone = not record.kind.startswith(FOLDED)
-        others += alone
-        key = (others, "" if alone else record.kind)
-        _, count = lines.pop(key, (record, 0))
-        lines[key] = record, count + 1
-    return list(lines.values())
-
-
-def _told(facts: Iterable[tuple[str, Any]]) -> str:
-    """The short facts of an event, its task by name; long ones are in --json."""
-    from oarlock.spec import checkpointlocations
-
-    short = {name: value for name, value in facts if isinstance(value, (str, int, float)) and value != ""}
-    said = []
-    if {"role", "index"} <= short.keys():
-        said.append(f"{short.pop('role')}-{short.pop('index')}")
-        if short.get("incarnation") == 1:
-            del short["incarnation"]
-    for name, value in short.items():
-        said.append(f"{name}={checkpointlocations.short(str(value)) if name == 'path' else value}")
-    return terminal.cut(" ".join(said), MOST_TOLD)
 
 
 def _title(text: str) -> None:
@@ -366,28 +321,19 @@ def _title(text: str) -> None:
     terminal.out(terminal.coloured(text, "bold", on=terminal.wants_colour(sys.stdout)))
 
 
-def _duration(seconds: float) -> str:
-    from oarlock.spec import quantities
-
-    return quantities.duration_text(max(0.0, seconds))
+def _moment(at: float) -> str:
+    return durations.moment(at, time.time())
 
 
-def moment(at: float) -> str:
-    """Local time, with the day where it is not today."""
-    then = time.localtime(at)
-    same_day = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d")
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
-
-
-@command.verb("why", short_help="Say in three lines why a job is where it is")
+@command.verb("why", short_help="Say in three lines why a job is in its state")
 @command.job_argument
 @command.json_option
 @command.connected
 def why(client: clients.Client, job: str, as_json: bool) -> None:
-    """Say why JOB is where it is, and what would change that.
+    """Say why JOB is in its state, and how that could change.
 
-    Of a job that waits: what it waits for, with the numbers; who holds that, and the smallest change that would start
-    it now; when it should start, and its place among those that wait.
+    For a waiting job the lines say: the resources that it waits for; the jobs that hold them, and the smallest change
+    that would start it now; its expected start, and its place in the queue.
     """
     found = client.why(job)
     if as_json:

@@ -1,6 +1,6 @@
-"""`oarlock simulate`: a workload on a pretended cluster, scheduled by the very code that a server runs.
+"""`oarlock simulate`: a workload on a simulated cluster, scheduled by the code of a real server.
 
-No server is asked and nothing is started: it all happens in this process, in memory, on a simulated clock.
+It needs no server and starts no processes: everything happens in memory, on a simulated clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oarlock.cli import command
-from oarlock.cli.output import progress, terminal
+from oarlock.cli.output import terminal
+from oarlock.display import bars
 from oarlock.spec import errors, quantities
 
 if TYPE_CHECKING:
@@ -25,48 +26,78 @@ FAULTS = "Faults"
 RULES = "Scheduling"
 PART = "Workload"
 _DRAWN_EVERY_S = 0.1
-_BAR_CELLS = 30
 
 
-@command.verb("simulate", short_help="See how a workload would fare on a cluster, under several policies")
+@command.verb("simulate", short_help="Simulate a workload on a cluster, under several policies")
 @click.argument("workload", type=click.Path(path_type=Path))
-@command.option("--nodes", metavar="16x4", help="The cluster: 16 nodes of 4 GPUs; 8x4:v100,2x8:h100 of two kinds.")
-@command.option("--policy", "policies", metavar="NAME", multiple=True, help="Once for each that is to be compared.")
-@command.option("--seed", type=int, metavar="N", help="Of everything that is drawn by chance; 0, else.")
-@command.option("--until", metavar="TIME", help="Give up at that simulated time.")
 @command.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write pictures, a page and all data there."
+    "--nodes", metavar="16x4", help="Nodes of the cluster: 16x4 (4 GPUs each), or of two types: 8x4:v100,2x8:h100."
 )
-@command.option("--scale", type=float, metavar="X", help="Jobs come X times as often.", section=PART)
-@command.option("--jobs", type=click.IntRange(1), metavar="N", help="The first N jobs.", section=PART)
-@command.option("--from", "start", metavar="TIME", help="Jobs that come from then on.", section=PART)
-@command.option("--to", "end", metavar="TIME", help="Jobs that come before.", section=PART)
-@command.option("--traces", metavar="DIR", help="Measured models of an AdaptDL workload.", section=PART)
+@command.option(
+    "--policy", "policies", metavar="NAME", multiple=True, help="Policy to simulate. Repeat it to compare policies."
+)
+@command.option("--seed", type=int, metavar="N", show_default="0", help="Random seed.")
+@command.option("--until", metavar="TIME", help="Simulated time at which to give up.")
+@command.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory for pictures, a page and all data."
+)
+@command.option(
+    "--scale", type=float, metavar="X", show_default="1", help="Factor of the arrival rate of jobs.", section=PART
+)
+@command.option("--jobs", type=click.IntRange(1), metavar="N", help="Number of jobs, from the first.", section=PART)
+@command.option("--from", "start", metavar="TIME", help="Earliest arrival of a job.", section=PART)
+@command.option("--to", "end", metavar="TIME", help="End of the arrivals.", section=PART)
+@command.option("--traces", metavar="DIR", help="Directory with measured models for an AdaptDL workload.", section=PART)
 @command.option(
     "--freedom",
     type=click.Choice(["adaptive", "elastic", "given"]),
-    help="What AdaptDL's jobs leave to the scheduler: devices and batch size, devices, nothing.",
+    help="Choices of the scheduler for AdaptDL's jobs: adaptive (devices and batch size), elastic (devices), given.",
     section=PART,
 )
-@command.option("--ends-told/--ends-hidden", default=None, help="Whether jobs say how far they are.", section=PART)
+@command.option("--ends-told/--ends-hidden", default=None, help="Whether jobs report their last step.", section=PART)
 @command.option(
     "--interference",
     type=float,
     metavar="SHARE",
-    help="Of the speed that gangs on several nodes lose where they share one; 0.",
+    show_default="0",
+    help="Share of speed that gangs on several nodes lose if they share a node.",
     section=PART,
 )
-@command.option("--round", "round_", metavar="TIME", help="Between plans that touch who runs; 60 s.", section=RULES)
-@command.option("--lockstep/--no-lockstep", default=None, help="Plan on whole rounds alone.", section=RULES)
-@command.option("--restart", metavar="TIME", help="What each start of a gang costs; 30 s.", section=RULES)
-@command.option("--min-runtime", metavar="TIME", help="For which nobody is stopped; 120 s.", section=RULES)
-@command.option("--backfill/--no-backfill", default=None, help="Whether small gangs may go first.", section=RULES)
-@command.option("--set", "given", metavar="POLICY.NAME=X", multiple=True, help="A policy's parameter.", section=RULES)
-@command.option("--node-mtbf", metavar="TIME", help="Mean time until a node is lost; never.", section=FAULTS)
-@command.option("--node-mttr", metavar="TIME", help="Mean time until it is back; 30 m.", section=FAULTS)
-@command.option("--job-mtbf", metavar="TIME", help="Mean time until a job's process fails; never.", section=FAULTS)
 @command.option(
-    "--launch-failures", type=float, metavar="SHARE", help="Of tasks that cannot be made; 0.", section=FAULTS
+    "--round",
+    "round_",
+    metavar="TIME",
+    show_default="60s",
+    help="Time between plans that may stop jobs.",
+    section=RULES,
+)
+@command.option("--lockstep/--no-lockstep", default=None, help="Whether to plan only at whole rounds.", section=RULES)
+@command.option(
+    "--restart", metavar="TIME", show_default="30s", help="Time that each start of a gang costs.", section=RULES
+)
+@command.option(
+    "--min-runtime", metavar="TIME", show_default="120s", help="Minimum run time before preemption.", section=RULES
+)
+@command.option(
+    "--backfill/--no-backfill", default=None, help="Whether small gangs may start before larger ones.", section=RULES
+)
+@command.option("--set", "given", metavar="POLICY.NAME=X", multiple=True, help="Parameter of a policy.", section=RULES)
+@command.option(
+    "--node-mtbf", metavar="TIME", show_default="never", help="Mean time between losses of a node.", section=FAULTS
+)
+@command.option(
+    "--node-mttr", metavar="TIME", show_default="30m", help="Mean time until a lost node is back.", section=FAULTS
+)
+@command.option(
+    "--job-mtbf", metavar="TIME", show_default="never", help="Mean time between failures of a job.", section=FAULTS
+)
+@command.option(
+    "--launch-failures",
+    type=float,
+    metavar="SHARE",
+    show_default="0",
+    help="Share of tasks that cannot be created.",
+    section=FAULTS,
 )
 @command.json_option
 def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_json: bool, **said: Any) -> int:
@@ -83,7 +114,7 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
     results: list[outcome.Result] = []
     try:
         for result in running.results(found, workload.parent, _over(said), once, watch.begin):
-            results.append(result)  # noqa: PERF402 - each as it is done: Ctrl-C may end the next
+            results.append(result)  # noqa: PERF402 - one by one, because Ctrl-C may interrupt the next run
         watch.end()
         _tell_refused(results)
         if out is not None:
@@ -101,7 +132,7 @@ def simulate(workload: Path, policies: tuple[str, ...], out: Path | None, as_jso
 
 
 def _interrupted(watch: Watch, results: Sequence[outcome.Result], runs: int, *, shown: bool) -> int:
-    """How far it came; what was found until then is for people alone, since a program asked for all of it."""
+    """Say how far the simulation came, and show people the finished runs. A program needs all of them."""
     done = f"{len(results)} of {runs} {'run' if runs == 1 else 'runs'} done"
     terminal.say(f"Interrupted: {terminal.clean(watch.reached())}; {done}.")
     if results and shown:
@@ -110,7 +141,7 @@ def _interrupted(watch: Watch, results: Sequence[outcome.Result], runs: int, *, 
 
 
 def _told(of: scenario.Scenario, said: Mapping[str, Any]) -> scenario.Scenario:
-    """The scenario with what the flags say of it."""
+    """Return the scenario with the changes of the flags."""
     import msgspec
 
     changed: dict[str, Any] = {name: said[name] for name in ("seed", "until") if said[name] is not None}
@@ -123,7 +154,7 @@ def _told(of: scenario.Scenario, said: Mapping[str, Any]) -> scenario.Scenario:
     recorded = of.recorded
     if cut and recorded is None:
         raise errors.InvalidInput(
-            "--jobs, --from, --to and --traces are for recorded workloads", hint="Change the scenario's file instead."
+            "--jobs, --from, --to and --traces need a recorded workload", hint="Change the scenario's file instead."
         )
     if recorded is not None:
         changed["recorded"] = msgspec.structs.replace(recorded, **cut)
@@ -159,12 +190,14 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             parameter = ""
         if not policy or not parameter:
-            raise errors.InvalidInput(f"{text!r} sets nothing", path="--set", hint="Write --set las.band1_s=57600.")
+            raise errors.InvalidInput(
+                f"{text!r} is not a parameter with its value", path="--set", hint="Write --set las.band1_s=57600."
+            )
     return found
 
 
 def _tell_refused(results: Sequence[outcome.Result]) -> None:
-    """A server would not have taken them: they are in no figure."""
+    """Name the jobs that a server would have refused. No figure counts them."""
     for result in results:
         refused = result.outcome.refused
         if refused:
@@ -175,6 +208,7 @@ def _tell_refused(results: Sequence[outcome.Result]) -> None:
 
 def _show(results: Sequence[outcome.Result]) -> None:
     from oarlock.cli.output import tables
+    from oarlock.display import columns
     from oarlock.simulator.reports import comparison
 
     titles, lines = comparison.table(results)
@@ -185,13 +219,14 @@ def _show(results: Sequence[outcome.Result]) -> None:
     for number, places in enumerate(side_by_side(widths, terminal.columns(sys.stdout))):
         if number:
             terminal.out()
-        columns = [tables.Column(titles[0]), *(tables.Column(titles[place], right=True) for place in places)]
-        tables.show(columns, [[line[0], *(line[place] for place in places)] for line in lines])
+        shown = [columns.Column(titles[0]), *(columns.Column(titles[place], right=True) for place in places)]
+        tables.show(shown, [[line[0], *(line[place] for place in places)] for line in lines])
 
 
 def side_by_side(widths: Sequence[int], room: int) -> list[list[int]]:
-    """The runs (from 1) that fit beside the first column, which stands before each group of them. A run that is too
-    wide by itself is a group of its own.
+    """Return groups of columns (from 1) that fit into `room` beside the first column, which begins each group.
+
+    A column that is too wide is a group of its own.
     """
     groups: list[list[int]] = []
     taken = room
@@ -205,7 +240,7 @@ def side_by_side(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
-    """The page, the pictures and the data."""
+    """Write the page, the pictures and the data."""
     import msgspec
 
     from oarlock.simulator.reports import charts, comparison, page
@@ -216,7 +251,7 @@ def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
         "Utilisation": ("utilisation.png", charts.utilisation(outcomes)),
     }
     for found in outcomes:
-        drawn[f"Who held what: {found.run}"] = (f"gantt-{_file_name(found.run)}.png", charts.gantt(found))
+        drawn[f"Held devices: {found.run}"] = (f"gantt-{_file_name(found.run)}.png", charts.gantt(found))
     files: dict[str, bytes] = dict(drawn.values())
     files["index.html"] = page.render(title, results, {above: png for above, (_, png) in drawn.items()}).encode()
     files["report.json"] = msgspec.json.format(
@@ -233,7 +268,7 @@ def _write(out: Path, title: str, results: Sequence[outcome.Result]) -> None:
 
 
 def _make(out: Path) -> None:
-    """The directory, before hours are spent on what is to lie in it."""
+    """Make the directory before the simulation, which may take hours."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -241,7 +276,7 @@ def _make(out: Path) -> None:
 
 
 def _unwritable(error: OSError) -> errors.Unavailable:
-    return errors.Unavailable(f"{error.filename}: {error.strerror}", hint="Name another --out.")
+    return errors.Unavailable(f"{error.filename}: {error.strerror}", hint="Name another directory with --out.")
 
 
 def _file_name(title: str) -> str:
@@ -249,7 +284,7 @@ def _file_name(title: str) -> str:
 
 
 class Watch:
-    """One line on a terminal for the run that is under way; without a terminal, one when it begins."""
+    """The progress of a run: a line that is drawn again on a terminal, else one line when the run begins."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -274,7 +309,7 @@ class Watch:
         return heard
 
     def reached(self) -> str:
-        """How far it is, in words."""
+        """Return the progress in words."""
         if self._reached is None:
             return "before the first run"
         run, now_s, ended, total = self._reached
@@ -286,7 +321,7 @@ class Watch:
             self._stream.flush()
 
     def _draw(self, run: str, now_s: float, ended: int, total: int, spent_s: float) -> None:
-        drawn = progress.bar(ended / total, _BAR_CELLS, unicode=self._unicode)
+        drawn = bars.progress(ended / total, bars.WIDEST, unicode=self._unicode)
         words = f"{run}  {drawn}  {ended}/{total} jobs  {quantities.duration_text(now_s)} in {spent_s:.0f} s"
         line = terminal.cut(terminal.clean(words), terminal.columns(self._stream) - 1)
         self._stream.write(f"\r{line}\x1b[K")

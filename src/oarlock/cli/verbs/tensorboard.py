@@ -1,4 +1,4 @@
-"""`oarlock tensorboard`: a job's metrics as TensorBoard's event files, and TensorBoard on top of them."""
+"""`oarlock tensorboard`: TensorBoard over a job's metrics, written as event files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ POINTS = 10_000
 
 @command.verb("tensorboard", short_help="Open a job's metrics in TensorBoard")
 @command.job_argument
-@command.option("--dir", "directory", metavar="DIR", help="Write event files there; into the home's cache, else.")
-@command.option("--write-only", is_flag=True, help="Write event files, print where, and do not start TensorBoard.")
-@command.option("--port", type=int, metavar="N", help="TensorBoard's port; 6006, else.")
+@command.option(
+    "--dir", "directory", metavar="DIR", show_default="in the home's cache", help="Directory for event files."
+)
+@command.option("--write-only", is_flag=True, help="Write event files and print their directory, without TensorBoard.")
+@command.option("--port", type=int, metavar="N", show_default="6006", help="Port of TensorBoard.")
 @command.json_option
 @command.connected
 def tensorboard(
     client: clients.Client, job: str, directory: str | None, write_only: bool, port: int | None, as_json: bool
 ) -> int:
-    """Show JOB's metrics in TensorBoard: its results' event files where it has any, else made from metrics."""
+    """Show JOB's metrics in TensorBoard: the event files in its results, or else files made from its metrics."""
     found = client.job(job)
     logdir = own_files(client, found) if directory is None else None
     if logdir is None:
@@ -48,11 +50,11 @@ def tensorboard(
     try:
         return subprocess.run(words, check=False).returncode
     except KeyboardInterrupt:
-        return 0  # that is how one leaves it
+        return 0  # Ctrl-C is the way to leave TensorBoard
 
 
 def own_files(client: clients.Client, job: jobs.Job) -> Path | None:
-    """The directory of the job's results on this machine, where event files lie in it."""
+    """Return the directory of the job's results, if it is on this machine and has event files."""
     place = results.folder(results.place(client, job))
     if place is None or not place.is_dir():
         return None
@@ -60,13 +62,14 @@ def own_files(client: clients.Client, job: jobs.Job) -> Path | None:
 
 
 def write(client: clients.Client, job: jobs.Job, logdir: Path) -> int:
-    """One event file for each process of each task; how many series."""
+    """Write an event file for each process of each task. Return the number of series. Raises NotFound."""
     from oarlock.client import answers, eventfiles
 
     series = client.metrics(job.id, points=POINTS).series
     if not series:
         raise errors.NotFound(
-            f"{job.name} has no metrics", hint="`oarlock.train` reports them; `oarlock logs` shows what it printed."
+            f"{job.name} has no metrics",
+            hint="A script reports them with `oarlock.train`. To see its output: oarlock logs " + job.name,
         )
     by_process: dict[str, list[answers.Series]] = {}
     for one in series:
@@ -77,18 +80,20 @@ def write(client: clients.Client, job: jobs.Job, logdir: Path) -> int:
             place.mkdir(parents=True, exist_ok=True)
             (place / f"events.out.tfevents.{int(job.created_at)}.oarlock").write_bytes(eventfiles.encoded(of_process))
     except OSError as error:
-        raise errors.Unavailable(f"{error.filename}: {error.strerror}", hint="Name another --dir.") from error
+        raise errors.Unavailable(
+            f"{error.filename}: {error.strerror}", hint="Name another directory with --dir."
+        ) from error
     return len(series)
 
 
 def starter() -> list[str]:
-    """How TensorBoard is started here. Raises NotFound."""
+    """Return the command that starts TensorBoard here. Raises NotFound."""
     if importlib.util.find_spec("tensorboard") is not None:
         return [sys.executable, "-m", "tensorboard.main"]
     found = shutil.which("tensorboard")
     if found is None:
         raise errors.NotFound(
             "TensorBoard is not installed",
-            hint=f"{extras.command('tensorboard')}\nOr --write-only for the files alone.",
+            hint=f"{extras.command('tensorboard')}\nOr write only the event files: --write-only",
         )
     return [found]

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from oarlock.data import durable, sizes
+from oarlock.data import durable
 from oarlock.data.snapshots import trees
-from oarlock.spec import errors
+from oarlock.spec import errors, quantities
 
 if TYPE_CHECKING:
     import tarfile
@@ -101,10 +101,10 @@ def check_size(tree: trees.Tree, limit_bytes: int) -> None:
     if tree.bytes <= limit_bytes:
         return
     largest = [(trees.shown(entry.path), entry.size) for entry in tree.largest(10) if entry.size > 0]
-    listing = "\n".join(f"  {sizes.text(size):>10}  {path}" for path, size in largest)
+    listing = "\n".join(f"  {quantities.size_text(size):>10}  {path}" for path, size in largest)
     raise errors.TooLarge(
-        f"the directory holds {sizes.text(tree.bytes)}, over the limit of {sizes.text(limit_bytes)}; "
-        f"its largest files:\n{listing}",
+        f"the directory holds {quantities.size_text(tree.bytes)}, over the limit of "
+        f"{quantities.size_text(limit_bytes)}; its largest files:\n{listing}",
         hint="list the files that the job does not need in .oarlockignore, fetch data with `data:` in the job file, "
         "or raise the limit",
         detail={"bytes": tree.bytes, "limit_bytes": limit_bytes, "largest": [list(one) for one in largest]},

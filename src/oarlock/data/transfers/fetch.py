@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from oarlock.data import durable, sizes
+from oarlock.data import durable
 from oarlock.data.transfers import homeguard, places, reporting, schemes, weblinks
-from oarlock.spec import errors
+from oarlock.spec import errors, quantities
 
 WORKERS = 8
 TRIES = 3
@@ -119,7 +119,7 @@ def check_free_space(listing: places.Listing, files: Path) -> None:
     free = shutil.disk_usage(files).free
     if listing.bytes - there > free:
         raise errors.Unavailable(
-            f"the data has {sizes.text(listing.bytes)}, but only {sizes.text(free)} are free",
+            f"the data has {quantities.size_text(listing.bytes)}, but only {quantities.size_text(free)} are free",
             hint="free some space, or fetch less",
         )
 

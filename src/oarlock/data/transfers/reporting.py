@@ -12,8 +12,7 @@ import threading
 import time
 from typing import Any
 
-from oarlock.data import sizes
-from oarlock.spec import errors
+from oarlock.spec import errors, quantities
 
 EVERY_S = 0.5
 MAX_MESSAGE = 4000
@@ -64,10 +63,11 @@ class Meter:
             self._say()
 
     def _say(self) -> None:
-        of_bytes = f" of {sizes.text(self._total_bytes)}" if self._total_bytes is not None else ""
+        of_bytes = f" of {quantities.size_text(self._total_bytes)}" if self._total_bytes is not None else ""
         say(
             event="progress",
-            detail=f"{self._verb} {sizes.text(self._bytes)}{of_bytes}, {self._files:,} of {self._total_files:,} files",
+            detail=f"{self._verb} {quantities.size_text(self._bytes)}{of_bytes}, "
+            f"{self._files:,} of {self._total_files:,} files",
             moved={
                 "files": self._files,
                 "total_files": self._total_files,

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from oarlock.data import durable, filekeys, sizes
+from oarlock.data import durable, filekeys
 from oarlock.data.snapshots import ignores
 from oarlock.data.transfers import places, reporting, schemes, upload
-from oarlock.spec import attempts, errors
+from oarlock.spec import attempts, errors, quantities
 
 CACHES = (
     "__pycache__/",
@@ -224,7 +224,7 @@ def within(found: Sequence[Found], bounds: Bounds, ledger: Ledger) -> list[Found
         if len(kept) >= bounds.files:
             ledger.add(one.path, f"over the limit of {bounds.files:,} files", one.size)
         elif size + one.size > bounds.bytes:
-            ledger.add(one.path, f"over the limit of {sizes.text(bounds.bytes)}", one.size)
+            ledger.add(one.path, f"over the limit of {quantities.size_text(bounds.bytes)}", one.size)
         else:
             kept.append(one)
             size += one.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oarlock.cli.verbs import cluster
+from oarlock.display import nodecells
 from oarlock.spec import bodies, holdings
 from oarlock.spec.nodes import Device, Node, Taint
 
@@ -38,4 +38,4 @@ def node(**more: object) -> Node:
     ids=["plain", "lost", "shared", "tainted", "hint"],
 )
 def test_a_row_says_the_state_and_who_takes_what(machine: Node, row: list[str]) -> None:
-    assert cluster._row(bodies.NodeState(machine, holdings.Resources(1000, 0, 1), ())) == row
+    assert nodecells.row(bodies.NodeState(machine, holdings.Resources(1000, 0, 1), ())) == row

@@ -1,0 +1,49 @@
+"""The verdict on a job that is not submitted yet, in lines: it would start now, later or never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oarlock.display import amounts
+from oarlock.spec import plans, prices, refusals
+
+SHOWN_NODES = 16
+
+
+def lines(forecast: plans.Forecast, currency: str) -> Iterator[str]:
+    """Yield the verdict; then the nodes, the holders, the smallest change, the expected start and the price."""
+    yield f"{forecast.when.capitalize()}: {forecast.message}"
+    yield from _nodes(forecast)
+    refusal = forecast.refusal
+    yield _holders(refusal) if refusal is not None else ""
+    yield forecast.makes_way
+    yield refusal.change if refusal is not None else ""
+    if forecast.when is plans.When.LATER:
+        place = f"It would be number {forecast.position} of {forecast.waiting} waiting jobs."
+        yield f"{forecast.expected} {place if forecast.waiting > 1 else ''}".strip()
+    if forecast.price_per_h:
+        yield f"It costs about {prices.amount_text(forecast.price_per_h, currency)} an hour."
+
+
+def _nodes(forecast: plans.Forecast) -> Iterator[str]:
+    """Yield a line for each node: `n0: worker-0, worker-1 (GPUs 0-1)`."""
+    tasks: dict[str, list[str]] = {}
+    devices: dict[str, list[int]] = {}
+    for holding in forecast.placement:
+        tasks.setdefault(holding.node, []).append(f"{holding.role}-{holding.index}")
+        devices.setdefault(holding.node, []).extend(holding.devices)
+    for node, names in list(tasks.items())[:SHOWN_NODES]:
+        yield f"{node}: {', '.join(names)}{amounts.gpus(devices[node])}"
+    if len(tasks) > SHOWN_NODES:
+        yield f"and {amounts.counted(len(tasks) - SHOWN_NODES, 'more node')}"
+
+
+def _holders(refusal: refusals.Refusal) -> str:
+    """Return `Held by big (2 GPUs).`: the holders of the resource that the job lacks."""
+    resource = next((name for name in ("gpus", "cpus", "memory") if refusal.needed.get(name)), "cpus")
+    told = [
+        f"{one.name} ({amounts.of_resource(resource, one.amount[resource])})"
+        for one in refusal.holders
+        if resource in one.amount
+    ]
+    return f"Held by {', '.join(told)}." if told and refusal.code == "no_capacity" else ""

@@ -1,0 +1,93 @@
+"""The progress of a job in words: its step, its loss, the time left, and the thing that it waits for."""
+
+from __future__ import annotations
+
+import collections
+
+import msgspec
+
+from oarlock.display import amounts, durations, marks
+from oarlock.spec import attempts, jobs, phases
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest progress of a job. `fraction` is None if the last step is unknown, `left_s` also if no task runs."""
+
+    step: int
+    total_steps: int | None = None
+    loss: float | None = None
+    examples_per_s: float | None = None
+    fraction: float | None = None
+    left_s: float | None = None
+
+
+def phase(job: jobs.Job, now: float = 0.0) -> str:
+    """Return the phase, or FROZEN. Without `now` a frozen job counts as frozen until its record says otherwise."""
+    return marks.FROZEN if frozen_until(job, now) is not None else str(job.phase)
+
+
+def frozen_until(job: jobs.Job, now: float) -> float | None:
+    """Return the time until which a failed job keeps its place; None if it keeps none at `now`. In Unix seconds."""
+    until = job.live.frozen_until if job.live is not None else None
+    return until if until is not None and until > now else None
+
+
+def read(job: jobs.Job) -> Reading | None:
+    """Return the progress of the present or last attempt, as its first task with a report has it."""
+    tasks = job.attempt.tasks if job.attempt is not None else ()
+    for task in tasks:
+        told = task.progress
+        if told is None:
+            continue
+        total = told.total_steps or None
+        return Reading(
+            step=told.step,
+            total_steps=total,
+            loss=told.loss,
+            examples_per_s=told.examples_per_s,
+            fraction=min(1.0, told.step / total) if total else None,
+            left_s=task.left_s if job.live is not None else None,
+        )
+    return None
+
+
+def facts(reading: Reading) -> list[str]:
+    """Return `step 120/500`, `loss 0.0213`, `1m 20s left`, `810 examples/s`: the most important first."""
+    parts = [f"step {reading.step}" + (f"/{reading.total_steps}" if reading.total_steps else "")]
+    if reading.loss is not None:
+        parts.append(f"loss {amounts.number(reading.loss)}")
+    if reading.left_s is not None:
+        parts.append(f"{durations.text(reading.left_s)} left")
+    if reading.examples_per_s is not None:
+        parts.append(f"{amounts.number(reading.examples_per_s)} examples/s")
+    return parts
+
+
+def short(job: jobs.Job) -> str:
+    """Return `45%` or `step 120`; empty without a report."""
+    reading = read(job)
+    if reading is None:
+        return ""
+    return f"{reading.fraction:.0%}" if reading.fraction is not None else f"step {reading.step}"
+
+
+def loss(job: jobs.Job) -> str:
+    """Return `0.0213`; empty without a reported loss."""
+    reading = read(job)
+    return amounts.number(reading.loss) if reading is not None and reading.loss is not None else ""
+
+
+def waiting_for(job: jobs.Job) -> str:
+    """Return the reason why a job does not run yet: the refusal, or the work that its tasks are doing."""
+    if job.phase is phases.Phase.QUEUED:
+        return job.refusal.message if job.refusal is not None else job.reason
+    live = job.live
+    if live is None:
+        return job.reason
+    return next((task.detail for task in live.tasks if task.detail), "") or _by_phase(live)
+
+
+def _by_phase(attempt: attempts.Attempt) -> str:
+    """Return `2 PROCESSING, 1 DOWNLOADING`: the number of tasks in each phase."""
+    counts = collections.Counter(task.phase for task in attempt.tasks)
+    return ", ".join(f"{count} {phase}" for phase, count in counts.items())
