@@ -53,7 +53,7 @@ class Placing:
 
 
 def first_come(snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
-    """In the order of submission; who does not fit holds back those behind."""
+    """In the order of submission; a job that does not fit holds back those behind it."""
     placing, launches = Placing(snapshot), []
     for gang in sorted(snapshot.waiting, key=lambda gang: (gang.submitted_at, gang.job)):
         size = gang.wanted[0]
@@ -65,9 +65,9 @@ def first_come(snapshot: plans.Snapshot, now: float, memo: Any) -> plans.Plan:
 
 class Tiresias:
     """Discretised least attained service as the simulator released with Pollux has it: two queues, one threshold, no
-    promotion; first come first served within, whoever fits; decided once a round, for all.
+    promotion; first come first served within, for jobs that fit; decided once a round, for all.
 
-    Between rounds it only starts what it had decided on, once its place is free.
+    Between rounds it only starts jobs that it had decided on, once their places are free.
     """
 
     def __init__(self) -> None:
@@ -115,8 +115,8 @@ class Tiresias:
 
 
 class Optimus:
-    """Marginal gains with an oracle, as the simulator released with Pollux has it: a device to everybody, then one more
-    to whoever saves most remaining time, step times and remaining steps being known exactly.
+    """Marginal gains with an oracle, as the simulator released with Pollux has it: a device for each job, then one more
+    to the job that saves most remaining time, step times and remaining steps being known exactly.
 
     `progress` gives how far a job is, `iterations` the steps that a model makes up to the end of each epoch by batch
     size (the column `iteration` of its validation files).

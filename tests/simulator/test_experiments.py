@@ -1,6 +1,6 @@
-"""The experiments of examples/11-scheduling, on fewer jobs and seeds: what is better there is better, by a margin.
+"""The experiments of examples/11-scheduling, on fewer jobs and seeds: the better variant there is better, by a margin.
 
-The whole ones, with their pictures, are in docs/experiments.md. Beside each margin stands what seeds 1 to 5 gave.
+The whole ones, with their charts, are in docs/experiments.md. Beside each margin stand the results of seeds 1 to 5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "11-scheduling"
 
 
 def loaded() -> ModuleType:
-    """The example's own script: what it measures is what is tested."""
+    """The example's own script measures; this test checks the same values."""
     spec = importlib.util.spec_from_file_location("scheduling_experiments", EXAMPLE / "draw.py")
     assert spec is not None
     assert spec.loader is not None
@@ -104,8 +104,8 @@ def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
     assert summary.mean([draw.deadlocked(one) for one in found]) == pytest.approx(1 - 59 / 99, abs=0.05)
 
 
-def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
-    """Five seeds: nothing idle in gangs, 32 to 42 % one by one, whose jobs take 29 to 46 % longer."""
+def test_gpus_that_wait_for_siblings_cost_all_jobs_time() -> None:
+    """Five seeds: no GPU is idle with gangs. One by one 32 to 42 % are, and jobs take 29 to 46 % longer."""
     of = reduced("gang-or-pods", "4 learners of 1 GPU, gang", "4 learners of 1 GPU, pod by pod", part=0.6)
     (gang,), (pods,) = simulated(of, 1).values()
     assert draw.mean_idle(gang) == pytest.approx(0.0, abs=0.001)
@@ -113,7 +113,7 @@ def test_gpus_that_wait_for_siblings_cost_everybody_time() -> None:
     assert summary.of(pods).completion_mean_s > 1.15 * summary.of(gang).completion_mean_s
 
 
-def test_under_a_heavy_load_jobs_wait_less_where_who_runs_is_stopped_for_others() -> None:
+def test_under_a_heavy_load_preemption_shortens_the_wait() -> None:
     """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo then waits 1.3 to 6.4 times as long as
     las, 1.1 to 6.5 times as long as gittins, and its jobs take 6 to 59 and 2 to 59 % longer. At half of it they take
     -1.3 to 0.4 % longer than with las, but 54 % in seed 4, where large ones come together.
@@ -136,8 +136,8 @@ def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
     assert mean(lambda one: one.useful_share, elastic) > 0.08 + mean(lambda one: one.useful_share, fixed)
 
 
-def test_wrong_speeds_cost_time_and_a_wrong_idea_of_what_is_left_hardly_any() -> None:
-    """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; what is left, -3 to 1 %."""
+def test_wrong_speeds_cost_time_and_wrong_remaining_work_hardly_any() -> None:
+    """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; remaining work, -3 to 1 %."""
     of = reduced("prediction-error", "no error", "what is left, 90 %", "speed, 90 %", part=0.2)
     exact, left, speed = (mean(completion_s, found) for found in simulated(of, 1, 2, 3).values())
     assert speed > 1.06 * exact

@@ -122,7 +122,7 @@ def test_numbers_for_programs(workload: Path, capsys: pytest.CaptureFixture[str]
 
 
 class Impatient(simulate.Watch):
-    """Somebody who presses Ctrl-C while the second run is under way."""
+    """A user presses Ctrl-C during the second run."""
 
     def begin(self, run: str, jobs: int) -> Any:
         heard = super().begin(run, jobs)
@@ -136,7 +136,7 @@ class Impatient(simulate.Watch):
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_who_interrupts_hears_how_far_it_came(
+def test_an_interrupted_simulation_tells_its_progress(
     workload: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(simulate, "Watch", Impatient)
@@ -211,8 +211,8 @@ def test_the_same_seed_gives_the_same_files(workload: Path, tmp_path: Path, caps
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
 
 
-def test_without_matplotlib_the_table_works_and_the_pictures_say_what_they_need(workload: Path, tmp_path: Path) -> None:
-    """In a process of its own, in which nobody can import it."""
+def test_without_matplotlib_the_table_works_and_the_error_names_the_package(workload: Path, tmp_path: Path) -> None:
+    """In a process of its own, where the import fails."""
     code = (
         "import sys; sys.modules.update({'matplotlib': None, 'numpy': None}); from oarlock.cli import main;"
         f"words = ['simulate', {str(workload)!r}];"
@@ -225,7 +225,7 @@ def test_without_matplotlib_the_table_works_and_the_pictures_say_what_they_need(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Path) -> None:
+def test_an_unknown_policy_is_refused_before_any_run(workload: Path) -> None:
     begun = []
 
     def watch(run: str, jobs: int):
@@ -250,13 +250,13 @@ def test_a_policy_that_nobody_knows_is_refused_before_anything_runs(workload: Pa
         (["--nodes", "1000000x8"], "1,000,000 nodes"),
     ],
 )
-def test_what_is_typed_wrongly_is_said(workload, capsys, words: list[str], says: str) -> None:
+def test_a_wrong_argument_is_named(workload, capsys, words: list[str], says: str) -> None:
     code, out, err = told(capsys, str(workload), *words)
     assert (code, out) == (2, "")
     assert says in err
 
 
-def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = told(capsys, str(tmp_path / "none.yaml"))
     assert code == 1
     assert "none.yaml cannot be read" in err

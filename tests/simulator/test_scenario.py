@@ -1,4 +1,4 @@
-"""Scenario files: what they say is what is simulated, what they cannot mean is named with its place."""
+"""Scenario files are simulated as they are written, and an invalid value is named with its place."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_everything_that_is_said_is_heard(tmp_path: Path) -> None:
     assert (settings.rules.policy, settings.rules.restart_s) == ("fifo", 60.0)
 
 
-def test_a_run_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
+def test_a_run_changes_only_its_own_settings(tmp_path: Path) -> None:
     found = case(FULL, tmp_path, "busy")
     rules = found.settings.rules
     assert (rules.policy, rules.round_s, rules.min_runtime_s, rules.restart_s) == ("las", 30.0, 0.0, 60.0)
@@ -123,7 +123,7 @@ def test_tasks_apart_last_as_long_as_the_gang_would(gpus: int, tmp_path: Path) -
     assert len(apart) == 3
 
 
-def test_what_the_command_line_says_prevails(tmp_path: Path) -> None:
+def test_the_command_line_has_priority(tmp_path: Path) -> None:
     over = scenario.Run(restart=5.0, nodes="1x2", backfill=False)
     found = case(FULL, tmp_path, "busy", over, "fair")
     rules = found.settings.rules
@@ -202,7 +202,7 @@ def test_limits_hold() -> None:
     assert (min(values), max(values)) == (50.0, 200.0)
 
 
-def test_a_job_with_a_model_lasts_what_was_said_at_the_size_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_job_with_a_model_has_its_duration_at_the_requested_size(tmp_path: Path) -> None:
     text = """
     nodes: 2x4
     jobs:
@@ -269,7 +269,7 @@ def test_compact_is_as_few_nodes_as_hold_it() -> None:
         ("jobs: [{nme: a}]", "jobs[0].nme", "unknown field"),
     ],
 )
-def test_what_cannot_be_meant_is_named_with_its_place(tmp_path: Path, text: str, path: str, says: str) -> None:
+def test_an_invalid_value_is_named_with_its_place(tmp_path: Path, text: str, path: str, says: str) -> None:
     with pytest.raises(errors.InvalidInput) as caught:
         case(text, tmp_path, "")
     assert caught.value.path == path
@@ -289,7 +289,7 @@ def test_a_cluster_in_a_few_words() -> None:
     ]
 
 
-def test_a_linear_job_is_what_a_group_has_where_nothing_is_said(tmp_path: Path) -> None:
+def test_a_group_without_a_speed_has_linear_jobs(tmp_path: Path) -> None:
     (arrival,) = case("jobs: [{name: a, lasts: 60, gpus: 3}]", tmp_path, "").workload.arrivals
     assert isinstance(arrival.job_model, jobmodels.Scaled)
     assert arrival.job_model.pace((1,), None, 0.0).rate == pytest.approx(1 / 3)
@@ -325,6 +325,6 @@ def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
     [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/verbs/simulate.py"],
     ids=lambda path: path.name,
 )
-def test_what_a_page_sets_of_a_policy_is_a_parameter_of_it(page: Path) -> None:
+def test_a_policy_has_the_parameters_that_a_page_sets(page: Path) -> None:
     for policy, parameter in re.findall(r"--set ([a-z]+)\.([a-z0-9_]+)=", page.read_text()):
         configuration.check_policies(plans.Rules(policies={policy: {parameter: 1.0}}))

@@ -45,13 +45,13 @@ def test_of_concave_values_no_division_is_better(seed: int) -> None:
     assert sum(one.size for one in crowd) <= total
 
 
-def test_what_is_free_goes_to_whoever_gains_most() -> None:
+def test_free_units_go_to_the_bidder_that_gains_most() -> None:
     crowd = [bidder("large", root(3)), bidder("small", root(1))]
     onetype.divide(crowd, 5)
     assert sizes(crowd) == {"large": 4, "small": 1}
 
 
-def test_a_growth_is_paid_by_those_who_lose_less() -> None:
+def test_a_growth_is_paid_by_bidders_that_lose_less() -> None:
     crowd = [bidder("has", root(1), size=4), bidder("wants", root(5), size=1)]
     onetype.divide(crowd, 5)
     assert sizes(crowd) == {"has": 1, "wants": 4}
@@ -78,7 +78,7 @@ def test_two_rungs_that_bring_nothing_do_not_hide_a_third_that_does() -> None:
     assert sizes(crowd) == {"a": 1}
 
 
-def test_too_much_is_given_back_by_those_who_may_and_lose_least() -> None:
+def test_bidders_that_may_shrink_and_lose_least_give_the_excess_back() -> None:
     crowd = [
         bidder("dear", root(9), size=4),
         bidder("cheap", root(1), size=4),
@@ -88,13 +88,13 @@ def test_too_much_is_given_back_by_those_who_may_and_lose_least() -> None:
     assert sizes(crowd) == {"dear": 4, "cheap": 1, "cheapest but fixed": 4}
 
 
-def test_who_may_not_grow_does_not() -> None:
+def test_a_bidder_that_may_not_grow_does_not() -> None:
     crowd = [bidder("a", root(9), grow=False), bidder("b", root(1))]
     onetype.divide(crowd, 8)
     assert sizes(crowd) == {"a": 1, "b": 4}
 
 
-def test_the_order_of_bidders_changes_nothing_and_nobody_gets_what_is_not_there() -> None:
+def test_the_order_of_bidders_changes_nothing_and_no_more_than_the_total_is_given() -> None:
     draw = random.Random(9)
     for _ in range(200):
         worth = [sorted(draw.uniform(0, 5) for _ in range(4)) for _ in range(5)]
@@ -112,7 +112,7 @@ def test_the_order_of_bidders_changes_nothing_and_nobody_gets_what_is_not_there(
         assert sum(one.size for one in once) <= total
 
 
-def test_nobody_bids() -> None:
+def test_no_bidders() -> None:
     onetype.divide([], 8)
     alone = [bidder("a", root(1), rungs=(2,), size=2)]
     onetype.divide(alone, 0)

@@ -48,12 +48,12 @@ def test_two_gangs_change_places_at_once() -> None:
     assert choices(crowd) == {"a": ("fast", 2), "b": ("slow", 2)}
 
 
-def test_what_is_scarce_has_a_price_and_what_is_plenty_has_none() -> None:
+def test_a_scarce_type_has_a_price_and_a_plentiful_one_has_none() -> None:
     crowd = [bidder(f"j{place}", slow={1: 1.0}, fast={1: 3.0}) for place in range(4)]
     prices = severaltypes.allot(crowd, {"slow": 8, "fast": 2})
     assert sorted(choices(crowd).values(), key=str) == [("fast", 1)] * 2 + [("slow", 1)] * 2
     assert prices["slow"] == 0
-    assert prices["fast"] == pytest.approx(2.0, rel=0.01), "what a fast one brings beyond a slow one"
+    assert prices["fast"] == pytest.approx(2.0, rel=0.01), "the gain of a fast one over a slow one"
 
 
 def test_where_not_all_find_room_the_least_is_lost() -> None:

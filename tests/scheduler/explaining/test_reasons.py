@@ -214,7 +214,7 @@ def test_every_code_can_be_said() -> None:
     assert said | {reasons.backing_off(gang()).code} == set(refusals.Code)
 
 
-def test_what_is_possible_is_not_refused_for_ever() -> None:
+def test_a_possible_gang_is_not_refused_for_ever() -> None:
     assert reasons.never(gang(tasks=2, gpus=4), FULL) is None
     assert reasons.never(gang(gpus=4), context()) is None, "no node is known yet"
     assert reasons.never(gang(gpus=4), context(node("a", ready=False))) is None, "it may come back"
@@ -257,7 +257,7 @@ def laptop_gang(tasks: int, cpus_milli: int = 1000, nproc: int = 1, least: int =
     ],
     ids=["four", "three", "two processes each", "one large", "many", "too many", "elastic"],
 )
-def test_what_never_fits_is_told_what_would(asked: plans.Gang, change: str) -> None:
+def test_a_gang_that_never_fits_is_told_a_size_that_would(asked: plans.Gang, change: str) -> None:
     refusal = reasons.never(asked, TWO_CORES)
     assert refusal is not None
     assert refusal.change == change
@@ -272,7 +272,7 @@ def test_a_limit_above_the_pool_counts() -> None:
     assert told(refusal).startswith("never_in_pool | It needs 3 GPUs, and the pool all is limited to 2 GPUs.")
 
 
-def test_what_must_not_be_preempted_is_never_larger_than_the_reservation() -> None:
+def test_a_gang_that_must_not_be_preempted_fits_the_reservation_or_never_runs() -> None:
     """Of the declared nodes, ready or not; and where nothing at all is reserved, all is."""
     tree = (pools.Pool(name="vision", reserve={"gpus": 2.0}),)
     there = context(node("a"), node("b", ready=False), tree=tree)
@@ -316,7 +316,7 @@ def test_other_numbers_and_other_holders_are_news() -> None:
     assert not reasons.no_capacity(again(one, first), fuller).same_kind(first)
     others = context(node("a"), node("b"), run=(running("new", "a", 4), running("small", "b", 2)))
     changed = reasons.no_capacity(again(one, first), others)
-    assert not changed.same_kind(first), "who waits for `big` must not be told so when it has ended"
+    assert not changed.same_kind(first), "a gang that waits for `big` must not be told so when `big` has ended"
     assert "new holds 4 GPUs" in reasons.held_by(changed, 0.0)
 
 
@@ -346,7 +346,7 @@ def test_at_most_three_holders_are_named_and_five_kept() -> None:
     assert reasons.held_by(refusal, 0.0) == "r0 holds 1 GPU, r1 holds 1 GPU and r2 holds 1 GPU."
 
 
-def test_what_the_plan_has_taken_so_far_is_not_free() -> None:
+def test_resources_that_the_plan_has_granted_are_not_free() -> None:
     busy = context(node("a"))
     busy.free()
     busy.space.take(running("launched", "a", 3).holdings)

@@ -1,4 +1,4 @@
-"""When waiting gangs will start, as the scheduler itself would start them; what change would start one now; prices."""
+"""Start times of waiting gangs, as the scheduler itself would start them; changes that would start one now; prices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_now_says_where_and_for_how_much() -> None:
     assert found.price_per_h == 4.0
 
 
-def test_later_is_a_range_from_what_is_expected_to_the_time_outs() -> None:
+def test_later_is_a_range_from_the_expected_ends_to_the_time_outs() -> None:
     of = snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 720, latest=NOW + 2400),))
     found = asked(of, gang(gpus=4))
     assert (found.when, found.start, found.latest) == (plans.When.LATER, NOW + 720, NOW + 2400)
@@ -68,14 +68,14 @@ def test_without_a_time_out_there_is_no_latest() -> None:
     assert found.expected == "It should start in about 12 min."
 
 
-def test_what_has_a_time_out_and_nothing_else_may_end_at_any_moment_before() -> None:
+def test_a_job_with_only_a_time_out_may_end_at_any_moment_before() -> None:
     of = snapshot(node("a"), run=(running("r", "a", 4, end=NOW + 3600, latest=NOW + 3640),))
     found = forecasts.forecast(of, gang(gpus=4), NOW, still, bounded={"r"})
     assert (found.start, found.latest) == (None, NOW + 3640)
     assert found.expected == "It should start within 61 min."
 
 
-def test_an_end_that_nobody_knows_is_said_to_be_so() -> None:
+def test_an_unknown_end_is_called_unknown() -> None:
     run = (running("endless", "a", 4), running("other", "b", 4, end=NOW + 60))
     found = asked(snapshot(node("a"), node("b"), run=run), gang(tasks=2, gpus=4))
     assert (found.start, found.latest) == (None, None)
@@ -106,7 +106,7 @@ def test_the_budget_ends_a_run_and_that_is_said() -> None:
 
 
 def test_one_run_answers_for_all_that_wait() -> None:
-    """Each waits for the end of the one before; who is asked alone hears the same."""
+    """Each waits for the end of the one before; the forecast of one alone is the same."""
     run = (running("r", "a", 4, end=NOW + 600, latest=NOW + 1200),)
     wait = tuple(
         gang(f"w{number}", gpus=4, submitted_at=float(number), lasts_s=600.0, at_most_s=1200.0) for number in range(4)
@@ -121,7 +121,7 @@ def test_one_run_answers_for_all_that_wait() -> None:
         assert asked(of, one).start == found[one.job].start
 
 
-def test_a_gang_of_unknown_length_hides_what_comes_after_it() -> None:
+def test_the_starts_after_a_gang_of_unknown_length_are_unknown() -> None:
     run = (running("r", "a", 4, end=NOW + 600),)
     wait = (gang("first", gpus=4), gang("second", gpus=4, submitted_at=1.0))
     found = forecasts.forecasts(snapshot(node("a"), run=run, wait=wait), NOW, still)
@@ -139,7 +139,7 @@ def test_its_place_in_the_queue_is_the_policy_s() -> None:
     assert found["urgent"].start == NOW + 600
 
 
-def test_who_is_stopped_for_another_waits_again_and_who_waits_for_that_is_told() -> None:
+def test_a_preempted_gang_waits_again_and_the_preemption_is_forecast() -> None:
     wait = (gang("urgent", gpus=4, priority=90, lasts_s=300.0),)
     run = (running("low", "a", 4, end=NOW + 5000),)
     of = snapshot(node("a"), run=run, wait=wait, rules=plans.Rules(policy="priority"))
@@ -151,7 +151,7 @@ def test_who_is_stopped_for_another_waits_again_and_who_waits_for_that_is_told()
     assert later["urgent"].start == found.start
 
 
-def test_who_was_stopped_comes_back_before_who_is_less_important() -> None:
+def test_a_preempted_gang_comes_back_before_less_important_ones() -> None:
     """`urgent` takes the place of `low` for five minutes; `last` has its turn when `low` has ended after all."""
     wait = (gang("urgent", gpus=4, priority=90, lasts_s=300.0), gang("last", gpus=4, priority=10, submitted_at=1.0))
     run = (running("low", "a", 4, end=NOW + 5000),)
@@ -168,7 +168,7 @@ def test_a_back_off_is_waited_for() -> None:
     assert found.start == NOW + 20
 
 
-def test_who_is_behind_too_many_is_not_guessed_at() -> None:
+def test_a_gang_behind_too_many_others_gets_no_start_time() -> None:
     run = (running("r", "a", 4, end=NOW + 600),)
     wait = tuple(gang(f"w{number:04}", gpus=4, submitted_at=float(number)) for number in range(forecasts.DEPTH + 2))
     found = forecasts.forecasts(snapshot(node("a"), run=run, wait=wait), NOW, still)
@@ -180,7 +180,7 @@ def test_who_is_behind_too_many_is_not_guessed_at() -> None:
     assert found[wait[-1].job].position == forecasts.DEPTH + 2
 
 
-def test_in_a_cluster_too_large_for_one_plan_it_is_said_what_was_said_last() -> None:
+def test_in_a_cluster_too_large_for_one_plan_the_last_refusal_is_repeated() -> None:
     def never_asked() -> float:
         raise AssertionError("something was run forward")
 
@@ -300,7 +300,7 @@ TIGHT = msgspec.structs.replace(running("r", "a", 2), gang=gang("r", gpus=2, poo
         ),
     ],
 )
-def test_what_is_offered_would_start_it(of: plans.Snapshot, one: plans.Gang, words: str) -> None:
+def test_an_offered_change_would_start_it(of: plans.Snapshot, one: plans.Gang, words: str) -> None:
     assert offered(of, one) == f"It would start now {words}."
 
 
@@ -310,7 +310,7 @@ def test_the_end_of_one_job_is_offered_where_that_would_be_enough() -> None:
     assert offered(snapshot(node("a"), run=held), gang(gpus=4)) == ""
     first = gang("first", gpus=3)
     late = gang("late", gpus=2, submitted_at=1.0)
-    assert offered(snapshot(node("a"), run=held, wait=(first,)), late) == "", "what r leaves goes to the first"
+    assert offered(snapshot(node("a"), run=held, wait=(first,)), late) == "", "the first one gets the devices of r"
 
 
 def test_a_limit_that_is_not_the_only_reason_is_told_with_the_next_one() -> None:
@@ -333,7 +333,7 @@ PRIORITY = plans.Rules(policy="priority", min_runtime_s=120.0, round_s=60.0)
 @pytest.mark.parametrize(
     ("ran_s", "when"), [(600.0, "in the next round, within 60 s"), (20.0, "in about 2 min")], ids=["old", "young"]
 )
-def test_a_gang_that_others_make_way_for_is_told_who_and_when(ran_s: float, when: str) -> None:
+def test_a_gang_is_told_which_gangs_give_way_to_it_and_when(ran_s: float, when: str) -> None:
     held = msgspec.structs.replace(running("big", "a", 4), started_at=NOW - ran_s)
     of = snapshot(node("a"), run=(held,), rules=PRIORITY)
     found = asked(of, gang("urgent", gpus=4, priority=900))
@@ -366,7 +366,7 @@ def test_a_gang_that_is_being_stopped_is_said_to_be() -> None:
     assert found.makes_way == ""
 
 
-def test_what_must_not_be_preempted_may_be_told_to_let_itself() -> None:
+def test_permission_to_be_preempted_may_be_offered() -> None:
     tree = (pools.Pool(name="vision", reserve={"gpus": 1.0}),)
     one = gang(gpus=1, pool="vision", preemptible=False)
     held = msgspec.structs.replace(running("r", "a", 1), gang=gang("r", gpus=1, pool="vision", preemptible=False))
@@ -407,7 +407,7 @@ def test_without_time_nothing_is_offered_unproven() -> None:
         ({"machines": {"a": 1.0}, "cpu": 0.5}, node("a"), [(8000, 4)], 1.0),
     ],
 )
-def test_what_is_held_is_paid_for(told: dict, of: nodes.Node, claims: list[tuple[int, int]], price: float) -> None:
+def test_a_job_pays_for_its_holdings(told: dict, of: nodes.Node, claims: list[tuple[int, int]], price: float) -> None:
     priced = prices.Prices(**told).priced(of)
     held = [
         holdings.Holding(job="j", attempt=1, role="worker", index=0, node="a", amount=holdings.Resources(cpus, 0, gpus))
@@ -417,7 +417,7 @@ def test_what_is_held_is_paid_for(told: dict, of: nodes.Node, claims: list[tuple
 
 
 @pytest.mark.parametrize("kind", ["gpus", "machines", "both"])
-def test_whoever_holds_all_of_a_node_pays_for_all_of_it(kind: str) -> None:
+def test_a_job_that_holds_a_whole_node_pays_for_all_of_it(kind: str) -> None:
     told = prices.Prices(
         cpu=0.25,
         gpus={"h100": 3.0} if kind != "machines" else {},

@@ -1,4 +1,4 @@
-"""However a room came to be what it is, it is the room that would be made of it afresh."""
+"""A free space equals a new one of the same state, whatever changes led to it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def shown(space: freespace.FreeSpace) -> dict[str, object]:
 
 
 class Rooms(stateful.RuleBasedStateMachine):
-    """One room lives through everything; beside it only what is so is kept, and now and then both are compared."""
+    """One free space goes through all changes, beside a plain record of the state; now and then both are compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Rooms(stateful.RuleBasedStateMachine):
 
     @stateful.rule(data=st.data(), returns=st.booleans())
     def nodes_change(self, data: st.DataObject, returns: bool) -> None:
-        """A node comes, or comes back as another; one goes, even with what is held of it."""
+        """A node comes, or comes back changed; one goes, even with holdings on it."""
         for name in data.draw(st.sets(st.sampled_from(["n0", "n1", "n2", "n3"]), max_size=2)):
             if name in self.nodes and not returns:
                 del self.nodes[name]
@@ -174,7 +174,7 @@ TestRooms.settings = hypothesis.settings(max_examples=60, stateful_step_count=12
 
 
 def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
-    """A room that lives for months keeps no memory of what was, and knows what is."""
+    """After months of changes a free space keeps no old state, and its present state is right."""
     monkeypatch.setattr(freespace, "MAX_LOG", 50)
     monkeypatch.setattr(freespace, "MAX_LAG", 10)
     monkeypatch.setattr(freespace, "MAX_WAYS", 10)
@@ -197,7 +197,7 @@ def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
         assert all(len(index._counts) <= len(space._states) + 120 for index in space._indexes.values())
 
 
-def test_what_is_held_of_a_node_that_went_is_held_when_it_is_back() -> None:
+def test_holdings_on_a_node_that_went_are_held_when_it_is_back() -> None:
     node = nodes.Node(
         name="a",
         capacity=holdings.Resources(4000, 0, 2),

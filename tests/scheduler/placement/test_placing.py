@@ -1,4 +1,4 @@
-"""Every place that is found is right; it is found whenever there is one; and it is the best by what is promised."""
+"""Every place that is found is valid; one is found whenever it exists; and it is the best by the documented rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pools are entitled to: answers that are known, and properties over random trees.
+"""Entitlements of pools: known answers, and properties over random trees.
 
 The reference is written from the definition alone, and differently: from a pool down to its children by recursion, the
 water's level found by halving an interval.
@@ -36,12 +36,12 @@ KNOWN = [
     # Peloton's: reservation 20, limit 100, share 1 each
     ("one wants less", THREE, 100, {"a": 10, "b": 80, "c": 80}, {"a": 10, "b": 45, "c": 45}),
     ("all want more", THREE, 100, {"a": 50, "b": 80, "c": 80}, {"a": 100 / 3, "b": 100 / 3, "c": 100 / 3}),
-    ("nobody wants", [*THREE, pool("default", share=0)], 90, {}, {"a": 30, "b": 30, "c": 30}),
+    ("no demand", [*THREE, pool("default", share=0)], 90, {}, {"a": 30, "b": 30, "c": 30}),
     # nodes were lost: 60 are reserved, 30 are there
     ("lost nodes, all want", THREE, 30, {"a": 80, "b": 80, "c": 80}, {"a": 10, "b": 10, "c": 10}),
     ("lost nodes, one wants little", THREE, 30, {"a": 4, "b": 80, "c": 80}, {"a": 4, "b": 13, "c": 13}),
     (
-        "lost nodes, in proportion to what is reserved",
+        "lost nodes, in proportion to the reservations",
         [pool("a", reserve=30), pool("b", reserve=10)],
         20,
         {"a": 99, "b": 99},
@@ -53,7 +53,7 @@ KNOWN = [
     ("no share", [pool("a", share=0, reserve=2), pool("b")], 8, {"a": 8, "b": 8}, {"a": 2, "b": 6}),
     ("a limit", [pool("a", limit=2), pool("b")], 8, {"a": 8, "b": 8}, {"a": 2, "b": 6}),
     (
-        "a limit holds of what nobody wants",
+        "a limit holds for the part without demand",
         [pool("a", limit=2), pool("default", limit=3)],
         8,
         {},
@@ -80,7 +80,7 @@ KNOWN = [
         {"vision": 2, "speech": 9, "product": 99},
         {"research": 5, "vision": 2, "speech": 3, "product": 11},
     ),
-    ("the default pool, declared by nobody", [], 8, {"default": 3}, {"default": 8}),
+    ("the default pool, not declared", [], 8, {"default": 3}, {"default": 8}),
     ("beside others it has a share", [pool("a")], 8, {"a": 8, "default": 8}, {"a": 4, "default": 4}),
     ("a pool that has gone", [pool("a", reserve=4)], 8, {"a": 8, "gone": 8}, {"a": 6, "gone": 2}),
 ]
@@ -96,7 +96,7 @@ def test_known_answers(
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_who_gets_all_it_wants_gets_exactly_that_or_more() -> None:
+def test_a_pool_with_its_demand_met_gets_exactly_that_or_more() -> None:
     """5.7 CPUs are 5.7 CPUs, although 1.1 and the 4.6 that are missing there are a little less."""
     assert 1.1 + (5.7 - 1.1) < 5.7
     declared = [pools.Pool(name="a", reserve={"cpus": 1.1}), pools.Pool(name="b", limit={"cpus": 2.0})]
@@ -105,7 +105,7 @@ def test_who_gets_all_it_wants_gets_exactly_that_or_more() -> None:
     assert found["b"]["cpus"] == 2.0
 
 
-def test_what_could_never_be_stored_is_divided_nevertheless() -> None:
+def test_pools_that_could_never_be_stored_are_divided_too() -> None:
     declared = [pool("a", "b", reserve=1), pool("b", "a"), pool("c", "nowhere"), pool("d", "a"), pool("e", "e")]
     found = gpus(declared, 8, c=4, d=4, e=4)
     assert sum(found[name] for name in ("a", "b", "c", "default", "e")) == pytest.approx(8)
@@ -120,11 +120,11 @@ class TestReserved:
     def test_all_is_the_default_pool_s_before_there_is_another(self) -> None:
         assert self.kept([], 8) == {"default": 8}
 
-    def test_what_others_leave_is_the_default_pool_s(self) -> None:
+    def test_the_default_pool_has_the_unreserved_rest(self) -> None:
         assert self.kept([pool("a", reserve=5), pool("b")], 8) == {"a": 5, "b": 0, "default": 3}
         assert self.kept([pool("a", reserve=5), pool("default", limit=2)], 8) == {"a": 5, "default": 2}
 
-    def test_unless_it_says_what_it_reserves(self) -> None:
+    def test_unless_it_has_a_reservation(self) -> None:
         assert self.kept([pool("a", reserve=5), pool("default", reserve=1)], 8) == {"a": 5, "default": 1}
         assert self.kept([pool("default", reserve=0)], 8) == {"default": 0}
 
@@ -136,7 +136,7 @@ class TestReserved:
         tree = [pool("a", reserve=6), pool("b", "a", reserve=4), pool("c", "a", reserve=2), pool("d", reserve=2)]
         assert self.kept(tree, 4) == pytest.approx({"b": 2, "c": 1, "d": 1, "default": 0})
 
-    def test_a_resource_that_nobody_reserves_holds_back_none_that_reserves_another(self) -> None:
+    def test_a_resource_without_reservations_restricts_no_pool_that_reserves_another(self) -> None:
         found = entitlement.reserved(
             [pool("a", reserve=2), pool("b"), pools.Pool(name="c", reserve={"gpus": 1}, limit={"cpus": 8})],
             {"gpus": 4.0, "cpus": 32.0},
@@ -158,22 +158,22 @@ LAB = [
 
 
 class TestWithheld:
-    """Nobody borrows what is reserved statically."""
+    """A static reservation cannot be borrowed."""
 
     def kept(self, borrower: str, **held: float) -> float:
         used = {name: {"gpus": float(value)} for name, value in held.items()}
         return entitlement.withheld(LAB, {"gpus": 10.0, "cpus": 9.0}, used, borrower)["gpus"]
 
-    def test_all_of_it_while_nobody_uses_it(self) -> None:
+    def test_all_of_it_while_it_is_idle(self) -> None:
         assert self.kept("product") == self.kept("default") == self.kept("gone") == 6
 
-    def test_what_is_used_is_not_kept_twice(self) -> None:
+    def test_the_used_part_is_not_kept_twice(self) -> None:
         assert self.kept("product", lab=1, speech=1) == 5
         assert self.kept("product", lab=5, vision=5) == 1
         assert self.kept("product", lab=7, vision=7) == 0
-        assert self.kept("product", lab=4, speech=4) == 4, "vision's own is kept, whoever else fills the lab"
+        assert self.kept("product", lab=4, speech=4) == 4, "vision's own is kept, whichever pool fills the lab"
 
-    def test_who_lies_below_may_use_what_its_neighbours_leave(self) -> None:
+    def test_a_pool_below_may_use_the_rest_of_its_neighbours(self) -> None:
         assert self.kept("speech") == 4
         assert self.kept("vision") == 0
 
@@ -185,13 +185,13 @@ class TestWithheld:
         assert entitlement.withheld([pool("default", static=True)], {"gpus": 8.0}, {}, "a") == {"gpus": 0}
 
 
-def test_shortages_say_of_what_there_is_less_than_is_reserved() -> None:
+def test_shortages_name_resources_with_more_reserved_than_there_is() -> None:
     tree = [pool("a", reserve=20), pool("b", "a", reserve=10), pool("c", reserve=4)]
     assert entitlement.shortages(tree, {"gpus": 16.0, "cpus": 0.0}) == (("gpus", 24, 16),)
     assert entitlement.shortages(tree, {"gpus": 24.0}) == ()
 
 
-def test_demand_is_what_gangs_would_hold_at_their_largest() -> None:
+def test_demand_is_the_sum_of_gangs_at_their_largest() -> None:
     ask = plans.Ask(role="worker", count=2, min=1, max=4, amount=holdings.Resources(500, 1 << 30, 0, 500))
     gang = plans.Gang(job="j", name="j", pool="a", asks=(ask,), submitted_at=0.0)
     never = refusals.Refusal(code=refusals.Code.NEVER_FITS, message="")
@@ -332,7 +332,7 @@ def test_sums_are_within_and_limits_are_kept(case: tuple[list[pools.Pool], float
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(cases())
 def test_reservations_that_are_wanted_come_first(case: tuple[list[pools.Pool], float, dict[str, float]]) -> None:
-    """Where all that is reserved is there, who wants its reservation has it, and a static one is there unasked."""
+    """If all reservations can be met, demand up to a reservation is met, and a static one without demand too."""
     declared, capacity, demand = case
     hypothesis.assume(not entitlement.shortages(declared, {"gpus": capacity}))
     found = gpus(declared, capacity, **demand)
@@ -344,7 +344,7 @@ def test_reservations_that_are_wanted_come_first(case: tuple[list[pools.Pool], f
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(cases(), st.sampled_from([0.5, 2.0, 30.0]), st.data())
-def test_who_wants_more_gets_no_less(
+def test_more_demand_gives_no_less(
     case: tuple[list[pools.Pool], float, dict[str, float]], more: float, data: st.DataObject
 ) -> None:
     declared, capacity, demand = case
@@ -367,7 +367,7 @@ def test_order_changes_nothing(case: tuple[list[pools.Pool], float, dict[str, fl
 
 
 def test_not_even_the_last_digit_depends_on_the_order() -> None:
-    """Many pools, with amounts whose sums do."""
+    """Many pools, with amounts that have exact sums."""
     declared = [pool(f"p{number}", reserve=number / 7, share=1 + number / 3) for number in range(40)]
     demand = {f"p{number}": number / 3 + 0.1 for number in range(40)}
     assert sum(demand.values()) != sum(reversed(demand.values()))
@@ -379,7 +379,7 @@ def test_not_even_the_last_digit_depends_on_the_order() -> None:
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(trees(), AMOUNTS)
-def test_what_is_reserved_is_there(declared: list[pools.Pool], capacity: float) -> None:
+def test_reservations_are_met(declared: list[pools.Pool], capacity: float) -> None:
     kept = entitlement.reserved(declared, {"gpus": capacity})
     scarce = any("gpus" in one.reserve for one in declared)
     if scarce or not declared:

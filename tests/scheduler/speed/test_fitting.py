@@ -1,4 +1,4 @@
-"""Curves fitted to what was measured: against a truth that is known, and against the recorded traces."""
+"""Curves fitted to measurements: against a known truth, and against the recorded traces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_order_of_samples_changes_nothing() -> None:
     assert fitting.allreduce(taken) == fitting.allreduce(reversed(taken))
 
 
-def test_what_was_not_seen_is_hoped_for() -> None:
+def test_unmeasured_shapes_are_assumed_to_be_good() -> None:
     """One device, one batch size: half of the time is constant, and an exchange costs nothing."""
     model = fitting.allreduce([measured(TRUTH, 1, 1, 32)])
     assert model is not None
@@ -84,7 +84,7 @@ def test_between_nodes_is_never_hoped_to_be_better_than_within_one() -> None:
     assert model.far_s == pytest.approx(fitting.FAR * model.near_s)
 
 
-def test_what_makes_no_sense_is_left_out() -> None:
+def test_senseless_samples_are_left_out() -> None:
     assert fitting.allreduce([]) is None
     good = measured(TRUTH, 1, 1, 32)
     broken = [
@@ -200,7 +200,7 @@ def test_it_is_over_when_the_loss_has_come_down() -> None:
     assert convergence.to_go(curves.Convergence(b0=0.0, b1=1.0, b2=0.0), 5) == 0
 
 
-def test_what_is_left_is_what_the_job_says_else_what_its_loss_says() -> None:
+def test_the_remaining_work_comes_from_the_job_else_from_its_loss() -> None:
     """Optimus needs it of every job, and many scripts do not know how many steps they will make."""
     sample = measured(TRUTH, 1, 2, 32)
     job = jobs.Job(id="j", name="j", owner="o", spec=jobfile.JobSpec(command="python train.py"), created_at=0.0)

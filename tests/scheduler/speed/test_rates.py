@@ -29,7 +29,7 @@ MODEL = curves.Allreduce(
 @pytest.mark.parametrize(
     ("nodes", "devices", "local", "parts", "seconds"),
     [
-        (1, 1, 10, 1, 0.03),  # nobody to exchange with
+        (1, 1, 10, 1, 0.03),  # no other device to exchange with
         (1, 1, 10, 3, 0.09),
         (1, 2, 10, 1, math.hypot(0.03, 0.03)),
         (1, 4, 10, 1, math.hypot(0.03, 0.034)),
@@ -116,7 +116,7 @@ def test_the_best_batch_is_the_best_of_all_within_two_per_cent() -> None:
     assert compared > 200
 
 
-def test_without_noise_the_batch_stays_what_it_was_set_for() -> None:
+def test_without_noise_the_batch_keeps_its_initial_size() -> None:
     curve = curves.Curve(model=curves.Allreduce(compute_s=0.1, compute_per_example_s=0.001))
     batch = jobfile.Batch(size=64, max=4096, local_max=16)
     assert rates.best_batch(curve, batch, Shape(1, 1)) == curves.Batch(16, 4)
@@ -152,7 +152,7 @@ def test_of_an_unknown_job_more_is_hoped_for_from_more() -> None:
     assert rates.speedup(None, None, Shape(1, 4)) == 4
 
 
-def test_a_table_says_what_it_says_and_no_more_beyond_its_end() -> None:
+def test_a_table_is_constant_beyond_its_end() -> None:
     curve = curves.Curve(model=curves.Table(rates=(1.0, 1.9, 2.7)))
     assert [rates.rate(curve, None, Shape(1, devices)) for devices in (0, 1, 3, 9)] == [0, 1.0, 2.7, 2.7]
     assert rates.rate(curves.Curve(model=curves.Table(rates=())), None, Shape(1, 1)) == 0

@@ -1,4 +1,4 @@
-"""The speed of a job on a type of GPU where it never ran: what is known in general, by other jobs, by its own kind."""
+"""The speed of a job on a type of GPU where it never ran, from general values, from other jobs, from its own kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_estimate_is_the_same_in_both_directions() -> None:
     assert there.spread == pytest.approx(back.spread)
 
 
-def test_what_was_measured_stays_and_what_was_not_is_estimated_with_its_doubt() -> None:
+def test_measured_types_stay_and_others_are_estimated_with_their_uncertainty() -> None:
     curve = curves.Curve(model=SLOW, types=(on("t4", 1.0),))
     seen = relative.Relative([(KIND, pair(4.0))])
     found = {one.gpu_type: one for one in seen.completed(curve, KIND, ("t4", "a100", "v100")).types}

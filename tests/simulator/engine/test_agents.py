@@ -1,4 +1,4 @@
-"""What stands in for agents and the training library: batches that the scheduler decides are taken up, what is reported
+"""The simulated agents and training library: batches that the scheduler decides are taken up, what is reported
 becomes the curve that the job has in truth, a job that is told to stop keeps what it did.
 """
 
@@ -64,7 +64,7 @@ def test_a_batch_that_came_with_the_place_is_used_from_the_beginning() -> None:
 
 
 def test_a_batch_that_is_decided_while_it_runs_is_taken_up_then() -> None:
-    """Rounds are 60 s apart: what is due at 100 s is decided at 120 s."""
+    """Rounds are 60 s apart: a change due at 100 s is decided at 120 s."""
     _, found = run(learner(100_000.0), with_batches({100.0: curves.Batch(64, 2)}))
     own, other = rate(curves.Batch(32), (2,)), rate(curves.Batch(64, 2), (2,))
     assert found.stories[0].ended == pytest.approx(120 + (100_000 - 120 * own) / other)
@@ -75,8 +75,8 @@ def test_without_one_it_takes_its_own() -> None:
     assert found.stories[0].ended == pytest.approx(10_000 / rate(curves.Batch(32), (2,)))
 
 
-def test_what_is_reported_becomes_the_curve_that_the_job_has_in_truth() -> None:
-    """Over four batch sizes on one shape; what is left is what there is left to do, in the curve's unit."""
+def test_reports_become_the_true_curve_of_the_job() -> None:
+    """Over four batch sizes on one shape. `left` is the remaining work, in the curve's unit."""
     sizes = {at: curves.Batch(local) for at, local in ((0.0, 8), (100.0, 16), (200.0, 32), (300.0, 64))}
     sim = smallcases.prepared([learner(10_000_000.0, gpus=4)], "2x2", plan=with_batches(sizes), until_s=460.0)
     asyncio.run(sim.run())
@@ -108,7 +108,7 @@ def test_a_job_may_keep_to_itself_how_much_it_has_left_to_do() -> None:
     assert job.live.tasks[0].progress.total_steps is None
 
 
-def test_who_is_told_to_stop_keeps_what_it_did() -> None:
+def test_a_job_that_is_told_to_stop_keeps_its_progress() -> None:
     """Stopped at 300 s by a plan, placed anew at once, 30 s of starting up."""
     stopped: list[float] = []
 
@@ -134,7 +134,7 @@ def test_a_lost_end_is_not_waited_for_longer_than_was_said() -> None:
     assert found.spans[0].end == found.over
 
 
-def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
+def test_work_until_the_simulation_is_given_up_counts() -> None:
     found = smallcases.run(
         [smallcases.job("a", 0.0, 1000.0, gpus=2), smallcases.job("b", 1.0, 1000.0)], "1x2", until_s=250.0
     )
@@ -146,8 +146,8 @@ def test_what_was_done_until_the_simulation_is_given_up_counts() -> None:
     ]
 
 
-def test_in_lockstep_everybody_waits_for_the_next_round() -> None:
-    """Rounds are at whole minutes: who comes at 10 s starts at 60 s, and what it leaves at 160 s is taken at 180 s."""
+def test_in_lockstep_all_jobs_wait_for_the_next_round() -> None:
+    """Rounds are at whole minutes: an arrival at 10 s starts at 60 s; its device, free at 160 s, is taken at 180 s."""
     arrivals = [
         smallcases.job("a", 10.0, 100.0),
         smallcases.job("b", 20.0, 50.0),
@@ -198,7 +198,7 @@ def test_gangs_that_share_a_node_slow_each_other_down_where_both_lie_on_several(
     assert ends["c"] == pytest.approx(600.0)
 
 
-def test_shares_of_devices_and_tasks_without_any_are_counted_as_what_they_hold() -> None:
+def test_shares_of_devices_and_tasks_without_devices_are_counted_by_their_holdings() -> None:
     half = {roles.RoleName.WORKER: jobfile.Role(count=1, gpus=0.5, cpus=1)}
     none = {roles.RoleName.WORKER: jobfile.Role(count=3, cpus=2)}
     served = {

@@ -1,4 +1,4 @@
-"""What goes wrong, and that nothing is lost by it: no job, no device-second; and that it can be repeated."""
+"""Faults lose no job and no device-second, and a run with faults can be repeated."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def check_devices(found: outcome.Outcome) -> None:
 
 
 def check_work(found: outcome.Outcome) -> None:
-    """Each job did its work once, and what it did for nothing stands beside it."""
+    """Each job did its work once, and its lost work is counted apart."""
     lasts = {one.id: one.job_model.total * sum(role.count for role in one.spec.roles.values()) for one in crowd()}
     for story in found.stories:
         assert story.advanced_device_s - story.lost_device_s == pytest.approx(lasts[story.job], abs=1e-3)
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not() -> None:
     assert encoded(5) != encoded(6)
 
 
-def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_records_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long simulations drop lines of the log, and jobs that have ended, as they go."""
     whole = smallcases.run(crowd(), "4x4", faults=FAULTS, seed=5)
     monkeypatch.setattr(simulation, "KEPT_RECORDS", 50)
@@ -163,7 +163,7 @@ def test_faults_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
         faults.Faults(**bad)
 
 
-def test_who_can_never_run_is_left_out_and_told() -> None:
+def test_a_job_that_can_never_run_is_left_out_and_reported() -> None:
     found = smallcases.run([smallcases.job("small", 0.0, 60.0), smallcases.job("huge", 1.0, 60.0, gpus=99)], "1x4")
     assert [(story.job, story.phase) for story in found.stories] == [("small", "COMPLETED")]
     assert list(found.refused) == ["huge"]
@@ -171,7 +171,7 @@ def test_who_can_never_run_is_left_out_and_told() -> None:
     assert found.over < 600
 
 
-def test_who_never_started_has_waited_to_the_end() -> None:
+def test_a_job_that_never_started_has_waited_to_the_end() -> None:
     """One that lasts for long holds all of it; the other one is given up with it."""
     found = smallcases.run(
         [smallcases.job("long", 0.0, 1e9), smallcases.job("starved", 0.0, 60.0)], "1x1", until_s=3600.0
@@ -183,7 +183,7 @@ def test_who_never_started_has_waited_to_the_end() -> None:
 
 
 def test_tasks_that_are_scheduled_one_by_one_wait_for_each_other() -> None:
-    """Two gangs of two, each task on its own: with one task of each on the two devices, nobody ever works."""
+    """Two gangs of two, each task on its own: with one task of each on the two devices, neither ever works."""
     tasks = [("a-0", 0.0, "a"), ("b-0", 1.0, "b"), ("a-1", 2.0, "a"), ("b-1", 3.0, "b")]
     arrivals = [msgspec.structs.replace(smallcases.job(name, at, 100.0), group=group) for name, at, group in tasks]
     found = smallcases.run(arrivals, "2x1")

@@ -1,5 +1,5 @@
 """Thousands of rounds over random clusters, pools, jobs, policies and faults: whatever a plan says can be done, whole
-gangs only, within every limit, and in the end nobody is lost.
+gangs only, within every limit, and in the end no job is lost.
 
 The ordinary suite makes a thousand rounds over fixed seeds. `make soak` makes a million over new ones: SEED repeats
 one, ROUNDS says how many.
@@ -65,7 +65,7 @@ def drawn(seed: int) -> dict[str, Any]:
 
 
 def group(dice: random.Random, place: int, nodes: list[dict[str, Any]], pools: list[dict[str, Any]]) -> dict[str, Any]:
-    """Jobs of which each fits the cluster and its pool while nobody else is there."""
+    """Jobs that each fit the empty cluster and pool."""
     spec: dict[str, Any] = {
         "pool": dice.choice(("default", "default", "a", "b")),
         "priority": dice.choice((10, 50, 50, 90)),
@@ -118,7 +118,7 @@ class Checked:
             check_gang(waiting[launch.job], launch.holdings)
         for one in (*made.preemptions, *made.resizes, *made.moves):
             assert not running[one.job].stopping, f"{one.job} is being stopped already"
-            assert snapshot.reallocate, "a plan that touches nobody touched somebody"
+            assert snapshot.reallocate, "a plan that must not touch running gangs touched one"
         for one in made.preemptions:
             assert running[one.job].gang.preemptible, f"{one.job} must not be preempted"
         held = [claim for one in snapshot.running for claim in one.holdings]
@@ -136,7 +136,7 @@ def check_gang(gang: plans.Gang, claims: Iterable[holdings.Holding]) -> None:
 
 
 def check_room(snapshot: plans.Snapshot, claims: Iterable[holdings.Holding]) -> None:
-    """No device twice, nothing beyond what a node has, nothing new on a node that is not there."""
+    """No device twice, no more than a node's capacity, no new task on a node that is not there."""
     nodes = {node.name: node for node in snapshot.nodes}
     devices: Counter[tuple[str, int]] = Counter()
     amounts: dict[str, holdings.Resources] = {}

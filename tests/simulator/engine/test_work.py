@@ -37,7 +37,7 @@ def test_the_end_is_foreseen_over_all_paces() -> None:
     assert did.progress == pytest.approx(140.0)
 
 
-def test_it_goes_on_from_what_it_saved_when_it_is_told_to_stop() -> None:
+def test_it_continues_from_the_checkpoint_of_its_stop() -> None:
     did = work.Work(Epochs())
     did.start(0.0, 1, (1,), None, ready_s=30.0)
     did.stop(90.0, gracefully=True)
@@ -48,7 +48,7 @@ def test_it_goes_on_from_what_it_saved_when_it_is_told_to_stop() -> None:
     assert (did.device_s, did.lost_device_s) == (60.0, 0.0)
 
 
-def test_what_came_after_the_last_checkpoint_is_lost_where_it_fails() -> None:
+def test_a_failure_loses_the_work_since_the_last_checkpoint() -> None:
     did = work.Work(Epochs(), saves_every_s=20.0)
     did.start(0.0, 1, (1,), None, ready_s=0.0)
     did.stop(75.0, gracefully=False)
@@ -57,7 +57,7 @@ def test_what_came_after_the_last_checkpoint_is_lost_where_it_fails() -> None:
     assert did.device_s == pytest.approx(75.0)
 
 
-def test_what_stands_still_loses_what_it_had_not_saved() -> None:
+def test_a_stalled_job_loses_its_unsaved_work() -> None:
     did = work.Work(Epochs())
     did.start(0.0, 1, (4,), None, ready_s=0.0)
     did.stall(10.0)
@@ -106,7 +106,7 @@ def test_it_is_where_small_steps_lead(seed: int) -> None:
         saved = progress
         assert did.progress == pytest.approx(progress, rel=0.005, abs=20)
         assert did.device_s == pytest.approx(device_s, rel=0.005, abs=1)
-        progress = saved = did.progress  # what small steps miss does not add up
+        progress = saved = did.progress  # the error of small steps does not add up
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_model_of_a_step_by_hand(shape: jobmodels.Shape, batch: curves.Batch
         (jobmodels.from_speedups((1.0, 1.9, 2.7, 3.2)), 1.0, (4, 4), 100.0),
     ],
 )
-def test_how_long_what_lasts_100_s_on_4_lasts_elsewhere(speedup, far: float, shape, expected: float) -> None:
+def test_the_duration_on_other_devices_of_a_job_of_100_s_on_4(speedup, far: float, shape, expected: float) -> None:
     did = work.Work(jobmodels.Scaled(100.0, 4, speedup, far=far))
     did.start(0.0, 1, shape, None, ready_s=0.0)
     assert did.ends_at == pytest.approx(expected)

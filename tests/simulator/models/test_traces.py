@@ -1,4 +1,4 @@
-"""Measured models: what was measured is given back, what lies between is in between, what is far from it is refused."""
+"""Measured models return measured values, interpolate between them, and refuse values far from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def model(directory: Path) -> traces.Model:
     ("shape", "local"),
     [((1,), 16), ((4,), 64), ((1, 2), 32), ((4, 4, 4, 4), 16), ((2,) * 8, 32), ((4,) * 16, 64)],
 )
-def test_what_was_measured_is_given_back(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
+def test_measured_values_are_returned(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
     assert model.times(shape, local) == pytest.approx(step_s(len(shape), sum(shape), local))
 
 
@@ -79,7 +79,7 @@ def test_what_was_measured_is_given_back(model: traces.Model, shape: jobmodels.S
     ("shape", "local"),
     [((4,), 24), ((4,), 100), ((4,) * 6, 32), ((2,) * 5, 48), ((1, 3) * 5, 40), ((3,) * 12, 20)],
 )
-def test_between_what_was_measured_lines_are_straight(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
+def test_between_measured_values_lines_are_straight(model: traces.Model, shape: jobmodels.Shape, local: int) -> None:
     assert model.times(tuple(sorted(shape)), local) == pytest.approx(step_s(len(shape), sum(shape), local))
 
 
@@ -88,12 +88,12 @@ def test_a_smaller_batch_than_was_measured_is_no_faster(model: traces.Model) -> 
 
 
 @pytest.mark.parametrize("shape", [(5,), (8, 8), (1, 4, 4), (4,) * 17])
-def test_what_is_far_from_it_is_refused(model: traces.Model, shape: jobmodels.Shape) -> None:
+def test_a_value_far_from_all_measured_ones_is_refused(model: traces.Model, shape: jobmodels.Shape) -> None:
     with pytest.raises(errors.InvalidInput, match="was not measured"):
         model.times(shape, 32)
 
 
-def test_progress_is_what_the_slowest_batch_size_made_of_each_epoch(model: traces.Model) -> None:
+def test_progress_in_an_epoch_is_that_of_the_slowest_batch_size(model: traces.Model) -> None:
     assert (model.initial, model.most, model.total) == (32, 256, 200.032)
     assert [model.epoch(progress) for progress in (0.0, 100.0, 100.032, 200.0)] == [0, 0, 1, 1]
 
@@ -146,7 +146,7 @@ def workload_file(directory: Path, *lines: str) -> Path:
         (recorded.Freedom.ADAPTIVE, (1, 1, 16), (32, 256, 16, 64), None),
     ],
 )
-def test_what_a_job_leaves_to_the_scheduler(directory: Path, freedom, bounds, batch, asked) -> None:
+def test_the_choices_that_a_job_leaves_to_the_scheduler(directory: Path, freedom, bounds, batch, asked) -> None:
     path = workload_file(directory, "b-1,200,bert,4,128", "b-0,100,bert,1,32")
     found = recorded.read(recorded.Recorded(file=path.name), path.parent, freedom, scale=2.0)
     assert [(one.id, one.at) for one in found.arrivals] == [("b-0", 50.0), ("b-1", 100.0)]
@@ -166,7 +166,7 @@ def test_a_recorded_workload_can_be_cut(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [{"start": "1h"}, {"end": 0}, {"start": 50, "end": 60}])
-def test_a_cut_that_leaves_nobody_says_when_there_is_somebody(directory: Path, cut: dict[str, object]) -> None:
+def test_a_cut_without_jobs_tells_when_there_are_some(directory: Path, cut: dict[str, object]) -> None:
     path = workload_file(directory, "b-0,0,bert,1,32", "b-1,90,bert,1,32")
     with pytest.raises(
         errors.InvalidInput,
@@ -190,7 +190,7 @@ def test_a_cut_that_leaves_nobody_says_when_there_is_somebody(directory: Path, c
         ("b-0,nan,bert,1,32", "`time` is not a number: nan"),
     ],
 )
-def test_what_cannot_be_read_is_named(directory: Path, line: str, says: str) -> None:
+def test_a_line_that_cannot_be_read_is_named(directory: Path, line: str, says: str) -> None:
     with pytest.raises(errors.InvalidInput, match=says):
         adaptdl.read(workload_file(directory, line), traces.load(directory), recorded.Freedom.GIVEN)
 
@@ -247,7 +247,7 @@ def test_so_do_those_of_the_other_form(tmp_path: Path) -> None:
     [("100", "220.5"), ("20171009", "20171129.5"), ("2017-10-09T00:01:40", "2017-10-09T02:03:40.5+02:00")],
 )
 def test_times_are_seconds_or_dates(tmp_path: Path, times: tuple[str, str]) -> None:
-    """With a byte order mark, a column that nobody needs left out, and empty lines, as spreadsheets write them."""
+    """With a byte order mark, a missing optional column, and empty lines, as spreadsheets write them."""
     rows = "\r\n\r\n".join(f"{time},10,2" for time in times)
     (tmp_path / "jobs.csv").write_text(f"timestamp,duration,num_gpus\r\n{rows}\r\n", encoding="utf-8-sig")
     found = recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)

@@ -56,7 +56,7 @@ def _share(name: str, of: Iterable[nodes.Node]) -> contract.TypeShare:
 
 
 def of_leaf(whole: contract.Budget, leaf: str, bounds: poolbounds.PoolBounds) -> contract.Budget:
-    """What a leaf may divide: its entitlement, or all there is where nothing bounds it."""
+    """Return the amounts that a leaf may divide: its entitlement, or the whole budget if it has no bound."""
     if bounds.single:
         return whole
     entitled, amount = bounds.entitled.get(leaf, {}), whole.amount

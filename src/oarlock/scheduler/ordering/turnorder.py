@@ -80,7 +80,7 @@ class Order:
         return self.level(running) if level is None else level
 
     def sizes(self, leaf: str) -> bool:
-        """Whether the leaf's policy decides sizes."""
+        """Return whether the leaf's policy decides sizes."""
         queue = self.queues.get(leaf)
         return queue is not None and queue.sizes
 

@@ -331,7 +331,7 @@ class FreeSpace:
         return node, self._kind(node)
 
     def _tidy(self) -> None:
-        """Now and then, drop cached values, so that memory does not grow with time."""
+        """Drop cached values now and then, so that memory does not grow with time."""
         if len(self.ways) > MAX_WAYS:
             self.ways.clear()
         if len(self._log) <= MAX_LOG:

@@ -166,7 +166,7 @@ def _alone(samples: Sequence[curves.Sample]) -> list[curves.Sample]:
 
 
 def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> bool:
-    """Whether the samples are the known ones except for their counts: then there is nothing to fit."""
+    """Return whether the samples are the known ones except for their counts: then there is nothing to fit."""
     return len(samples) == len(known) and all(
         new is old or msgspec.structs.replace(new, count=old.count) == old
         for new, old in zip(samples, known, strict=True)

@@ -321,7 +321,9 @@ class Simulation:
         return made
 
     def _report(self, subject: str, error: Exception) -> None:
-        """Raise: a controller's error is a defect here, because no other program writes and faults take other ways."""
+        """Raise an error: no other program writes here and faults take other ways, so a controller's error is a
+        defect.
+        """
         raise errors.Conflict(
             f"at {self.now - ORIGIN_S:g} s a controller failed at {subject}: {error}",
             hint="This is a defect: report it with the workload and the seed.",

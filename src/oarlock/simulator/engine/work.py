@@ -88,7 +88,7 @@ class Work:
             self._update_end()
 
     def set_slowdown(self, now: float, slowdown: float) -> None:
-        """From now on it loses this share of its speed."""
+        """Let it lose this share of its speed from now on."""
         if slowdown != self._slowdown:
             self.advance(now)
             self._slowdown = slowdown
