@@ -143,6 +143,10 @@ async def test_nodes_pools_and_usage_add_up(rig: rigs.Rig) -> None:
         lately = {"by": "pool", "since": rig.clock.now - 1800}
         by_pool = (await http.get("/api/v1/usage", params=lately)).json()["items"]
         assert (await http.get("/api/v1/usage", params={"by": "planet"})).status_code == 422
+    async with rig.as_user("bob") as http:
+        assert (await http.get("/api/v1/usage")).json()["items"] == [], "what runs is its owner's to see"
+    async with rig.as_user("root") as http:
+        assert (await http.get("/api/v1/usage")).json()["items"] == by_user
     assert node["held"] == {"cpus_milli": 1000, "memory_bytes": 0, "gpus": 2, "gpu_milli": 0}
     assert (pool["pool"]["name"], pool["held"]["gpus"], pool["running"], pool["waiting"]) == ("default", 2, 1, 0)
     assert by_user == [{"name": "ann", "device_hours": 2.0, "cpu_hours": 1.0, "cost": 0.0}]

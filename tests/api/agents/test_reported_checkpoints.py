@@ -50,6 +50,17 @@ async def test_a_checkpoint_becomes_visible_once_and_is_offered(rig: rigs.Rig) -
     assert (await register(rig, rigs.key_of(job)))["rendezvous"]["restore"] == [str(path)]
 
 
+async def test_a_checkpoint_of_another_attempt_is_refused_under_the_name_of_this_one(rig: rigs.Rig) -> None:
+    """Report, manifest and name have to be of the attempt whose task it is: the best checkpoint is of the latest."""
+    job = await gang(rig, 1)
+    later = save(place_of(rig, job), 10, attempt=2)
+    path = later.rename(later.with_name("attempt-1-round-1-step-10"))
+    manifest = {"format": 1, "step": 10, "attempt": 2, "round": 1}
+    answer = await tell(rig, job, {**said(path, 10), "manifest": manifest})
+    assert answer.status_code == 409
+    assert await shown(rig, job) == []
+
+
 @pytest.mark.parametrize(
     "where",
     [

@@ -9,7 +9,8 @@ import pytest
 from tests.api import rig as rigs
 
 from oarlock.api import application, routes
-from oarlock.spec import attempts, jobs, tasktokens, users
+from oarlock.api.security import authentication
+from oarlock.spec import attempts, errors, jobs, tasktokens, users
 
 TABLE = [route for route in application.TABLE if route.method != "WS"]
 DIGEST = "sha256:" + hashlib.sha256(b"x").hexdigest()
@@ -124,6 +125,17 @@ async def test_a_job_named_like_anothers_id_is_found_by_its_owner(rig: rigs.Rig)
     mine = await rig.submit("bob", name=theirs.id)
     async with rig.as_user("bob") as http:
         assert (await http.get(f"/api/v1/jobs/{theirs.id}")).json()["id"] == mine.id
+
+
+async def test_a_token_that_another_server_removed_holds_no_longer_than_a_moment(rig: rigs.Rig) -> None:
+    now = 0.0
+    asked = authentication.Authenticator(rig.store, b"s" * 32, lambda: now)
+    headers = {"authorization": f"Bearer {rig.tokens['ann']}"}
+    assert (await asked.user(headers)).name == "ann"
+    await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
+    now = authentication.KNOWN_S
+    with pytest.raises(errors.Unauthenticated):
+        await asked.user(headers)
 
 
 async def test_a_viewer_sees_and_does_nothing(rig: rigs.Rig) -> None:
