@@ -35,7 +35,7 @@ def test_a_missing_script_is_refused_at_once(
     assert (caught.value.path, caught.value.hint) == ("command", "Did you mean `train.py`?")
     with pytest.raises(errors.InvalidInput, match=r"no file 'needs.txt'"):
         run("python train.py", directory=place, dependencies="needs.txt")
-    with pytest.raises(errors.InvalidInput, match="the requirements file lies in the snapshot"):
+    with pytest.raises(errors.InvalidInput, match="the requirements file must be in the snapshot"):
         run("python train.py", directory=None, dependencies="needs.txt")
     (place / ".gitignore").write_text("train.py\n")
     with pytest.raises(errors.InvalidInput, match=r"'train.py' is left out of the snapshot"):

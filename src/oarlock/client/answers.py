@@ -1,6 +1,4 @@
-"""What the server answers where it is no noun of `oarlock.spec`: see docs/rest-api.md. Unknown fields are ignored, so
-that the server may be newer than the client.
-"""
+"""Answers that the client completes or converts. `oarlock.spec.bodies` has the other answers."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """`value` is None where it was not finite: JSON has no word for it."""
+    """A value at a step. JSON cannot express a number that is not finite; `value` is None then."""
 
     step: int
     at: float
@@ -79,6 +77,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of all metrics of a job, and the series of the requested ones."""
+
     names: tuple[str, ...] = ()
     series: tuple[Series, ...] = ()
 
@@ -121,7 +121,7 @@ class FileList(bodies.FileList, frozen=True):
 
 
 class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a download has put in place. `present` files were there already, the same as the job's."""
+    """The result of a download. `present` counts the files that were there already, with the same content."""
 
     to: str
     files: int = 0

@@ -28,6 +28,7 @@ def translated(place: places.Place, named: str) -> Iterator[None]:
 
 
 def headers_of(place: places.Place, request: requests.Request[Any]) -> dict[str, str]:
+    """Return the headers of a request. Raises Unauthenticated."""
     headers = {"Accept": "application/json", **request.headers}
     if request.body is not None:
         headers["Content-Type"] = "application/json"

@@ -1,8 +1,8 @@
-"""From a job's files to files of this machine: which goes where, and each there as a whole or not at all.
+"""Downloads of a job's files: the target of each file, and its arrival as a whole or not at all.
 
-A file arrives under a draft's name, which tells its version, and is renamed once it is whole: what was interrupted goes
-on where it stopped, unless the job's file has changed. Keys come from a server and lead nowhere but below the target:
-no part of them is `..`, and no link on the way is followed. `downloading.py` of each client fetches them.
+A file arrives under a draft name, which tells its version, and is renamed once it is whole. An interrupted download
+continues where it stopped, unless the job's file has changed. The keys come from a server and must not lead out of the
+target directory: no part is `..`, and no link is followed. `downloading.py` of each client fetches the files.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from oarlock.spec import bodies, errors, quantities
 
 AT_ONCE = 8
 LOSSES = 6
-"""Connections lost in a row, without a byte between them, after which a download is given up."""
+"""The number of lost connections in a row, without a byte between them, that ends a download."""
 SAME_TIME_S = 0.002
 LEFT_BY_JOB = ("files/", "results/")
 
 Progress = Callable[[int, int], object]
-"""Hears how many bytes have come, of how many."""
+"""Gets the number of bytes that have come, and the number of all bytes."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A file of the job, and where it goes. `url` is set where it does not come from the server."""
+    """A file of the job and its target. `url` is set for a file that does not come from the server."""
 
     file: bodies.JobFile
     place: Path
@@ -41,9 +41,9 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def default_place(name: str, path: str, to: str | Path | None) -> Path:
-    """Return the directory to download to: `to`, else the present one for what was named, else one for the job.
+    """Return the target directory: `to`, else the present one for a named path, else a directory for the job.
 
-    That one is made with a `.gitignore` that leaves all of it out: the next job is not to carry it along.
+    The directory for the job gets a `.gitignore` that leaves all of it out of the next job's snapshot.
     """
     if to is not None or path:
         return Path(to) if to is not None else Path()
@@ -56,10 +56,10 @@ def default_place(name: str, path: str, to: str | Path | None) -> Path:
 
 
 def targets(found: answers.FileList, path: str, to: Path, *, overwrite: bool) -> tuple[list[Target], int]:
-    """Where each file goes below `to`, without those that are there already; and how many those are.
+    """Return the target of each missing file below `to`, and the number of files that are there already.
 
-    A path that was asked for keeps its last part. Raises Conflict for the first that is there and is another, and
-    InvalidInput for a key that leads elsewhere.
+    A requested path keeps its last part. Raises Conflict for the first other file in the way, and InvalidInput for a
+    key that leads out of `to`.
     """
     skipped = len(path.rpartition("/")[0]) + 1 if "/" in path else 0
     wanted = []
@@ -77,11 +77,13 @@ def whole(last: answers.FileList, items: Sequence[bodies.JobFile]) -> answers.Fi
 
 
 def chosen(found: answers.FileList, path: str, name: str) -> answers.FileList:
-    """Return what is meant: where no path was given, what the job left. Raises NotFound where that is nothing."""
+    """Return the files to download: without a path, kept files and results. Raises NotFound where there are none."""
     items = found.items if path else tuple(one for one in found.items if one.path.startswith(LEFT_BY_JOB))
     lost = next((part for part in found.elsewhere if part.failure), None)
     if not items and lost is not None:
-        raise errors.Unavailable(f"{lost.path} lie at {lost.url}: {lost.failure}", hint="Fetch them from there.")
+        raise errors.Unavailable(
+            f"{lost.path} cannot be read from {lost.url}: {lost.failure}", hint="Fetch them from there."
+        )
     if not items:
         raise errors.NotFound(
             f"{name} has left no files", hint=f"`oarlock files {name}` lists its logs and checkpoints too."
@@ -93,7 +95,7 @@ def _is_there(target: Target, to: Path, overwrite: bool) -> bool:
     for parent in target.place.relative_to(to).parents:
         above = to / parent
         if parent != Path() and (above.is_symlink() or (above.exists() and not above.is_dir())):
-            raise errors.Conflict(f"{above} is not a directory", hint="Name another place: --to DIR.")
+            raise errors.Conflict(f"{above} is not a directory", hint="Name another directory: --to DIR.")
     try:
         info = target.place.lstat()
     except FileNotFoundError:
@@ -104,13 +106,13 @@ def _is_there(target: Target, to: Path, overwrite: bool) -> bool:
     if not overwrite or target.place.is_dir():
         raise errors.Conflict(
             f"{target.place} is there already, and is another file",
-            hint="Name another place with --to DIR, or replace it with --overwrite.",
+            hint="Name another directory with --to DIR, or replace the file with --overwrite.",
         )
     return False
 
 
 class Draft:
-    """A file on its way. `headers` ask for what is missing of it."""
+    """A file on its way. `headers` request its missing part."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -126,7 +128,7 @@ class Draft:
 
     @contextlib.contextmanager
     def receiving(self, status: int, headers: Mapping[str, str]) -> Iterator[int]:
-        """Take the bytes that follow. Gives how many were there before; raises Lost where some are missing."""
+        """Open the draft for `write`, and yield its present size. Raises Lost at the end where bytes are missing."""
         self.moved = 0
         with writing(self.target.place):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,9 +142,10 @@ class Draft:
             with writing(self.target.place):
                 self._file.close()
         if self._left:
-            raise failures.Lost(f"{self.target.file.path} came only in part", hint="Download it again: it goes on.")
+            raise failures.Lost(f"{self.target.file.path} came only in part", hint="Download it again: it continues.")
 
     def write(self, chunk: bytes) -> None:
+        """Append bytes to the draft."""
         assert self._file is not None
         with writing(self.target.place):
             self._file.write(chunk)
@@ -150,7 +153,7 @@ class Draft:
         self.moved += len(chunk)
 
     def finish(self) -> int:
-        """Put the whole file in its place; return its size. It is not synced: it can be fetched again."""
+        """Move the whole file to its target, and return its size. It is not synced, because it can be fetched again."""
         with writing(self.target.place):
             size = self._size()
             os.utime(self.path, (time.time(), self.target.file.modified_at))
@@ -166,6 +169,7 @@ class Draft:
 
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[None]:
+    """Raise a failure of the disk as Unavailable."""
     try:
         yield
     except OSError as error:
@@ -173,7 +177,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def check_room(wanted: Sequence[Target], to: Path) -> None:
-    """Raise Unavailable before the first byte where they cannot all be stored."""
+    """Raise Unavailable before the download where the disk has too little space for all files."""
     import shutil
 
     there = next(place for place in (to.absolute(), *to.absolute().parents) if place.exists())
@@ -186,7 +190,7 @@ def check_room(wanted: Sequence[Target], to: Path) -> None:
 
 
 class Meter:
-    """Counts bytes over all files; may be told from several threads."""
+    """A counter of the bytes of all files, for several threads."""
 
     def __init__(self, total: int, hears: Progress | None) -> None:
         self._total, self._hears, self._done = total, hears, 0
@@ -200,8 +204,10 @@ class Meter:
 
 
 def total(wanted: Sequence[Target]) -> int:
+    """Return the size of all files in bytes."""
     return sum(target.file.bytes for target in wanted)
 
 
 def give_up(draft: Draft, losses: int) -> bool:
+    """Return whether to end a download after so many losses in a row."""
     return not draft.moved and losses >= LOSSES

@@ -1,5 +1,6 @@
-"""Files that a job file sends to a place of its own, an object store or a directory: read by this process, with its own
-rights, since the server has no business there.
+"""Files that a job file sends to a place of its own, an object store or a directory.
+
+This process reads them with the user's own rights, because the server has no access.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ LIMIT_S = 20.0
 
 
 def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers.FileList:
-    """Return `found` with the files that lie elsewhere, as far as they can be looked at from here."""
+    """Return the list with the files that lie elsewhere, where this process can list them."""
     items, parts = list(found.items), []
     for part in found.elsewhere:
         try:
             items += _listed(part, same_machine)
         except errors.NotFound:
-            pass  # nothing has been stored there yet
+            pass  # the job has stored no file there yet
         except errors.OarlockError as error:
             part = msgspec.structs.replace(part, failure=error.message)
         parts.append(part)
@@ -44,6 +45,7 @@ def added(found: answers.FileList, under: str, *, same_machine: bool) -> answers
 
 
 def is_under(path: str, folder: str) -> bool:
+    """Return whether the path is the folder or below it; an empty folder contains all paths."""
     return not folder or path == folder or path.startswith(folder + "/")
 
 
@@ -51,7 +53,7 @@ def _listed(part: answers.Elsewhere, same_machine: bool) -> list[bodies.JobFile]
     from oarlock.data.transfers import places
 
     if schemes.of(part.url) == "file" and not same_machine:
-        raise errors.Unavailable("it is a directory of the server's machine", hint="Download it there.")
+        raise errors.Unavailable("it is a directory of the server's machine", hint="Download it on that machine.")
     return [
         bodies.JobFile(path=f"{part.path}/{filekeys.of(os.fsencode(item.name))}", bytes=item.size or 0, modified_at=0.0)
         for item in within(LIMIT_S, lambda: places.listing(part.url).items)
@@ -59,7 +61,7 @@ def _listed(part: answers.Elsewhere, same_machine: bool) -> list[bodies.JobFile]
 
 
 def within(limit_s: float, look: Callable[[], T]) -> T:
-    """Return what `look` returns. Raises Unavailable where it takes too long: libraries try for minutes to log in."""
+    """Return the result of `look`. Raises Unavailable after `limit_s`: libraries try for minutes to log in."""
     found: list[T] = []
     failed: list[BaseException] = []
 
@@ -80,7 +82,7 @@ def within(limit_s: float, look: Callable[[], T]) -> T:
 
 
 def fetch(url: str, file: bodies.JobFile, place: Path, moved: Callable[[int], object]) -> int:
-    """Bring one of these files to `place`, as a whole or not at all; return its size."""
+    """Download one of these files to `place`, as a whole or not at all; return its size."""
     from oarlock.data.transfers import places
 
     name = b"/".join(filekeys.parts(file.path)[1:])

@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard reads them: scalars in its event-file format, without TensorBoard or protobuf.
+"""TensorBoard's event files: scalars in its format, without TensorBoard or protobuf.
 
 A file is a row of TFRecords: length (u64), masked CRC-32C of the length, payload, masked CRC-32C of the payload, all
 little-endian. The payload is an `Event` message: wall_time (1, double), step (2, varint), file_version (3, string) or
@@ -29,7 +29,7 @@ _TABLE = _table()
 
 
 def encoded(series: Sequence[answers.Series]) -> bytes:
-    """One file's bytes: its version, then every point by step."""
+    """Return the bytes of a file: its version, then all points by step."""
     points = sorted(
         (
             (point.step, point.at, one.name, point.value)
@@ -50,7 +50,7 @@ def _scalar(step: int, at: float, tag: str, value: float) -> bytes:
 
 
 def _single(value: float) -> float:
-    """What is too large for a float of 32 bits becomes infinite, as everywhere."""
+    """Return the value, or infinity where it is too large for a float of 32 bits."""
     try:
         struct.pack("<f", value)
     except OverflowError:
@@ -64,6 +64,7 @@ def _record(payload: bytes) -> bytes:
 
 
 def masked_crc(payload: bytes) -> int:
+    """Return the masked CRC-32C of a TFRecord."""
     value = 0xFFFFFFFF
     for byte in payload:
         value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8

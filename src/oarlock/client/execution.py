@@ -1,4 +1,4 @@
-"""A command inside a task, over a websocket: stdin goes, stdout and stderr and the exit code come.
+"""A command inside a task, over a websocket that carries stdin, stdout, stderr and the exit code.
 
 The first message is the command. Then binary frames carry bytes, the first byte naming the stream (0 stdin; 1 stdout,
 2 stderr), and text frames are JSON: `{"resize": [rows, columns]}` and `{"eof": true}` go, `{"exit": code}` comes.
@@ -22,15 +22,21 @@ MAX_FRAME_BYTES = 1 << 22
 
 
 class Output(msgspec.Struct, frozen=True):
+    """A piece of output."""
+
     stream: str  # `stdout` or `stderr`
     data: bytes
 
 
 class Exited(msgspec.Struct, frozen=True):
+    """The end of the command."""
+
     code: int
 
 
 class Result(msgspec.Struct, frozen=True):
+    """The exit code and the whole output of a command."""
+
     code: int
     stdout: bytes
     stderr: bytes
@@ -42,12 +48,14 @@ class _Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opening(command: Sequence[str]) -> str:
+    """Return the first frame. Raises InvalidInput for an empty command."""
     if not command:
-        raise errors.InvalidInput("there is no command", hint="Say which: oarlock exec JOB -- ls")
+        raise errors.InvalidInput("there is no command", hint="Name one: oarlock exec JOB -- ls")
     return msgspec.json.encode(list(command)).decode()
 
 
 def resize(rows: int, columns: int) -> str:
+    """Return the frame for a new size of the terminal."""
     return msgspec.json.encode({"resize": [rows, columns]}).decode()
 
 
@@ -55,7 +63,7 @@ END_OF_INPUT = '{"eof": true}'
 
 
 def parsed(frame: bytes | str) -> Output | Exited | None:
-    """A frame from the server; None for one that a newer server may send."""
+    """Return the content of a frame; None for an unknown one, which a newer server may send."""
     if isinstance(frame, str):
         told = failures.decoded(frame.encode(), _Ending)
         if told.error is not None:
@@ -66,10 +74,12 @@ def parsed(frame: bytes | str) -> Output | Exited | None:
 
 
 def websocket_url(place: places.Place, target: str) -> str:
+    """Return the URL of the websocket."""
     return "ws" + place.url.removeprefix("http") + target
 
 
 def options(place: places.Place) -> dict[str, Any]:
+    """Return the options for opening the websocket."""
     nothing = requests.server()
     options: dict[str, Any] = {
         "additional_headers": {k: v for k, v in connection.headers_of(place, nothing).items() if k == "Authorization"},
@@ -85,7 +95,7 @@ def options(place: places.Place) -> dict[str, Any]:
 
 
 def refusal(place: places.Place, error: Exception) -> errors.OarlockError:
-    """Why no websocket came about, or why it closed before the command's end."""
+    """Return why the websocket was not opened, or why it closed before the command's end."""
     response = getattr(error, "response", None)
     if response is not None:
         return failures.from_response(response.status_code, bytes(response.body or b""))
@@ -101,6 +111,7 @@ def refusal(place: places.Place, error: Exception) -> errors.OarlockError:
 
 
 def gathered(items: Sequence[Output | Exited]) -> Result:
+    """Return the items of a command as one result."""
     return Result(
         code=next(item.code for item in items if isinstance(item, Exited)),
         stdout=b"".join(item.data for item in items if isinstance(item, Output) and item.stream == "stdout"),

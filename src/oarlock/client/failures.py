@@ -18,11 +18,11 @@ LOST_PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 
 
 class Unsent(errors.ServerNotFound):
-    """No connection came about: nothing was asked yet, so anything may be asked again."""
+    """No connection was made. The server has seen no request, so every request may be repeated."""
 
 
 class Lost(errors.Unavailable):
-    """The connection broke, or the time was over, after something had been sent."""
+    """The connection broke or timed out after the request, or a part of it, had been sent."""
 
 
 def from_response(status: int, body: bytes) -> errors.OarlockError:
@@ -60,30 +60,35 @@ _HINTS = {
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
+    """Return the decoded body of an answer. Raises OarlockError for a body of another form."""
     if kind is answers.Nothing and not body.strip():
         body = b"{}"
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise errors.OarlockError(
-            f"the server's answer was not understood: {error}",
-            hint="Is it an Oarlock server, and of this version? Compare `oarlock version`.",
+            f"the server's answer cannot be decoded: {error}",
+            hint="Check that it is an Oarlock server of this version: oarlock version",
         ) from error
 
 
 def unsent(place: places.Place, named: str, cause: Exception) -> Unsent:
+    """Return the error for a failed connection. `named` is the setting that names the server."""
     said = f"no server answers at {place.url} ({errors.words(_system_error(cause))})"
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         return Unsent(
-            f"the certificate of {place.url} is not trusted", hint="Name its authority: OARLOCK_CA_FILE=ca.pem."
+            f"the certificate of {place.url} is not trusted",
+            hint="Name the file of its authority: OARLOCK_CA_FILE=ca.pem.",
         )
     if place.local:
-        return Unsent(said, hint="Start one with `oarlock up --detach`; `oarlock doctor` says what is wrong.")
-    return Unsent(said, hint=f"Check the address, which comes from {named or 'the settings'}, and whether it runs.")
+        return Unsent(said, hint="Start one with `oarlock up --detach`; `oarlock doctor` finds the cause.")
+    return Unsent(
+        said, hint=f"Check that the server runs, and its address, which comes from {named or 'the settings'}."
+    )
 
 
 def _system_error(cause: BaseException) -> BaseException:
-    """Return the system's own error below the libraries' ones, else `cause`: asyncio's says only that all failed."""
+    """Return the system's error below the libraries' errors, else `cause`: asyncio only tells that all tries failed."""
     found: BaseException | None = cause
     for _ in range(MOST_CAUSES):
         if isinstance(found, BaseExceptionGroup):
@@ -97,11 +102,12 @@ def _system_error(cause: BaseException) -> BaseException:
 
 
 def lost(place: places.Place, cause: Exception) -> Lost:
+    """Return the error for a broken connection."""
     return Lost(f"the connection to {place.url} was lost ({errors.words(cause)})", hint="Try again in a moment.")
 
 
 def pause_s(request: requests.Request[Any], failure: errors.OarlockError, tries: int) -> float | None:
-    """Seconds to wait before the next try of a request that failed for the `tries`-th time; None: give up."""
+    """Return the seconds before the next try, after the failure of try number `tries`; None means to give up."""
     if isinstance(failure, Unsent):
         pauses: tuple[float, ...] = UNSENT_PAUSES_S
     elif (

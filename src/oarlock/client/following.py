@@ -1,9 +1,8 @@
-"""Where a reader of a job's log stands, stream by stream, so that a lost server costs neither a line nor prints one
-twice.
+"""The position of a reader in a job's log, for each stream: after a lost connection, no line is missing or repeated.
 
-Within a stream the offsets of lines grow; what is not beyond the last offset seen was seen, but for the end of a line
-that had none yet. After a loss the lines are asked for again from `SLACK_S` before the newest arrival, because streams
-are merged by time of arrival, and a server that comes back may have another idea of the time by a little.
+Within a stream the offsets of lines grow. A line at or before the last offset was seen before, except for the rest of a
+line without an end. After a loss, the reader requests the lines from `SLACK_S` before the newest arrival, because
+streams are merged by time of arrival, and the clock of a restarted server may differ a little.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ SLACK_S = 60.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 TOLD_LOSSES = 2
-"""So many losses in a row are told, and so is the return after them. One alone may be a stream without news that was
-opened again, and nobody needs to hear of it.
-"""
+"""The number of losses in a row after which the user is told. A single one may be a silent stream that was reopened."""
 
 
 class Position(msgspec.Struct):
-    """How far one stream was read: the last piece, and the line that it belongs to."""
+    """The position in one stream: the last piece, and the line that it belongs to."""
 
     offset: int
     characters: int
@@ -34,7 +31,7 @@ class Position(msgspec.Struct):
 
 
 class Cursor:
-    """Belongs to one reader."""
+    """The positions of one reader."""
 
     def __init__(self, choice: requests.LogChoice) -> None:
         self._choice = choice
@@ -48,16 +45,16 @@ class Cursor:
         return self._newest is not None
 
     def unseen(self, line: storage.Line) -> storage.Line | None:
-        """What of `line` was not seen yet; None where all of it was. Notes it.
+        """Return the part of the line that was not seen yet, None where there is none, and note its position.
 
-        A line that had no end may come again as a whole, with what was seen at its front: that is cut off.
+        A line without an end may come again as a whole. The part that was seen before is cut off.
         """
         stream = (line.task, line.attempt, line.incarnation, line.stream)
         at = self._positions.get(stream)
         self._newest = line.at if self._newest is None else max(self._newest, line.at)
         self._first = line.at if self._first is None else min(self._first, line.at)
         if isinstance(line, storage.Lines):
-            # Asked for until the first loss only: there is nothing yet that could have been seen.
+            # Only the first request asks for `Lines`: no line was seen before.
             length = len(line.text) - line.text.rfind("\n") - 1
             self._positions[stream] = Position(line.last, length, False, line.last, length)
             return line
@@ -80,33 +77,34 @@ class Cursor:
         return msgspec.structs.replace(line, text=line.text[known:])
 
     def choice(self) -> requests.LogChoice:
-        """What to ask for now: at first what was wanted, later what may be missing of it."""
+        """Return the lines to request: at first the wanted ones, later those that may be missing."""
         if self._newest is None:
             return self._choice
         since = self._newest - SLACK_S
         if self._choice.tail is not None and self._first is not None:
-            since = max(since, self._first)  # what lies before the tail was not asked for
+            since = max(since, self._first)  # earlier lines were not requested
         if self._choice.since is not None:
             since = max(since, self._choice.since)
         return msgspec.structs.replace(self._choice, tail=None, since=since)
 
 
 def hopeless(failure: errors.OarlockError, losses: int, cursor: Cursor) -> bool:
-    """Whether there was never a server to wait for."""
+    """Return whether no server ever answered, so that waiting is useless."""
     return isinstance(failure, failures.Unsent) and losses == 0 and not cursor.started
 
 
 def pause_s(losses: int) -> float:
-    """Seconds until the server is looked for again after so many losses in a row."""
+    """Return the seconds before the next try after so many losses in a row."""
     return min(FIRST_PAUSE_S * 2.0 ** min(losses - 1, 20), LONGEST_PAUSE_S)
 
 
 class Splitter:
-    """Bytes in, lines out: split at newlines only, since a JSON text may hold what else Python splits at."""
+    """Splits bytes into lines at newlines only: a JSON text may contain other characters at which Python splits."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """Take bytes, and return the lines that are complete."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line for line in lines if line.strip()]

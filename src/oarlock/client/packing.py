@@ -1,6 +1,6 @@
-"""From a working directory to what is submitted of it: a snapshot that can be uploaded, or the directory's own name.
+"""The code of a job from a working directory: a snapshot to upload, or the directory's own name.
 
-The archive stays in the home's cache, so that a directory that has not changed is not read again.
+The archive stays in the cache of the home, so an unchanged directory is not packed again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ NEVER = "never packed"
 
 
 def pack(directory: Path, told: settings.Settings) -> snapshots.Snapshot:
-    """Raises TooLarge (with the ten largest files), InvalidInput (a link that leaves, an unreadable file)."""
+    """Pack a directory.
+
+    Raises TooLarge with the ten largest files, and InvalidInput for a link out of it or an unreadable file.
+    """
     from oarlock.data.snapshots import snapshots
 
     return snapshots.pack(directory, told.home.joinpath(*CACHE), limit_bytes=told.snapshot_limit_bytes, home=told.home)
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submission says of a directory. `unrecorded` is why there is no snapshot of a job that runs in place.
+    """The code of a submission. `unrecorded` tells why a job that runs in place has no snapshot.
 
-    `sent_from` is the directory itself, empty where its name is no text.
+    `sent_from` is the directory itself, or empty where its name is not valid Unicode.
     """
 
     snapshot: snapshots.Snapshot | None = None
@@ -44,7 +47,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> tuple[jobfile.LeftOut, ...]:
-        """What the job will lack, as much of it as a job remembers: folders first, as they say most."""
+        """The files that the snapshot lacks, folders first, at most as many as a job records."""
         if self.snapshot is None or self.in_place is not None:
             return ()
         groups = [group for group in self.snapshot.left_out if group.why != NEVER]
@@ -65,12 +68,14 @@ def kind_of(one: jobfile.LeftOut) -> jobfile.LeftOut:
 
 
 def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settings, *, in_place: bool = False) -> Code:
-    """What is to be submitted of `directory` (None: the job needs no code).
+    """Return the code to submit from `directory` (None: the job needs no code).
 
-    Raises what `pack` raises, and InvalidInput where a file that the job names is certain to be missing.
+    Raises as `pack` does, and InvalidInput where a file that the job names is certainly missing.
     """
     if directory is None and in_place:
-        raise errors.InvalidInput("there is no directory to run in", path="--in-place", hint="Leave out --no-snapshot.")
+        raise errors.InvalidInput(
+            "the job has no directory to run in", path="--in-place", hint="Leave out --no-snapshot."
+        )
     if directory is None:
         scripts.check_without_code(spec)
         return Code()
@@ -92,7 +97,7 @@ def code_of(directory: Path | None, spec: jobfile.JobSpec, told: settings.Settin
 
 
 def _text(directory: Path) -> str:
-    """Its name; empty where that cannot be said in Unicode."""
+    """Return the name of a directory, or an empty text where it is not valid Unicode."""
     try:
         return str(directory).encode().decode()
     except UnicodeEncodeError:

@@ -1,5 +1,6 @@
-"""Where the server is. A named one is where its name says; the local one tells in `$OARLOCK_HOME/server.json`, which is
-read again at every lost connection, since a restarted local server may come back on another port.
+"""The address of the server: a named URL, or the address in the local server's file `$OARLOCK_HOME/server.json`.
+
+The file is read again after every lost connection, because a restarted local server may have another port.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LOOPBACK = re.compile(r"https?://(127(\.[0-9]{1,3}){3}|localhost|\[::1\])(:[0-9
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a local server writes once it listens. Unknown fields are ignored: the server may be newer."""
+    """The file that a local server writes once it listens. Unknown fields are ignored: the server may be newer."""
 
     url: str
     pid: int = 0
@@ -29,6 +30,8 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """An address with its token."""
+
     url: str
     token: str | None
     ca_file: str | None = None
@@ -36,12 +39,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loopback(self) -> bool:
-        """Whether it is this machine."""
+        """Whether the server is on this machine."""
         return _LOOPBACK.fullmatch(self.url) is not None
 
 
 def find(told: settings.Settings) -> Place:
-    """Raises ServerNotFound where no server is named and none has left its file in the home."""
+    """Return the server's address. Raises ServerNotFound where no server is named and the home has no server's file."""
     if told.server is not None:
         return Place(url=told.server, token=told.token, ca_file=told.ca_file)
     left = read(told.home)
@@ -54,7 +57,7 @@ def find(told: settings.Settings) -> Place:
 
 
 def read(home: Path) -> ServerFile | None:
-    """The local server's file, None where there is none or it is only half a file."""
+    """Return the local server's file, None where it is missing or incomplete."""
     try:
         return msgspec.json.decode((home / SERVER_FILE).read_bytes(), type=ServerFile)
     except (OSError, msgspec.DecodeError):
@@ -62,6 +65,7 @@ def read(home: Path) -> ServerFile | None:
 
 
 def read_token(path: Path) -> str | None:
+    """Return the token in a file, None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -69,7 +73,7 @@ def read_token(path: Path) -> str | None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this number runs: a zombie does not."""
+    """Return whether a process with this number runs. A zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""One builder for every request, sync and async: a request is a value, and a sender carries it out.
+"""Builders of requests for both clients. A request is a value, and a sender carries it out.
 
-Paths are docs/rest-api.md's. A job is named by its id or its name. What could be neither is refused here: between
-slashes, `a/b`, `..` or nothing would name another path.
+docs/rest-api.md describes the paths. A job is named by its id or its name. A text that can be neither is refused here,
+because `a/b`, `..` or an empty text would lead to another path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READING_S = 3600.0
 
 
 class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """`repeatable`: sending it twice does what sending it once does, so a lost answer is asked for again."""
+    """A request. A `repeatable` request has the same effect when it is sent twice, so it is repeated after a loss."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     upload: Path | bytes | None = None
     headers: Mapping[str, str] = {}
     repeatable: bool = True
-    patience_s: float = 0.0  # the longest silence before its answer, where that is longer than for others
+    patience_s: float = 0.0  # the longest wait for the answer, if longer than usual
 
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def _query(**values: Any) -> dict[str, str]:
-    """Without what is None; truth values in JSON's words."""
+    """Return a query without the values that are None; booleans are `true` and `false`."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in values.items()
@@ -56,29 +56,29 @@ def _query(**values: Any) -> dict[str, str]:
 
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@-]+")
-"""Jobs' and pools' names are of these; the server judges the rest."""
+"""The characters of names of jobs, pools and secrets. The server checks more."""
 _USER = re.compile(r"(?!\.+$)[^/\x00-\x1f\x7f]+")
-"""The first administrator is called as the system calls them: `CORP\\ada`, `josé`."""
+"""The first administrator has the name of the system's account: `CORP\\ada`, `josé`."""
 _SHOWN = 60
 
 
 def _job(name: str, rest: str = "") -> str:
-    hint = "Names have lower-case letters, digits and dashes; `oarlock ps` lists them."
+    hint = "Names have lower-case letters, digits and dashes; `oarlock ps` lists the jobs."
     return f"{_V1}/jobs/{_typed(name, 'job', hint)}{rest}"
 
 
 def _pool(name: str) -> str:
-    hint = "Names have lower-case letters, digits and dashes; `oarlock pools` draws those there are."
+    hint = "Names have lower-case letters, digits and dashes; `oarlock pools` lists the pools."
     return f"{_V1}/pools/{_typed(name, 'pool', hint)}"
 
 
 def _user(name: str, rest: str) -> str:
-    hint = "`oarlock users list` has the names of all."
+    hint = "`oarlock users list` lists the users."
     return f"{_V1}/users/{_typed(name, 'user', hint, _USER)}{rest}"
 
 
 def _secret(name: str) -> str:
-    hint = "Names have lower-case letters, digits and dashes; `oarlock secrets list` has those there are."
+    hint = "Names have lower-case letters, digits and dashes; `oarlock secrets list` lists the secrets."
     return f"{_V1}/secrets/{_typed(name, 'secret', hint)}"
 
 
@@ -91,7 +91,7 @@ def _typed(name: str, of: str, hint: str, names: re.Pattern[str] = _NAME) -> str
 
 
 def submit(submission: jobfile.Submission, key: str) -> Request[jobs.Job]:
-    """The server reads the whole checkpoint of a job that is continued before it answers."""
+    """Submit a job. Before it answers, the server reads the whole checkpoint of a job that is continued."""
     return Request(
         method="POST",
         path=f"{_V1}/jobs",
@@ -149,7 +149,7 @@ def job_events(name: str, after: int | None = None, limit: int | None = None) ->
 
 
 class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines of a job's log. `since` is Unix seconds; `tail` the last lines over all streams."""
+    """A choice of log lines. `since` is in Unix seconds; `tail` is the number of last lines over all streams."""
 
     attempt: int | None = None
     role: str | None = None
@@ -181,7 +181,7 @@ def files(name: str, under: str = "", after: str | None = None) -> Request[answe
 
 
 def file(name: str, path: str, headers: Mapping[str, str]) -> Request[answers.Nothing]:
-    """The bytes of one file, as they are: for the senders' `content`."""
+    """Request the bytes of one file, for the senders' `content`."""
     return Request(
         method="GET",
         path=_job(name, "/file"),
@@ -197,7 +197,7 @@ def event_log(after: int | None = None, wait_s: float | None = None) -> Request[
 
 
 def has_blob(digest: str) -> Request[answers.Nothing]:
-    """NotFound where the server lacks it."""
+    """Ask whether the server has a snapshot. The answer is NotFound where it lacks it."""
     return Request(method="HEAD", path=f"{_V1}/blobs/{quote(digest, safe=':')}", answer=answers.Nothing)
 
 
@@ -224,7 +224,7 @@ def pools() -> Request[bodies.PoolList]:
 
 
 def set_pool(name: str, change: poolchanges.Change) -> Request[pool_nouns.Pool]:
-    """Not repeatable with a version: the first one may have been heard, and the second would be refused for it."""
+    """Change a pool. With a version it is not repeatable: the first request changes the version."""
     return Request(
         method="PATCH", path=_pool(name), answer=pool_nouns.Pool, body=change, repeatable=change.version is None
     )
@@ -254,7 +254,7 @@ def add_user(name: str, right: users.Right) -> Request[users.User]:
 
 
 def add_token(user: str, note: str = "") -> Request[bodies.ShownToken]:
-    """Not repeatable: a second token would be made, and the first never be seen."""
+    """Make a token. It is not repeatable: a second request would make a second token."""
     path = _user(user, "/tokens")
     return Request(method="POST", path=path, answer=bodies.ShownToken, body=bodies.NewToken(note), repeatable=False)
 
@@ -282,6 +282,6 @@ def shutdown() -> Request[answers.Nothing]:
 
 
 def exec_target(name: str, *, role: str | None, index: int | None, tty: bool, rows: int, columns: int) -> str:
-    """The path of the websocket of `exec`."""
+    """Return the path of the websocket of `exec`."""
     query = _query(role=role, index=index, tty=tty, rows=rows, columns=columns)
     return f"{_job(name, '/exec')}?{urlencode(query)}"

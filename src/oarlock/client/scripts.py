@@ -1,6 +1,6 @@
-"""The script that a job's command runs, where that is certain, and whether the job will find it.
+"""Check of the script that a job's command runs, where the script is certain.
 
-A script that is missing would only be noticed on the machine that runs the job, after it has waited.
+Without this check, a missing script would only be noticed when the job runs, after it has waited.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _SHELL_WORDS = frozenset("|&;<>()$`\\\"'*?[]{}~#=\n")
 
 
 def check_without_code(spec: jobfile.JobSpec) -> None:
-    """Raise InvalidInput where the job needs a file and no directory goes with it."""
+    """Raise InvalidInput where the job needs a file and is sent without a directory."""
     if spec.dependencies is not None:
         raise errors.InvalidInput(
-            "the requirements file lies in the snapshot, and there is none",
+            "the requirements file must be in the snapshot, and the job has no snapshot",
             path="dependencies",
             hint="Send the directory: leave out --no-snapshot, or `directory=None`.",
         )
 
 
 def script_of(command: str | Sequence[str]) -> str | None:
-    """Return the script that Python is to run, where that is certain: no shell words, no -c, no -m."""
+    """Return the script that Python runs, None where it is not certain: shell words, -c, -m."""
     if isinstance(command, str):
         if any(letter in _SHELL_WORDS for letter in command):
             return None
@@ -42,7 +42,7 @@ def script_of(command: str | Sequence[str]) -> str | None:
 
 
 def check_named(spec: jobfile.JobSpec, directory: Path) -> None:
-    """Raise InvalidInput where a file that the job names is certain to be missing, or to be no program."""
+    """Raise InvalidInput where a file that the job names is certainly missing, or certainly not a program."""
     check_program(spec.command, directory)
     check_script(spec, directory)
     if spec.dependencies is not None and not (directory / spec.dependencies).is_file():
@@ -65,17 +65,17 @@ def check_program(command: str | Sequence[str], directory: Path) -> None:
     raise errors.InvalidInput(
         f"{words[0]!r} is a Python file, which cannot be started by its name alone",
         path="command",
-        hint=f"Name Python too: python {command if isinstance(command, str) else shlex.join(command)}",
+        hint=f"Start it with Python: python {command if isinstance(command, str) else shlex.join(command)}",
     )
 
 
 def _is_program(file: Path) -> bool:
-    """Whether the file may be executed, and names its interpreter."""
+    """Return whether the file may be executed and names its interpreter."""
     try:
         with file.open("rb") as opened:
             return os.access(file, os.X_OK) and opened.read(2) == b"#!"
     except OSError:
-        return True  # it cannot be said from here
+        return True  # unknown
 
 
 def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
@@ -88,12 +88,12 @@ def check_script(spec: jobfile.JobSpec, directory: Path) -> None:
     raise errors.InvalidInput(
         f"there is no {script!r} in {directory.absolute()}",
         path="command",
-        hint=f"Did you mean `{near}`?" if near else "Go to its directory, or name it: --dir DIR.",
+        hint=f"Did you mean `{near}`?" if near else "Change to its directory, or name it: --dir DIR.",
     )
 
 
 def check_kept(spec: jobfile.JobSpec, directory: Path, home: Path) -> None:
-    """Raise InvalidInput where the script is there, but not in the snapshot."""
+    """Raise InvalidInput where the script exists but is not in the snapshot."""
     script = script_of(spec.command)
     if script is None or script.startswith("/") or _fetched(spec, script):
         return
@@ -105,10 +105,10 @@ def check_kept(spec: jobfile.JobSpec, directory: Path, home: Path) -> None:
     raise errors.InvalidInput(
         f"{script!r} is left out of the snapshot",
         path="command",
-        hint="It is named in .gitignore or .oarlockignore; `!" + script + "` in .oarlockignore takes it in again.",
+        hint="It is named in .gitignore or .oarlockignore; `!" + script + "` in .oarlockignore includes it.",
     )
 
 
 def _fetched(spec: jobfile.JobSpec, script: str) -> bool:
-    """Return whether it may come with the data."""
+    """Return whether the script may come with the data."""
     return any(script.startswith(source.mount.rstrip("/") + "/") or script == source.mount for source in spec.data)

@@ -1,8 +1,8 @@
-"""What the client is told: which home, which server, which token. Flags first, then OARLOCK_* variables, then
-`$OARLOCK_HOME/config.toml`, then what `oarlock login` stored.
+"""Settings of the client: home, server and token.
 
-The home and the environment are arguments: whoever starts a program reads them once (`from_environment`). Without a
-server in any of these places, the local one of this home is meant, which `oarlock.client.places` finds.
+They come from flags, then from OARLOCK_* variables, then from `$OARLOCK_HOME/config.toml`, then from `oarlock login`. A
+program reads the environment once (`from_environment`). Where none of these names a server, `oarlock.client.places`
+finds the local server of the home.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClientTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`named` says which setting named the server (`--server`, `OARLOCK_SERVER`, ...), "" where none did."""
+    """Settings of a client. `named` is the setting that names the server, such as `OARLOCK_SERVER`, else empty."""
 
     home: Path
     server: str | None = None
@@ -44,15 +44,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
+    """Return the home."""
     return Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
 
 
 def from_environment(**flags: str | int | None) -> Settings:
+    """Return the settings from flags and this process's environment."""
     return resolve(os.environ, flags)
 
 
 def resolve(environ: Mapping[str, str], flags: Mapping[str, str | int | None]) -> Settings:
-    """Each field from the first place that has it. Raises InvalidInput for a file or value that cannot be meant."""
+    """Return each setting from the first place that has it. Raises InvalidInput for an invalid file or value."""
     home = home_directory(environ)
     variables = {name: environ.get(f"OARLOCK_{name.upper()}") or None for name in ClientTable.__struct_fields__}
     table = msgspec.structs.asdict(read_config(home / CONFIG_FILE))
@@ -71,7 +73,7 @@ def resolve(environ: Mapping[str, str], flags: Mapping[str, str | int | None]) -
             if value is None or field in found:
                 continue
             if field in _OF_A_SERVER and not _same(values.get("server"), found.get("server")):
-                continue  # a token goes to the server that it was given for, and to no other
+                continue  # a token is only for the server that it was stored with
             found[field] = value
             named = place if field == "server" else named
     limit = found.get("snapshot_limit", DEFAULT_SNAPSHOT_LIMIT)
@@ -86,12 +88,12 @@ def resolve(environ: Mapping[str, str], flags: Mapping[str, str | int | None]) -
 
 
 def _same(own: str | int | None, meant: str | int | None) -> bool:
-    """Whether what a place says beside `own` is for the server that is meant: it is, where it names none of its own."""
+    """Return whether a place's token is for the server `meant`: the place names this server, or none (`own`)."""
     return own is None or str(own).strip().rstrip("/") == str(meant).strip().rstrip("/")
 
 
 class Login(msgspec.Struct, frozen=True):
-    """`login.json`, readable by its owner only: the server that `oarlock login` was given, and its token."""
+    """The content of `login.json`, readable by its owner only: the server of `oarlock login` and its token."""
 
     server: str | None = None
     token: str | None = None
@@ -99,7 +101,7 @@ class Login(msgspec.Struct, frozen=True):
 
 
 def read_config(path: Path) -> ClientTable:
-    """The file's `[client]` table. Its other tables belong to the server and are not looked at."""
+    """Return the table `[client]` of the file. The other tables are for the server."""
     raw = _text(path)
     if raw is None:
         return ClientTable()
@@ -110,11 +112,12 @@ def read_config(path: Path) -> ClientTable:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise errors.InvalidInput(
             f"{path} cannot be used: {error}",
-            hint=f"In its [client] table there may be {', '.join(ClientTable.__struct_fields__)}.",
+            hint=f"The table [client] may have {', '.join(ClientTable.__struct_fields__)}.",
         ) from error
 
 
 def read_login(path: Path) -> Login:
+    """Return the stored login, empty where there is none. Raises InvalidInput."""
     raw = _text(path)
     if raw is None:
         return Login()
@@ -127,7 +130,7 @@ def read_login(path: Path) -> Login:
 
 
 def write_login(path: Path, login: Login) -> None:
-    """Mode 0600 from its first byte, and never half-written."""
+    """Store a login as a whole, in a file that only its owner may read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
     try:
@@ -159,7 +162,9 @@ def _url(text: str, named: str) -> str:
     rest = rest.rstrip("/")
     if scheme not in ("http", "https") or not rest or any(letter.isspace() or ord(letter) < 32 for letter in rest):
         raise errors.InvalidInput(
-            f"{text!r} is no server's URL", path=named, hint="Write it as http://127.0.0.1:7317 or https://HOST."
+            f"{text!r} is not a valid URL of a server",
+            path=named,
+            hint="Write it as http://127.0.0.1:7317 or https://HOST.",
         )
     return f"{scheme}://{rest}"
 

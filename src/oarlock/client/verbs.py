@@ -1,4 +1,4 @@
-"""What the verbs of `Client` and `AsyncClient` share: everything about them that needs no waiting."""
+"""Parts of the verbs that `Client` and `AsyncClient` share: everything without waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oarlock.spec import jobs
 
 SHELL_VARIABLES = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
-"""What of the submitting shell a local server is told, so that `python` means the same program in the job."""
+"""Variables of the shell that a local server gets, so that `python` is the same program in the job."""
 
 POLL_S = 0.5
 EVENT_WAIT_S = 20.0
@@ -30,7 +30,7 @@ Wanted = jobfile.JobSpec | Mapping[str, Any] | str | Path
 
 
 def spec_of(wanted: Wanted) -> jobfile.JobSpec:
-    """A judged spec. Raises InvalidInput with the path of the field."""
+    """Return a valid spec. Raises InvalidInput with the path of the field."""
     from oarlock.spec import validation
 
     if isinstance(wanted, jobfile.JobSpec):
@@ -42,7 +42,7 @@ def spec_of(wanted: Wanted) -> jobfile.JobSpec:
 
 
 def continued_of(text: str) -> tuple[str, int | None]:
-    """The job and the step of `JOB` or `JOB@STEP`. Raises InvalidInput."""
+    """Return the job and the step of `JOB` or `JOB@STEP`. Raises InvalidInput."""
     job, at, step = text.partition("@")
     if not job or (at and not (step.isascii() and step.isdigit() and len(step) <= MAX_STEP_DIGITS)):
         raise errors.InvalidInput(f"{text!r} is not a job with a step", hint="Write JOB or JOB@STEP, as train@50.")
@@ -50,14 +50,14 @@ def continued_of(text: str) -> tuple[str, int | None]:
 
 
 def continues(job: str, step: int | None) -> str:
-    """What `Submission.continues` says for it."""
+    """Return the text for `Submission.continues`."""
     return job if step is None else f"{job}@{step}"
 
 
 def fields_of(earlier: jobs.Job) -> dict[str, Any]:
-    """The job file's fields of a job that is to be continued. One that has not ended keeps its name to itself.
+    """Return the fields of a job file for a job that continues another one, without the name of an active job.
 
-    A size stands for itself: what the server filled in from it is left out, so that another size can be given.
+    The values that the server has filled in from a size are left out, so that another size can be given.
     """
     from oarlock.spec import sizes
 
@@ -77,13 +77,13 @@ def fields_of(earlier: jobs.Job) -> dict[str, Any]:
 
 
 def directory_of(earlier: jobs.Job) -> Path | None:
-    """The directory that the job's code came from, None where it had none. Raises InvalidInput where it is not here."""
+    """Return the directory of the job's code, None where it had none. Raises InvalidInput where it is missing here."""
     if earlier.snapshot is None and earlier.directory is None:
         return None
     where = earlier.directory or earlier.sent_from
     place = Path(where)
     if not where or not place.is_dir():
-        said = f"{where}, from which its code came, is not here" if where else "it was not noted"
+        said = f"{where}, from which its code came, is not here" if where else "the job does not record it"
         raise errors.InvalidInput(
             f"the directory of {earlier.name} cannot be sent again: {said}",
             path="directory",
@@ -93,13 +93,14 @@ def directory_of(earlier: jobs.Job) -> Path | None:
 
 
 def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
-    """What is to be another about a pool. Raises InvalidInput for a field that there is not."""
+    """Return the change of a pool. Raises UnknownField, and InvalidInput for an invalid value."""
     from oarlock.spec import validation
 
     return validation.convert(fields, poolchanges.Change, page="docs/pools.md")
 
 
 def read_file(path: Path) -> bytes:
+    """Return the content of a job file. Raises InvalidInput."""
     try:
         with path.open("rb") as file:
             return file.read((1 << 20) + 1)
@@ -110,10 +111,10 @@ def read_file(path: Path) -> bytes:
 
 
 def shell_of(environ: Mapping[str, str], program: str | None = None) -> dict[str, str]:
-    """The shell's variables. Who calls `.venv/bin/oarlock` without activating `.venv` means that python too.
+    """Return the shell's variables. For `.venv/bin/oarlock` without an activated `.venv`, this Python comes first.
 
-    `program` is how this process was called, by default `sys.argv[0]`. A link elsewhere (pipx) says nothing about the
-    user's own environment.
+    `program` is the path by which this process was called, by default `sys.argv[0]`. A link elsewhere (pipx) does not
+    tell the user's own environment.
     """
     shell = {name: environ[name] for name in SHELL_VARIABLES if environ.get(name)}
     folder = str(Path(sys.argv[0] if program is None else program).absolute().parent)
@@ -138,12 +139,12 @@ def submission(
 
 
 def fresh_key() -> str:
-    """An idempotency key: one for each wish to submit, the same for each try."""
+    """Return a new idempotency key. All tries of one submission use the same key."""
     return os.urandom(16).hex()
 
 
 def log_item(raw: bytes) -> storage.Line | bodies.Ended:
-    """A line of the log's NDJSON. Raises what the server says instead."""
+    """Return a line of the log's NDJSON. Raises the server's error."""
     item = failures.decoded(raw, answers.LogItem)
     if item.error is not None:
         raise failures.raised(item.error)
@@ -151,14 +152,14 @@ def log_item(raw: bytes) -> storage.Line | bodies.Ended:
 
 
 def exit_code(phase: phases.Phase, code: int | None) -> int:
-    """The exit code of a command that followed a job to this end: the job's own, where it has one."""
+    """Return the exit code for a command that has followed a job to its end: the job's own, where it has one."""
     if phase is phases.Phase.COMPLETED:
         return 0
     return code or {phases.Phase.CANCELED: 130, phases.Phase.HALTED: 130}.get(phase, 1)
 
 
 def since_of(text: str, now: float | None = None) -> float:
-    """Unix seconds from `10m` ago, from a number of Unix seconds, or from a date as `2026-01-31T12:00`."""
+    """Return Unix seconds from a time ago (`10m`), from Unix seconds, or from a date (`2026-01-31T12:00`)."""
     from oarlock.spec import quantities
 
     try:
@@ -173,5 +174,5 @@ def since_of(text: str, now: float | None = None) -> float:
         return dt.datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise errors.InvalidInput(
-            f"{text!r} is no time", path="since", hint="Write 10m, 2h, or 2026-01-31T12:00."
+            f"{text!r} is not a valid time", path="since", hint="Write 10m, 2h, or 2026-01-31T12:00."
         ) from error

@@ -80,7 +80,7 @@ class AsyncClient:
         return self._sender.place.loopback
 
     def clock_skew_s(self, clock: Callable[[], float] = time.time) -> float | None:
-        """Seconds by which the server's clock is ahead, from the Date of its last answer; None before the first one."""
+        """Return the seconds that the server's clock is ahead, by its last answer; None before the first answer."""
         from email.utils import parsedate_to_datetime
 
         try:
@@ -98,9 +98,9 @@ class AsyncClient:
         in_place: bool = False,
         **fields: Any,
     ) -> Job:
-        """Submit a command with what else a job file may say, as keywords: `roles={"worker": {"count": 2}}`.
+        """Submit a command, with other fields of the job file as keywords: `roles={"worker": {"count": 2}}`.
 
-        Raises what `submit` raises; a script that is not in the directory is InvalidInput at once.
+        Raises as `submit` does, and InvalidInput where the script is not in the directory.
         """
         wanted = command if isinstance(command, str) else list(command)
         return await self.submit({"command": wanted, **fields}, directory=directory, in_place=in_place)
@@ -115,13 +115,13 @@ class AsyncClient:
         key: str | None = None,
         continues: str | None = None,
     ) -> Job:
-        """Pack `directory` (None: the job needs no code), upload it where the server lacks it, and submit.
+        """Pack `directory` (None: the job needs no code), upload the snapshot if the server lacks it, and submit.
 
-        With `in_place` the job runs in the very directory, on this machine; the snapshot only records the code. `shell`
-        is what the job inherits of a shell's environment on a local server, this process's own where it is not given.
-        The same `key` again gives the same job. With `continues`, `JOB` or `JOB@STEP`, it begins from that checkpoint
-        of another job. Raises InvalidInput, TooLarge, Unsupported, Impossible, NameTaken; Conflict where there is no
-        such checkpoint.
+        With `in_place` the job runs in the directory itself, on this machine, and the snapshot only records the code.
+        On a local server the job inherits the variables of `shell`, by default some of this process. The same `key`
+        again gives the same job. With `continues`, `JOB` or `JOB@STEP`, the job begins from that checkpoint of another
+        job. Raises InvalidInput, TooLarge, Unsupported, Impossible and NameTaken; Conflict where there is no such
+        checkpoint.
         """
         spec = verbs.spec_of(wanted)
         place = Path(directory) if directory is not None else None
@@ -137,10 +137,10 @@ class AsyncClient:
         directory: str | Path | None = None,
         **fields: Any,
     ) -> Job:
-        """Start a new job from a checkpoint of another one, its best or that of `step`, with the present code.
+        """Submit a job that begins from a checkpoint of another job, its best or that of `step`, with the present code.
 
-        Without a command it takes the other job's fields, changed by `fields`, and runs in place where that one did;
-        without a directory it takes the one that the other job's code came from. Raises what `submit` raises.
+        Without a command, the job takes the fields of the other job, changed by `fields`, and runs in place if the
+        other did. Without a directory, it takes the directory of the other job's code. Raises as `submit` does.
         """
         earlier = await self.job(job)
         wanted = verbs.fields_of(earlier) if command is None else {"command": command}
@@ -160,7 +160,7 @@ class AsyncClient:
         key: str | None = None,
         continues: str | None = None,
     ) -> Job:
-        """Submit with what `packing.code_of` has made of a directory."""
+        """Submit with the code that `packing.code_of` has made of a directory."""
         if code.snapshot is not None:
             await self.upload(code.snapshot)
         if shell is None:
@@ -176,14 +176,14 @@ class AsyncClient:
         shell: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> Job:
-        """Submit for a snapshot that the server has."""
+        """Submit with a snapshot that the server already has."""
         if shell is None:
             shell = verbs.shell_of(os.environ) if self.loopback else {}
         submission = jobfile.Submission(spec=spec, snapshot=digest, shell=dict(shell))
         return await self._sender.send(requests.submit(submission, key or verbs.fresh_key()))
 
     async def upload(self, packed: snapshots.Snapshot) -> bool:
-        """Send a snapshot unless the server has it; whether it was sent."""
+        """Send a snapshot unless the server has it; return whether it was sent."""
         try:
             await self._sender.send(requests.has_blob(packed.digest))
             return False
@@ -192,7 +192,7 @@ class AsyncClient:
             return True
 
     async def plan(self, wanted: verbs.Wanted) -> plans.Forecast:
-        """What would happen to this job: now, later or never, and why."""
+        """Return the forecast for this job: now, later or never, and why."""
         return await self._sender.send(requests.plan(jobfile.Submission(spec=verbs.spec_of(wanted))))
 
     # Looking
@@ -207,7 +207,7 @@ class AsyncClient:
         continues: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """The newest jobs first, at most `limit`. `continues` is a job: those that began from a checkpoint of it."""
+        """Return at most `limit` jobs, newest first. `continues` selects jobs that began from this job."""
         found: list[Job] = []
         after: str | None = None
         while len(found) < limit:
@@ -221,22 +221,23 @@ class AsyncClient:
         return found
 
     async def job(self, job: str) -> Job:
-        """One job by its id, or the newest of its name. Raises NotFound."""
+        """Return the job with this id, or the newest job with this name. Raises NotFound."""
         return await self._sender.send(requests.job(job))
 
     async def why(self, job: str) -> bodies.Why:
+        """Return why the job is in its phase, in three lines."""
         return await self._sender.send(requests.why(job))
 
     async def decisions(self, job: str) -> bodies.DecisionList:
-        """Every decision that was made about the job, with its reason."""
+        """Return all decisions about the job, with their reasons."""
         return await self._sender.send(requests.decisions(job))
 
     async def speed(self, job: str) -> bodies.Speed:
-        """How fast the job is with how many devices: measured, and fitted to that."""
+        """Return the speed of the job by number of devices: measured, and fitted to the measurements."""
         return await self._sender.send(requests.speed(job))
 
     async def events(self, job: str) -> list[Record]:
-        """The job's lines of the event log, oldest first."""
+        """Return the job's lines of the event log, oldest first."""
         found: list[Record] = []
         after: int | None = None
         while True:
@@ -258,10 +259,10 @@ class AsyncClient:
         attempt: int | None = None,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
     ) -> AsyncIterator[storage.Line]:
-        """Lines merged by time of arrival; with `follow` until the job has ended and all was said.
+        """Yield lines, merged by time of arrival; with `follow` until the job has ended and all lines have come.
 
-        A lost server is waited for while following, and no line is lost or comes twice; `on_contact` hears of the loss,
-        and with None of the return.
+        While following, the client waits for a lost server, and no line is lost or repeated. `on_contact` gets the
+        error of a loss, and None when the server is back.
         """
         async for item in self.log_items(
             job,
@@ -281,7 +282,7 @@ class AsyncClient:
         blocks: bool = False,
         on_contact: Callable[[errors.OarlockError | None], None] | None = None,
     ) -> AsyncIterator[storage.Line | bodies.Ended]:
-        """As `logs`, and last how the job ended. With `blocks` many lines may come as one `Lines`."""
+        """Yield lines as `logs` does, and last the end of the job. With `blocks`, one `Lines` may hold many lines."""
         cursor = following.Cursor(choice)
         losses = 0
         while True:
@@ -313,16 +314,16 @@ class AsyncClient:
             self._sender.forget_place()
 
     async def metrics(self, job: str, names: Sequence[str] = (), *, points: int | None = None) -> answers.Metrics:
-        """Series by task and name, thinned to at most `points` each."""
+        """Return the series of each task and name, each thinned to at most `points`."""
         return await self._sender.send(requests.metrics(job, names, points))
 
     async def checkpoints(self, job: str) -> list[Checkpoint]:
-        """The visible ones, best first."""
+        """Return the visible checkpoints, best first."""
         page = await self._sender.send(requests.checkpoints(job))
         return list(page.items)
 
     async def files(self, job: str, path: str = "") -> answers.FileList:
-        """The files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
+        """List the files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
 
         Raises NotFound where there is no such path.
         """
@@ -346,11 +347,11 @@ class AsyncClient:
         overwrite: bool = False,
         progress: downloads.Progress | None = None,
     ) -> answers.Downloaded:
-        """Bring the files at and below `path` here; without a path what the job left in its directories.
+        """Download the files at and below `path`; without a path, the kept files and the results.
 
-        `to` is a directory: without it the present one, or `JOB-files` where no path is given. What is there already
-        is not sent again, and what was interrupted goes on. Raises NotFound, and Conflict where another file is in the
-        way and may not be overwritten.
+        `to` is a directory, by default the present one, or `JOB-files` without a path. Files that are there already are
+        not sent again, and an interrupted download continues. Raises NotFound, and Conflict where another file is in
+        the way and must not be overwritten.
         """
         from oarlock.client import downloads
         from oarlock.client.asynchronous import downloading
@@ -364,9 +365,9 @@ class AsyncClient:
         return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
 
     async def watch(self, *, after: int | None = None, timeout_s: float | None = None) -> AsyncIterator[Record]:
-        """The event log of all jobs one may see, as it grows; ends after `timeout_s`, else never.
+        """Yield the event log of all jobs that the user may see, as it grows, for `timeout_s` or without end.
 
-        Raises Gone when what follows `after` was compacted away: list again.
+        Raises Gone when the lines after `after` were compacted: list the jobs again.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while until is None or time.monotonic() < until:
@@ -377,7 +378,7 @@ class AsyncClient:
             after = page.next
 
     async def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
-        """The job once it has ended (or is halted). Raises TimeoutError."""
+        """Wait until the job has ended or is halted, and return it. Raises TimeoutError."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             found = await self.job(job)
@@ -390,24 +391,25 @@ class AsyncClient:
     # Acting
 
     async def halt(self, job: str, reason: str = "") -> Job:
-        """Stop it and keep it: its checkpoint stays, `resume` goes on from there."""
+        """Stop the job. It keeps its checkpoint, and `resume` continues from there."""
         return await self._sender.send(requests.intend(job, intents.Intent.HALT, reason))
 
     async def resume(self, job: str, reason: str = "") -> Job:
+        """Let a halted job continue. Raises Conflict for a job that has ended."""
         return await self._sender.send(requests.intend(job, intents.Intent.RUN, reason))
 
     async def cancel(self, job: str, reason: str = "") -> Job:
-        """Stop it for good."""
+        """Stop the job for good."""
         return await self._sender.send(requests.intend(job, intents.Intent.CANCEL, reason))
 
     async def remove(self, job: str) -> None:
-        """Forget a job that has ended: its record, logs, metrics and checkpoints. Raises Conflict while it has not."""
+        """Remove an ended job: its record, logs, metrics and checkpoints. Raises Conflict while it is active."""
         await self._sender.send(requests.remove(job))
 
     async def exec(
         self, job: str, command: Sequence[str], *, role: str | None = None, index: int | None = None, stdin: bytes = b""
     ) -> execution.Result:
-        """Run a command inside a running or frozen task. Raises Conflict where there is none."""
+        """Run a command inside a running or frozen task. Raises Conflict where the job has none."""
         place = self._sender.place
         target = requests.exec_target(job, role=role, index=index, tty=False, rows=24, columns=80)
         async with session.AsyncSession(place, target, command) as opened:
@@ -431,39 +433,41 @@ class AsyncClient:
     # The cluster and the server
 
     async def nodes(self) -> list[bodies.NodeState]:
+        """Return the nodes and their holdings."""
         page = await self._sender.send(requests.nodes())
         return list(page.items)
 
     async def queue(self) -> list[bodies.QueueRow]:
-        """Every user's jobs that run or wait: whose they are, in which pool, how they are called, what they hold."""
+        """Return the running and waiting jobs of all users: user, pool, name and held amounts."""
         page = await self._sender.send(requests.queue())
         return list(page.items)
 
     async def pools(self) -> bodies.PoolList:
-        """The pools in the order in which the tree is drawn, and what there is to divide."""
+        """Return the pools in the order of the drawn tree, and the capacity that they divide."""
         return await self._sender.send(requests.pools())
 
     async def set_pool(self, name: str, **fields: Any) -> Pool:
-        """Make the pool, or change these fields of it: `oarlock.spec.poolchanges.Change`. For administrators.
+        """Make the pool or change these fields of it (`oarlock.spec.poolchanges.Change`), as an administrator.
 
         Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
         """
         return await self._sender.send(requests.set_pool(name, verbs.change_of(fields)))
 
     async def remove_pool(self, name: str) -> None:
-        """For administrators. Raises Conflict while it has jobs or pools below it."""
+        """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
         await self._sender.send(requests.remove_pool(name))
 
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
-        """Device-hours and CPU-hours by `user` or `pool`, of what ended after `since` and of what runs."""
+        """Return device-hours and CPU-hours by `user` or `pool`, of attempts that run or ended after `since`."""
         page = await self._sender.send(requests.usage(since, by))
         return list(page.items)
 
     async def server(self) -> bodies.Server:
+        """Return facts about the server, and the user of this client."""
         return await self._sender.send(requests.server())
 
     async def secrets(self) -> list[bodies.SecretInfo]:
-        """The secrets that one's jobs may name, without their values."""
+        """Return the secrets that the user's jobs may name, without their values."""
         page = await self._sender.send(requests.secrets())
         return list(page.items)
 
@@ -476,31 +480,34 @@ class AsyncClient:
         everyone: bool = False,
         users: tuple[str, ...] = (),
     ) -> bodies.SecretInfo:
-        """Make or replace a secret of one's own.
+        """Make or replace a secret of the user; None keeps the present value.
 
-        Administrators make the server's (`server`), and share them with `users` or `everyone`. A value of None stays
-        as it is.
+        Administrators make secrets of the server with `server`, and share them with `users` or `everyone`.
         """
         told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users)
         return await self._sender.send(requests.set_secret(name, told))
 
     async def remove_secret(self, name: str, *, server: bool = False) -> None:
+        """Remove a secret of the user, or with `server` one of the server."""
         await self._sender.send(requests.remove_secret(name, server))
 
     async def shutdown(self) -> None:
-        """End the server; what runs goes on. For administrators."""
+        """End the server, as an administrator. Running jobs go on."""
         await self._sender.send(requests.shutdown())
 
     async def users(self) -> list[User]:
+        """Return all users, as an administrator."""
         page = await self._sender.send(requests.list_users())
         return list(page.items)
 
     async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
+        """Add a user, as an administrator. Raises Conflict where the name is taken."""
         return await self._sender.send(requests.add_user(name, Right(right)))
 
     async def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
-        """A new token, shown this once."""
+        """Make a token of a user, as an administrator. Only this answer shows the token."""
         return await self._sender.send(requests.add_token(user, note))
 
     async def remove_token(self, user: str, sha256: str) -> None:
+        """Revoke a token, as an administrator. Raises NotFound."""
         await self._sender.send(requests.remove_token(user, sha256))
