@@ -132,6 +132,6 @@ def test_resuming_without_a_checkpoint_says_first_that_it_begins_anew(shell: she
     shell.wait_phase("anew", "PROCESSING")
     shell.do("halt", "anew", "--wait")
     said = shell.do("resume", "anew").stderr.splitlines()
-    assert said[0] == "anew has no checkpoint: it begins anew, at its first step."
-    assert said[1].startswith("anew continues")
+    assert said[0] == "anew has no checkpoint: it starts again from its first step."
+    assert said[1].startswith("anew goes on")
     shell.do("cancel", "anew", "--wait")

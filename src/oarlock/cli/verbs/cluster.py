@@ -59,7 +59,7 @@ def sizes(as_json: bool) -> None:
 @command.option(
     "--by", type=click.Choice(["user", "pool"]), default="user", show_default=True, help="One row for each of these."
 )
-@command.option("--since", metavar="TIME", help="Begin of the period: 30d (ago), or 2026-01-31.")
+@command.option("--since", metavar="TIME", help="Start of the period: 30d (ago), or 2026-01-31.")
 @command.json_option
 @command.connected
 def usage(client: clients.Client, by: str, since: str | None, as_json: bool) -> None:

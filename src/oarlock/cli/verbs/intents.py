@@ -75,7 +75,7 @@ def cancel(client: clients.Client, jobs: Sequence[str], reason: str, wait: bool,
 
 @command.verb("rm", short_help="Remove jobs that have ended")
 @command.jobs_argument
-@command.option("--force", "-f", is_flag=True, help="Cancel jobs that have not ended first.")
+@command.option("--force", "-f", is_flag=True, help="First cancel jobs that have not ended.")
 @command.json_option
 @command.connected
 def rm(client: clients.Client, jobs: Sequence[str], force: bool, as_json: bool) -> int:

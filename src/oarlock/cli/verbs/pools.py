@@ -23,7 +23,7 @@ NONE = "none"
 @command.json_option
 @command.connected
 def pools(client: clients.Client, as_json: bool) -> None:
-    """Draw the resource pools, with the amounts that each uses, is entitled to and reserves, and its limit.
+    """Draw the resource pools: the used, entitled and reserved amounts of each, and its limit.
 
     An entitlement changes with the needs of all pools: reservations come first, the rest is divided by share.
     """

@@ -27,7 +27,10 @@ MOST_FACTS = 1000
 @command.verb("show", short_help="Show one job's whole story")
 @command.job_argument
 @command.option(
-    "--events", "all_events", is_flag=True, help="Print every event, not only the last ones with like ones folded."
+    "--events",
+    "all_events",
+    is_flag=True,
+    help="Print every event, in full. Without it the last ones are shown, and like ones share a line.",
 )
 @command.option("--stacks", is_flag=True, help="Print stacks in full.")
 @command.json_option
