@@ -17,8 +17,9 @@ _WORD = re.compile(r"(\d{1,12})x(\d{1,4})(?::([A-Za-z0-9_.-]{1,40}))?")
 
 
 class NodeClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`count` identical nodes. `per_rack` and `per_zone` nodes are in one domain; without them there are no racks or
-    zones.
+    """`count` identical nodes.
+
+    `per_rack` and `per_zone` nodes are in one domain; without them there are no racks or zones.
     """
 
     count: int

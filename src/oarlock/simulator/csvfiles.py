@@ -22,8 +22,9 @@ _SHOWN = 40
 
 
 class Line:
-    """The cells of one line by column. Each method raises ValueError, with a message, for a cell that it cannot
-    read.
+    """The cells of one line by column.
+
+    Each method raises ValueError, with a message, for a cell that it cannot read.
     """
 
     def __init__(self, cells: dict[str, str | None]) -> None:
@@ -53,8 +54,9 @@ class Line:
         return int(found)
 
     def instant(self, column: str) -> float:
-        """Return a time in seconds: a number as it is, or a date and time since 1970. It is in UTC unless it names a
-        zone.
+        """Return a time in seconds: a number as it is, or a date and time since 1970.
+
+        It is in UTC unless it names a zone.
         """
         text = self.text(column)
         try:
@@ -90,8 +92,9 @@ def unreadable(path: Path, error: Exception, hint: str) -> errors.NotFound:
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield every line that is not empty, with its number. Spreadsheets start a file with a byte order mark, which is
-    skipped.
+    """Yield every line that is not empty, with its number.
+
+    Spreadsheets start a file with a byte order mark, which is skipped.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -45,8 +45,9 @@ class Run(distributions.Part, frozen=True):
 
 
 class Scenario(distributions.Part, frozen=True):
-    """A whole scenario. `run` holds for all `runs`. `checkpoint` is the interval of checkpoints; None: only at a
-    stop.
+    """A whole scenario.
+
+    `run` holds for all `runs`. `checkpoint` is the interval of checkpoints; None: only at a stop.
     """
 
     name: str | None = None
@@ -112,8 +113,9 @@ def titles(of: Scenario, policies: Sequence[str] = ()) -> list[tuple[str, str, s
 
 
 def case(of: Scenario, base: Path, title: str, name: str, policy: str | None, over: Run) -> Case:
-    """Return the simulation of the run `name` with `policy`. `over` has priority; `base` is the base of relative
-    paths.
+    """Return the simulation of the run `name` with `policy`.
+
+    `over` has priority; `base` is the base of relative paths.
     """
     run = _merged(of, name, policy, over)
     given = _rules(run)

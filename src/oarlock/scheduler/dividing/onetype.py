@@ -108,8 +108,9 @@ def divide(bidders: Iterable[Bidder], total: int) -> None:
 
 
 class _Offers:
-    """The units that the bidders would give up, the cheapest unit first. A bidder that has grown gives nothing up
-    again.
+    """The units that the bidders would give up, the cheapest unit first.
+
+    A bidder that has grown gives nothing up again.
     """
 
     def __init__(self, bidders: Iterable[Bidder]) -> None:

@@ -50,8 +50,9 @@ class Bidder:
             self._of_type.setdefault(one.gpu_type, []).append(one)
 
     def best_of(self, gpu_type: str, price: float) -> tuple[float, Option] | None:
-        """Return the option of that type with the highest value after the price, and that value; the smaller one of
-        equals.
+        """Return the option of that type with the highest value after the price, and that value.
+
+        Ties go to the smaller option.
         """
         best: tuple[float, Option] | None = None
         for one in self._of_type.get(gpu_type, ()):

@@ -1,5 +1,6 @@
-"""The numbers that the refusals of one plan share: free and total resources, the largest holders, impossible
-requests.
+"""The numbers that the refusals of one plan share.
+
+They are the free and total resources, the largest holders, and the impossible requests.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ KEPT = 10_000
 
 
 class Declared:
-    """The declared nodes and pools, as if all nodes were open and empty. Its answers are kept while the declaration
-    stays.
+    """The declared nodes and pools, as if all nodes were open and empty.
+
+    Its answers are kept while the declaration stays.
     """
 
     def __init__(self, nodes: tuple[nodes.Node, ...], pools: tuple[pools.Pool, ...]) -> None:
@@ -86,8 +87,9 @@ def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
 
 
 def _would_fit(gang: plans.Gang, space: freespace.FreeSpace) -> str:
-    """Return the changes that fit in the empty cluster: fewer workers, fewer CPUs for each, or more processes in
-    each.
+    """Return the changes that fit in the empty cluster.
+
+    They are fewer workers, fewer CPUs for each, or more processes in each.
     """
     most = most_workers(gang, space)
     others = [words for words in (_with_fewer_cpus(gang, space), _with_more_processes(gang, space, most)) if words]
@@ -98,8 +100,9 @@ def _would_fit(gang: plans.Gang, space: freespace.FreeSpace) -> str:
 
 
 def _with_fewer_cpus(gang: plans.Gang, space: freespace.FreeSpace) -> str:
-    """Return the most CPUs per worker with which all workers fit, halved until they do; an empty text if they never
-    do.
+    """Return the most CPUs per worker with which all workers fit, halved until they do.
+
+    Return an empty text if they never do.
     """
     place = _place_of_workers(gang)
     if place is None:
@@ -200,8 +203,9 @@ def _lacking_when_empty(gang: plans.Gang, cluster: Declared) -> str:
 
 
 def _too_large(ask: plans.Ask, cluster: Declared) -> str:
-    """Return a clause about a resource of which one task needs more than any node has; an empty text if there is
-    none.
+    """Return a clause about a resource of which one task needs more than any node has.
+
+    Return an empty text if there is none.
     """
     asked = amounts.numbers(ask.amount)
     for name in ("gpus", "cpus", "memory"):

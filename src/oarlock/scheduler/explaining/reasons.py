@@ -31,15 +31,17 @@ def never(gang: plans.Gang, context: contexts.Context) -> refusals.Refusal | Non
 
 
 def newly_impossible(gang: plans.Gang, context: contexts.Context) -> refusals.Refusal | None:
-    """Return the same as `never`; None for a gang that was refused for another reason before, since that one is
-    possible.
+    """Return the same as `never`.
+
+    Return None for a gang that was refused for another reason before, since that one is possible.
     """
     return never(gang, context) if gang.refusal is None or gang.refusal.code in refusals.NEVER else None
 
 
 def no_capacity(gang: plans.Gang, context: contexts.Context, ahead: int = 0) -> refusals.Refusal:
-    """Return the refusal of a gang that fits an emptier cluster: its needs, the free amounts, and the largest
-    holders.
+    """Return the refusal of a gang that fits an emptier cluster.
+
+    It has the needs of the gang, the free amounts, and the largest holders.
     """
     needed, cards = wording.needed(gang), wording.cards(gang)
     if not context.ready:
@@ -108,8 +110,9 @@ def reserved(
 
 
 def outranked(gang: plans.Gang, reason: str = "", ahead: int = 0, by: Sequence[plans.Gang] = ()) -> refusals.Refusal:
-    """Return the refusal of a gang to which the policy prefers the gangs in `by`. `reason` is the policy's own, with
-    numbers.
+    """Return the refusal of a gang to which the policy prefers the gangs in `by`.
+
+    `reason` is the policy's own, with numbers.
     """
     needed = wording.needed(gang)
     others = tuple(_holder(other) for other in by[: contexts.SHOWN_HOLDERS])
@@ -166,8 +169,9 @@ def pool_limit(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0) -> refus
 
 
 def pool_share(gang: plans.Gang, over: poolbounds.Over, ahead: int = 0, wants: Sequence[str] = ()) -> refusals.Refusal:
-    """Return the refusal of a gang in a pool that has its entitlement; the pools in `wants` have a right to the
-    rest.
+    """Return the refusal of a gang in a pool that has its entitlement.
+
+    The pools in `wants` have a right to the rest.
     """
     names = f"; the rest belongs to {wording.named(wants)}" if wants else ""
     return _over(
@@ -226,8 +230,9 @@ def backing_off(gang: plans.Gang, ahead: int = 0) -> refusals.Refusal:
 
 
 def held_by(refusal: refusals.Refusal, now: float) -> str:
-    """Return a sentence with the jobs that hold the missing resources, or will; an empty text if the refusal names
-    none.
+    """Return a sentence with the jobs that hold the missing resources, or will.
+
+    Return an empty text if the refusal names none.
     """
     if refusal.code is Code.RESERVED and refusal.until is not None and refusal.holders:
         return f"{refusal.holders[0].name} should start in about {wording.about(max(0.0, refusal.until - now))}."
@@ -279,8 +284,9 @@ def _over(
     ahead: int,
     sentence: Callable[[str, str, str], str],
 ) -> refusals.Refusal:
-    """Return the refusal for a bound of a pool. `sentence` takes the requested amount, the used amount and the
-    bound.
+    """Return the refusal for a bound of a pool.
+
+    `sentence` takes the requested amount, the used amount and the bound.
     """
     asked, free = wording.needed(gang), {over.resource: round(over.bound - over.used, 6)}
     last = _unchanged_deep(gang, code, asked, ahead) or _unchanged(gang, code, asked, free, ahead)

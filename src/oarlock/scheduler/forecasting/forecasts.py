@@ -413,8 +413,9 @@ class Run:
         self._end[job] = self._now + STOPPING_S
 
     def _next(self) -> float | None:
-        """Return the next moment at which anything can change, or the last of several close ones; None if there is
-        none.
+        """Return the next moment at which anything can change, or the last of several close ones.
+
+        Return None if there is none.
         """
         times = [end for end in self._end.values() if end is not None]
         times += [gang.not_before for gang in self._waiting.values() if gang.not_before and gang.not_before > self._now]

@@ -38,8 +38,9 @@ class Change(NamedTuple):
 def smallest(
     snapshot: plans.Snapshot, gang: plans.Gang, refusal: refusals.Refusal, now: float, spent: Callable[[], float]
 ) -> str:
-    """Return a sentence with the smallest changes; an empty text if none was found within `BUDGET_S` of the caller's
-    clock.
+    """Return a sentence with the smallest changes.
+
+    Return an empty text if none was found within `BUDGET_S` of the caller's clock.
     """
     if refusal.code in refusals.NEVER:
         return ""
@@ -130,8 +131,9 @@ def _raised_limit(gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.S
 
 
 def _once_ended(trial: Trial, gang: plans.Gang, refusal: refusals.Refusal) -> str:
-    """Return a sentence with one job whose end would be enough; the largest holders of the missing resource are
-    tried.
+    """Return a sentence with one job whose end would be enough.
+
+    The largest holders of the missing resource are tried.
     """
     if refusal.code is refusals.Code.STOPPING:
         return ""

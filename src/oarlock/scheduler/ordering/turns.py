@@ -15,10 +15,10 @@ Arrival = tuple[float, str]
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """A wish and its candidate. `sizing`: its policy has decided the size. `reserves`: its policy reserves places for
-    gangs.
+    """A wish and its candidate.
 
-    `alike`: a decision about this gang holds for every other gang of the same kind.
+    `sizing`: its policy has decided the size. `reserves`: its policy reserves places for gangs. `alike`: a decision
+    about this gang holds for every other gang of the same kind.
     """
 
     wish: contract.Wish

@@ -149,8 +149,9 @@ class FreeNode:
             yield tuple(free[start : start + need.gpus])
 
     def _shared(self, need: shapes.Shape) -> Iterator[tuple[int, ...]]:
-        """Yield the device of one share after the other: the fullest shared device with enough left first, then
-        untouched ones.
+        """Yield the device of one share after the other.
+
+        The fullest shared device with enough left comes first, then untouched ones.
         """
         groups = [self.kind.groups[place] for place in self.kind.suiting(need)]
         for left, device in sorted(cut for group in groups for cut in self.cuts(group)):
@@ -225,8 +226,9 @@ def mask(devices: tuple[int, ...]) -> int:
 
 
 def _without_last(bits: int, count: int) -> int:
-    """Return the mask without its `count` highest devices. Programs of others have so many, but which ones is
-    unknown.
+    """Return the mask without its `count` highest devices.
+
+    Programs of others have so many, but which ones is unknown.
     """
     for _ in range(count):
         bits &= ~(1 << bits.bit_length() - 1) if bits else 0

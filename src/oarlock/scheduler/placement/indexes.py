@@ -70,8 +70,9 @@ class Table:
 
 
 class Index:
-    """The slots for one shape: `total` in all, and in `sizes` the number of nodes by slots, without nodes that have
-    none.
+    """The slots for one shape.
+
+    `total` is their number, and `sizes` has the number of nodes by slots, without nodes that have none.
     """
 
     def __init__(self, shape: shapes.Shape, states: Iterable[shapes.State], seen: int) -> None:

@@ -58,10 +58,9 @@ def node_counts(sizes: Sizes, count: int) -> dict[int, int] | None:
 
 
 def evenly(sizes: Sizes, count: int) -> tuple[int, int] | None:
-    """Return the most tasks per node, as few as possible, and the number of nodes that could take as many but get one
-    less.
+    """Return the most tasks per node, as few as possible, and the number of nodes that get one less than that.
 
-    Return None if all nodes together do not take `count` tasks.
+    Only nodes that could take the most are in that number. Return None if all nodes together do not take `count` tasks.
     """
     if sum(slots * nodes for slots, nodes in sizes.items()) < count:
         return None
@@ -84,8 +83,9 @@ NodeTasks = list[tuple[freenodes.FreeNode, int]]
 
 
 class Candidates(Protocol):
-    """The nodes to choose from: their `sizes` (see above), and by `nodes` those with exactly so many slots, best
-    first.
+    """The nodes to choose from.
+
+    `sizes` is as above, and `nodes` gives those with exactly so many slots, best first.
     """
 
     @property
@@ -160,8 +160,9 @@ def packed(candidates: Candidates, count: int) -> NodeTasks | None:
 
 
 def spread(candidates: Candidates, count: int) -> NodeTasks | None:
-    """Return as many nodes as possible, with tasks spread evenly, the emptiest first; None if all together do not take
-    `count`.
+    """Return as many nodes as possible, with tasks spread evenly, the emptiest first.
+
+    Return None if all together do not take `count`.
     """
     found = evenly(candidates.sizes, count)
     if found is None:

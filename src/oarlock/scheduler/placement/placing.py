@@ -35,14 +35,14 @@ def place(
     keep: frozenset[str] = frozenset(),
     prefer: Sequence[str] = (),
 ) -> Claims | None:
-    """Return the holdings of the gang at `size` (None: as requested), or None if it does not fit. `space` stays as it
-    was.
+    """Return the holdings of the gang at `size` (None: as requested), or None if it does not fit.
 
-    A gang gets one type of GPU, the first one with which it fits (`gpu_types`). It gets several types only where it
-    allows that and no single one is enough. A required topology is kept. For a preferred one the smallest level is
-    tried first, and on each level the tightest domain that holds the gang; then the next level, then all nodes. A
-    packed gang takes the fewest nodes, of those the fullest, and of equal ones the cheapest; a spread gang takes as
-    many as possible, evenly. A gang without GPUs avoids nodes with GPUs, unless it fits on no others.
+    `space` stays as it was. A gang gets one type of GPU, the first one with which it fits (`gpu_types`). It gets
+    several types only where it allows that and no single one is enough. A required topology is kept. For a preferred
+    one the smallest level is tried first, and on each level the tightest domain that holds the gang; then the next
+    level, then all nodes. A packed gang takes the fewest nodes, of those the fullest, and of equal ones the cheapest; a
+    spread gang takes as many as possible, evenly. A gang without GPUs avoids nodes with GPUs, unless it fits on no
+    others.
 
     Nodes named in `keep` are not used. Nodes named in `prefer`, where the gang ran before, come first among equals.
     """
@@ -78,8 +78,9 @@ def most(gang: plans.Gang, space: freespace.FreeSpace) -> int:
 
 
 def widest(gang: plans.Gang, space: freespace.FreeSpace) -> Domain | None:
-    """Return the domain of the requested level that would take most of its tasks; None without a topology or a
-    domain.
+    """Return the domain of the requested level that would take most of its tasks.
+
+    Return None without a topology or a domain.
     """
     if gang.topology is None:
         return None
@@ -190,8 +191,9 @@ class Attempt:
         return None
 
     def fitting(self, scope: list[freenodes.FreeNode] | None) -> int:
-        """Return the number of tasks that fit within `scope` (None: anywhere), as many as possible of one ask after the
-        other.
+        """Return the number of tasks that fit within `scope` (None: anywhere).
+
+        As many as possible of one ask after the other are placed.
         """
         fitting, here = 0, dict[str, bool]()
         with self.space.trial():

@@ -91,8 +91,9 @@ class Kind:
 
 
 def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | None, float]:
-    """Return the values that make two nodes machines of one kind. No more devices count than the capacity of the node
-    says.
+    """Return the values that make two nodes machines of one kind.
+
+    No more devices count than the capacity of the node says.
     """
     masks: dict[tuple[int, str], int] = {}
     for device in sorted(node.devices, key=_index)[: node.capacity.gpus]:

@@ -115,8 +115,9 @@ class Timeline:
             self._parts[id(claims)] = claims, self._spare.keep(claims, self.now)
 
     def withdraw(self, claims: Claims) -> None:
-        """Withdraw a promise. (Its part of `_spare` does not go back there, so later promises reserve more than they
-        need.)
+        """Withdraw a promise.
+
+        Its part of `_spare` does not go back there, so later promises reserve more than they need.
         """
         self.later.give_back(claims)
         if self.later is not self.now:

@@ -1,5 +1,6 @@
-"""The entitlement of each pool: its part of the cluster in this round, as Uber's Peloton defined it
-(resmgr/entitlement).
+"""The entitlement of each pool: its part of the cluster in this round.
+
+The definition is that of Uber's Peloton (resmgr/entitlement).
 
 The cluster is the root of the tree of pools. From there down, level by level and for each resource by itself, a pool's
 amount is divided among its children:
@@ -35,8 +36,9 @@ _NOTHING = holdings.Resources()
 
 
 class Shortage(NamedTuple):
-    """A resource of which the topmost pools together reserve more than there is: each gets its part of `capacity`
-    only.
+    """A resource of which the topmost pools together reserve more than there is.
+
+    Each of them gets its part of `capacity` only.
     """
 
     resource: str

@@ -146,8 +146,9 @@ class PoolBounds:
                     bound.now[place] += held[place] + leaving[place]
 
     def add(self, gang: plans.Gang, amount: amounts.Amount, times: int = 1, *, now: bool = False) -> None:
-        """Count that the gang will have the amount, and with `now` that it has it. `times` -1: it gives the amount
-        up.
+        """Count that the gang will have the amount, and with `now` that it has it.
+
+        `times` -1: it gives the amount up.
         """
         self.changes += 1
         self.given_up += times < 0
@@ -232,8 +233,9 @@ class PoolBounds:
         at: float | None,
         only: Bound | None = None,
     ) -> None:
-        """Keep `amount` for `gang` at the time `at`, when `ended` is gone: later gangs get only the rest of that
-        time.
+        """Keep `amount` for `gang` at the time `at`, when `ended` is gone.
+
+        Later gangs that run then get only the rest. With `only`, that bound alone keeps it.
         """
         for bound in self.bounds(gang):
             if only is not None and bound is not only:
@@ -250,8 +252,9 @@ class PoolBounds:
         return next(one for one in self.bounds(gang) if one.kind is over.kind and one.pool == over.pool)
 
     def kept_until(self, gang: plans.Gang, over: Over) -> float | None:
-        """Return when the last of the gangs that came first takes its share of the bound; None if unknown, or if none
-        waits.
+        """Return when the last of the gangs that came first takes its share of the bound.
+
+        Return None if unknown, or if none waits.
         """
         known = (kept.at for kept in self.bound(gang, over).kept_shares if kept.at is not None)
         return max(known, default=None)
@@ -277,8 +280,9 @@ class PoolBounds:
         return left[0], left[1], left[2]
 
     def _gone(self, bound: Bound, place: int, freed: Mapping[Key, amounts.Amount]) -> int:
-        """Return the part of `freed` within the bound. A caller that repeats a question passes the same unchanged
-        object.
+        """Return the part of `freed` within the bound.
+
+        A caller that repeats a question passes the same unchanged object.
         """
         known = self._sums.get(id(freed))
         if known is None:
@@ -326,8 +330,9 @@ class PoolBounds:
         return 0 if bound is None or most is None else bound.due[place] - most
 
     def within_reservation(self, gang: plans.Gang, amount: amounts.Amount, without: amounts.Amount) -> bool:
-        """Return whether the leaf stays within its reservation with the gang and without `without`, for each requested
-        resource.
+        """Return whether the leaf stays within its reservation with the gang, for each requested resource.
+
+        `without` is the amount that the leaf gives up for it.
         """
         pool, bound = self.pools.get(gang.pool), self._entitlements.get(gang.pool)
         if pool is None or not pool.reserve or bound is None:

@@ -81,8 +81,9 @@ def steps_left(model: curves.Convergence, step: float, *, epoch: float, drop: fl
 
 
 def to_go(model: curves.Convergence, step: float) -> float:
-    """Return the steps from `step` until all but `SETTLED` of the fall is done: the end of a job that reports no
-    end.
+    """Return the steps from `step` until all but `SETTLED` of the fall is done.
+
+    A job that reports no end is expected to end then.
     """
     if model.b0 <= 0:
         return 0.0
@@ -102,8 +103,9 @@ def _weight(i: int, n: int) -> float:
 
 
 def _above(b2: float, spans: Sequence[tuple[float, float]]) -> curves.Convergence | None:
-    """Return the model with the best b0 and b1 for this b2. Errors in 1 / (loss - b2) are weighted as errors in the
-    loss.
+    """Return the model with the best b0 and b1 for this b2.
+
+    Errors in 1 / (loss - b2) are weighted as errors in the loss.
     """
     rows, targets, weights = [], [], []
     for i, (step, value) in enumerate(spans):

@@ -205,8 +205,9 @@ def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float], weigh
 
 
 def _settled(gram: Sequence[Sequence[float]], right: Sequence[float], x: list[float], free: list[int]) -> list[float]:
-    """Return the least squares over the free unknowns. Unknowns that would fall below zero are fixed there, one by
-    one.
+    """Return the least squares over the free unknowns.
+
+    Unknowns that would fall below zero are fixed there, one by one.
     """
     while free:
         found = _solved([[gram[i][j] for j in free] for i in free], [right[i] for i in free])

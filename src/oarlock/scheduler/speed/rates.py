@@ -82,10 +82,9 @@ def of_params(
 
 
 def noise(squared: float, variance: float, initial: int) -> float | None:
-    """Return the gradient noise scale in examples, from the squared gradient and its variance at the `initial` batch
-    size.
+    """Return the gradient noise scale in examples; None where the gradient is lost in its noise.
 
-    Return None where the gradient is lost in its noise.
+    `squared` is the squared gradient, and `variance` its variance at the `initial` batch size.
     """
     if squared <= 0 or variance < 0:
         return None
@@ -167,8 +166,9 @@ def local(curve: curves.Curve) -> int:
 
 
 def step_s(model: curves.Allreduce, nodes: int, devices: int, at_once: float, accumulate: int = 1) -> float:
-    """Return the seconds between two updates of the weights; each device takes `at_once` examples `accumulate`
-    times.
+    """Return the seconds between two updates of the weights.
+
+    Each device takes `at_once` examples `accumulate` times.
     """
     grad_s = model.compute_s + model.compute_per_example_s * at_once
     return (accumulate - 1) * grad_s + _combined(grad_s, sync_s(model, nodes, devices), model.overlap)
@@ -206,8 +206,9 @@ def steps_per_s(model: curves.Servers, workers: int, servers: int) -> float:
 
 
 def _combined(grad_s: float, exchange_s: float, overlap: float) -> float:
-    """Return the time of computing and exchanging, which overlap: the norm of the two. Overlap 1: one after the
-    other.
+    """Return the time of computing and exchanging, which overlap: the norm of the two.
+
+    Overlap 1: one after the other.
     """
     if exchange_s <= 0:
         return grad_s
@@ -275,9 +276,7 @@ def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, lo
     exchange_s = sync_s(model, nodes, devices)
 
     def gain(at_once: float) -> float:
-        """Return the per cent of progress per step, less the per cent of time per step, for one per cent more
-        examples.
-        """
+        """Return the per cent of progress less the per cent of time, both per step, for one per cent more examples."""
         grad_s = model.compute_s + model.compute_per_example_s * at_once
         slope_s = model.compute_per_example_s * at_once
         last_s = _combined(grad_s, exchange_s, model.overlap)

@@ -174,8 +174,9 @@ def _alike(samples: Sequence[curves.Sample], known: Sequence[curves.Sample]) -> 
 
 
 def _left(job: jobs.Job, last: Seen, model: curves.Model, falls: curves.Convergence | None) -> float | None:
-    """Return the progress still to be made, in the model's unit: as the job reports it, else until its loss has
-    settled.
+    """Return the progress still to be made, in the model's unit.
+
+    The job reports it; else the job is expected to end when its loss has settled.
     """
     steps = float(last.steps_left) if last.steps_left is not None else None
     if steps is None and falls is not None:

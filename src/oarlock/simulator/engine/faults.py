@@ -45,8 +45,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FaultSchedule:
-    """The faults of one run in the order of time (on the simulated clock, from `origin`). `counts` has their numbers by
-    kind.
+    """The faults of one run in the order of time (on the simulated clock, from `origin`).
+
+    `counts` has their numbers by kind.
     """
 
     def __init__(self, of: Faults, seed: int, machines: Sequence[nodes.Node], origin: float) -> None:

@@ -1,5 +1,6 @@
-"""A workload on a simulated cluster: the real controllers and the real scheduler over the memory store and the fake
-backend.
+"""A workload on a simulated cluster, with the real controllers and the real scheduler.
+
+They run over the memory store and the fake backend.
 
 The clock jumps from one event to the next: a job arrives, a process ends, a fault occurs, a controller is due. At each
 such instant agents and controllers run in turn until none has work left, which takes no simulated time; then the clock
@@ -321,8 +322,9 @@ class Simulation:
         return made
 
     def _report(self, subject: str, error: Exception) -> None:
-        """Raise an error: no other program writes here and faults take other ways, so a controller's error is a
-        defect.
+        """Raise an error.
+
+        No other program writes here and faults take other ways, so a controller's error is a defect.
         """
         raise errors.Conflict(
             f"at {self.now - ORIGIN_S:g} s a controller failed at {subject}: {error}",
@@ -362,8 +364,9 @@ class Simulation:
         return outcome.Result(outcome=found, decisions=outcome.Decisions(times_s=tuple(self.decided_s), cpu_s=cpu_s))
 
     def _compared(self) -> tuple[outcome.JobStory, ...]:
-        """Return the story of each job or group in the order of arrival, with its duration on an equal part of the
-        cluster.
+        """Return the story of each job or group in the order of arrival.
+
+        Each has the duration of its job on an equal part of the cluster.
         """
         settings, devices = self.settings, sum(len(node.devices) or 1 for node in self._machines)
         members: dict[str, list[tuple[workload.Arrival, outcome.JobStory]]] = {}

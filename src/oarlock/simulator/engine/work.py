@@ -100,8 +100,9 @@ class Work:
         self._stop_advancing(now)
 
     def stop(self, now: float, *, gracefully: bool) -> None:
-        """End the attempt. If `gracefully`, it saves all its progress; else the progress since its last checkpoint is
-        lost.
+        """End the attempt.
+
+        If `gracefully`, it saves all its progress; else the progress since its last checkpoint is lost.
         """
         self.advance(now)
         if not gracefully:

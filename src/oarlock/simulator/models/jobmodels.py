@@ -18,11 +18,11 @@ Shape = tuple[int, ...]
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """The speed of a job. `rate` is progress per second, valid up to the progress `until`; `gain` is the progress of
-    one step.
+    """The speed of a job.
 
-    The other values are those that the training library would report. If a step has accumulated parts, they hold for
-    the last part, which waits for the exchange.
+    `rate` is progress per second, valid up to the progress `until`; `gain` is the progress of one step. The other
+    values are those that the training library would report. If a step has accumulated parts, they hold for the last
+    part, which waits for the exchange.
     """
 
     rate: float

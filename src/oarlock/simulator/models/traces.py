@@ -1,5 +1,7 @@
-"""Models measured for Pollux (OSDI '21): seconds per step over placements and batch sizes, and training at several of
-them.
+"""Models measured for Pollux (OSDI '21).
+
+The measurements are the seconds per step over placements and batch sizes, and the course of training at several batch
+sizes.
 
 A directory holds one model, as the released simulator has it:
 
@@ -36,8 +38,9 @@ Times = tuple[float, float]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that are not in the files, as in the released simulator: the epochs of training, and a limit of
-    memory.
+    """The values that are not in the files, as in the released simulator.
+
+    They are the epochs of training, and a limit of memory.
     """
 
     epochs: int
@@ -94,8 +97,9 @@ class Model:
         return self._ends[epoch]
 
     def gradient(self, examples: int, epoch: int) -> tuple[float, float]:
-        """Return the square of the mean gradient, and its variance at the initial batch size, in steps of
-        `examples`.
+        """Return the square of the mean gradient, and its variance, in steps of `examples`.
+
+        The variance is at the initial batch size.
         """
         found = self._noises.get((examples, epoch))
         if found is None:
@@ -115,8 +119,9 @@ class Model:
 
 
 class StepTimes:
-    """Seconds of a step by shape and local batch size. The order of a shape's nodes does not matter: orders are
-    averaged.
+    """Seconds of a step by shape and local batch size.
+
+    The order of a shape's nodes does not matter: orders are averaged.
     """
 
     def __init__(self, placements: Sequence[dict[str, str]], scalability: Sequence[dict[str, str]]) -> None:
@@ -299,8 +304,9 @@ def _mean(times: Sequence[Times]) -> Times:
 
 
 def _around(known: Sequence[int], value: float, *, beyond: bool = False) -> tuple[int, int, float]:
-    """Return the positions of the neighbours of `value`, and its relative position between them: 0 to 1, or more if
-    `beyond`.
+    """Return the positions of the neighbours of `value`, and its relative position between them.
+
+    The latter is from 0 to 1, or more if `beyond`.
     """
     upper = min(max(bisect.bisect_left(known, value), 1), len(known) - 1)
     if len(known) == 1:

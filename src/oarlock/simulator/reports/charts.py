@@ -45,8 +45,9 @@ def completion(results: Sequence[outcome.Outcome]) -> bytes:
 
 
 def utilisation(results: Sequence[outcome.Outcome]) -> bytes:
-    """Return a chart with a strip for each run: devices held over time (line), and devices doing useful work
-    (filled).
+    """Return a chart with a strip for each run.
+
+    A strip has the devices held over time (line), and the devices doing useful work (filled).
     """
     figure, strips = _figure(9.0, 0.6 + 1.7 * len(results), rows=len(results))
     over = max((found.over for found in results), default=0.0)

@@ -67,10 +67,10 @@ class Group(distributions.Part, frozen=True):
 def arrivals(
     group: Group, *, over: Mapping[str, Any], apart: bool, seed: str, path: str, per_node: int
 ) -> Iterator[workload.Arrival]:
-    """Yield the jobs of the group. `over` is merged over their job files; `per_node` is the largest number of devices
-    per node.
+    """Yield the jobs of the group.
 
-    Each property is drawn from its own sequence, so that a change of one does not change another.
+    `over` is merged over their job files; `per_node` is the largest number of devices per node. Each property is drawn
+    from its own sequence, so that a change of one does not change another.
     """
     if not 0 < group.count <= workload.MOST_JOBS:
         raise errors.InvalidInput(
