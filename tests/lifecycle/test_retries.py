@@ -38,6 +38,12 @@ def test_the_same_error_twice_in_place_is_hopeless_without_progress_between(reac
     assert retries.hopeless_in_place(job(reached), failed(how, last)) is hopeless
 
 
+def test_the_first_step_of_all_is_progress() -> None:
+    how = attempts.Exit(code=1, cause=Cause.ERROR, at=9.0)
+    before = retries.end_of("worker", how.cause, how, None)
+    assert not retries.hopeless_in_place(job(1), failed(how, before))
+
+
 def test_a_task_without_an_end_is_not_hopeless() -> None:
     assert not retries.hopeless_in_place(job(), failed(None))
 

@@ -260,3 +260,74 @@ def test_a_failed_launch_blames_no_task() -> None:
     play = launched("launch_failed no such image")
     assert (play.live.stop, play.live.stop_task) == (attempts.Cause.PLATFORM, "")
     assert play.live.stop_message == "the launch failed: no such image"
+
+
+OF_WORKER_0 = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+
+
+@pytest.mark.parametrize(("told", "kept"), [((), (20000, 20003)), ((31000, 31003), (31000, 31003))])
+def test_the_ports_that_an_agent_found_replace_those_that_are_held(
+    told: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    play = script.Play()
+    play.run("job {}")
+    (claim,) = script.places(play.job, 1)
+    held = msgspec.structs.replace(claim, ports=(20000, 20003))
+    job = stepping.step(play.job, events.Admitted(attempt=1, holdings=(held,)), play.now)
+    job = stepping.step(job, events.TaskRegistered(**OF_WORKER_0, address="10.0.0.2", ports=told), play.now)
+    assert job.live is not None
+    assert (job.live.tasks[0].address, job.live.tasks[0].ports) == ("10.0.0.2", kept)
+
+
+def test_a_report_that_was_overtaken_takes_no_progress_back() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=9")
+    old = attempts.Progress(step=3, at=play.now - 5.0)
+    told = stepping.step(play.job, events.TaskReported(**OF_WORKER_0, progress=old), play.now)
+    assert told.live is not None
+    assert told.live.tasks[0].progress == play.live.tasks[0].progress
+
+
+def test_a_detail_is_of_the_phase_in_which_it_was_told() -> None:
+    play = launched("report worker-0 DOWNLOADING detail=3/7", "report worker-0")
+    assert play.live.tasks[0].detail == "3/7"
+    play.run("register worker-0 worker-1")
+    play.run("report worker-0 PROCESSING")
+    play.run("report worker-0 detail=warming")
+    play.run("report worker-0 STORING")
+    assert play.live.tasks[0].detail == ""
+
+
+def test_a_stop_that_nobody_here_decided_is_the_platforms_doing() -> None:
+    """A drained node, say: the attempt fails, and no restart of the job's is spent."""
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING", "exit worker-0 stopped")
+    how = play.live.tasks[0].exit
+    assert how is not None
+    assert (how.cause, how.reason, play.live.tasks[0].phase) == ("platform", "stopped", "FAILED")
+
+
+def test_roles_whose_failure_is_no_loss_do_not_decide_a_success() -> None:
+    """Of two workers that may fail, one that ends well is enough; where both fail, every task has ended for nothing."""
+    for ends, outcome in (("exit worker-1 code=0", "COMPLETED"), ("exit worker-1 code=1", "FAILED worker-0 exited")):
+        play = script.Play()
+        play.run("job {max_restarts: 0, roles: {worker: {count: 2, on_failure: ignore}}}")
+        for line in ("admit", "do", "register worker-0 worker-1", "report worker-0 PROCESSING"):
+            play.run(line)
+        for line in ("report worker-1 PROCESSING", "exit worker-0 code=1", ends, "gone worker-0 worker-1", "do"):
+            play.run(line)
+        assert outcome in f"{play.job.phase} {play.job.reason}"
+
+
+def test_an_ended_job_says_when_and_keeps_all_its_attempts() -> None:
+    play = launched("intend preempt", "gone worker-0 worker-1", "do", "admit", "launched", "after 3")
+    for line in ("intend cancel", "gone worker-0 worker-1", "do"):
+        play.run(line)
+    assert (play.job.phase, play.job.ended_at) == ("CANCELED", play.now)
+    assert [one.number for one in play.job.attempts] == [1, 2]
+    assert play.job.processed_s == 0.0, "its processes never ran"
+
+
+def test_a_moment_of_processing_counts_as_a_moment() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING", "after 0.25", "intend preempt")
+    for line in ("gone worker-0 worker-1", "do"):
+        play.run(line)
+    assert play.job.processed_s == pytest.approx(0.25)
