@@ -45,7 +45,7 @@ def test_the_hint_is_one_line(
         monkeypatch.setattr("sys.stdin", file)
         submitting.tell_input()
         assert capsys.readouterr().err == (
-            "Hint: stdin is not sent to a job, which finds its own closed."
+            "Hint: stdin is not sent to a job, and the job's own is closed."
             " Put the input into a file of the directory.\n"
         )
         file.read()

@@ -186,7 +186,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_runs(
     workload: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = told(capsys, str(workload), "--out", str(workload))
-    assert (code, "Name another --out." in err, "Simulating" in err) == (1, True, False)
+    assert (code, "Name another directory with --out." in err, "Simulating" in err) == (1, True, False)
 
 
 def test_of_jobs_that_never_came_to_an_end_nothing_is_told(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,9 +240,9 @@ def test_an_unknown_policy_is_refused_before_any_run(workload: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--jobs", "3"], "--jobs, --from, --to and --traces are for recorded workloads"),
+        (["--jobs", "3"], "--jobs, --from, --to and --traces need a recorded workload"),
         (["--round", "0"], "1 second or more"),
-        (["--set", "las=3"], "'las=3' sets nothing"),
+        (["--set", "las=3"], "'las=3' is not a parameter with its value"),
         (["--set", "las.frist_s=3"], "las has no parameter 'frist_s'"),
         (["--set", "lsa.band1_s=3"], "there is no policy 'lsa'"),
         (["--nodes", "lots"], "'lots' does not describe nodes"),
