@@ -2,85 +2,105 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 
-import httpx
+from oarlock.backends.kubernetes import transports
 
-Script = Callable[[httpx.Request, int], str]
+Script = Callable[[transports.Request, int], str]
 """What becomes of a request, from it and its number: `` (nothing), `lose`, `forget`, `cut` or a status code.
 
 `lose`: it does not arrive. `forget`: it arrives, and its answer is lost. `cut`: a stream ends after its first line.
 """
 
 
-class Faulty(httpx.AsyncBaseTransport):
-    def __init__(self, inner: httpx.AsyncBaseTransport, script: Script) -> None:
+class Faulty:
+    def __init__(self, inner: transports.Transport, script: Script) -> None:
         self._inner = inner
         self._script = script
-        self.seen: list[str] = []
+        self.seen = 0
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        fate = self._script(request, len(self.seen))
-        self.seen.append(f"{request.method} {request.url.path}")
-        if fate == "lose":
-            raise httpx.ConnectError("lost on the way", request=request)
+    async def send(self, request: transports.Request) -> transports.Answer:
+        fate = self._fate(request)
         if fate.isdigit():
-            body = {"kind": "Status", "message": f"a pretended {fate}", "code": int(fate)}
-            return httpx.Response(int(fate), json=body, headers={"Retry-After": "0"}, request=request)
-        response = await self._inner.handle_async_request(request)
+            return transports.Answer(status=int(fate), body=_status(fate), retry_after="0")
+        answer = await self._inner.send(request)
         if fate == "forget":
-            await response.aread()
-            await response.aclose()
-            raise httpx.ReadError("the answer was lost", request=request)
-        if fate == "cut":
-            return httpx.Response(
-                response.status_code, headers=response.headers, stream=_Cut(response), request=request
-            )
-        return response
+            raise transports.Lost("the answer was lost")
+        return answer
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    @contextlib.asynccontextmanager
+    async def stream(self, request: transports.Request) -> AsyncIterator[transports.Stream]:
+        fate = self._fate(request)
+        if fate.isdigit():
+            yield _Whole(int(fate))
+            return
+        async with self._inner.stream(request) as found:
+            yield _Cut(found) if fate == "cut" else found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _fate(self, request: transports.Request) -> str:
+        self.seen += 1
+        fate = self._script(request, self.seen - 1)
+        if fate == "lose":
+            raise transports.Lost("lost on the way")
+        return fate
 
 
-class _Cut(httpx.AsyncByteStream):
+def _status(code: str) -> bytes:
+    return json.dumps({"kind": "Status", "message": f"a pretended {code}", "code": int(code)}).encode()
+
+
+class _Whole:
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield _status(str(self.status))
+
+
+class _Cut:
     """The first chunk that holds a whole line, then a broken connection."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
+    def __init__(self, inner: transports.Stream) -> None:
+        self.status = inner.status
+        self._inner = inner
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.stream:  # type: ignore[union-attr]  # an asynchronous one
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._inner.chunks():
             yield chunk
             if b"\n" in chunk:
-                raise httpx.ReadError("cut")
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
+                raise transports.Lost("cut")
 
 
 class Killed(Exception):
     """The server died here."""
 
 
-class Dying(httpx.AsyncBaseTransport):
+class Dying:
     """Dies with the `last` write; `arrives` says whether the API server still gets it."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, last: int, arrives: bool) -> None:
+    def __init__(self, inner: transports.Transport, last: int, arrives: bool) -> None:
         self._inner = inner
         self._left = last
         self._arrives = arrives
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: transports.Request) -> transports.Answer:
         if request.method != "POST":
-            return await self._inner.handle_async_request(request)
+            return await self._inner.send(request)
         self._left -= 1
         if self._left < 0 or (self._left == 0 and not self._arrives):
             raise Killed
-        response = await self._inner.handle_async_request(request)
+        answer = await self._inner.send(request)
         if self._left == 0:
-            await response.aclose()
             raise Killed
-        return response
+        return answer
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    def stream(self, request: transports.Request) -> contextlib.AbstractAsyncContextManager[transports.Stream]:
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()

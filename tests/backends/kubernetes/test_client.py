@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 from tests.backends.kubernetes import apiserver, conftest, faults
 
-from oarlock.backends.kubernetes import answers, client, objects
+from oarlock.backends.kubernetes import answers, client, objects, transports
 from oarlock.spec import errors
 
 pytestmark = apiserver.needed
@@ -27,9 +26,9 @@ def faulty(server: apiserver.ApiServer, script: faults.Script) -> client.Client:
 
 def once(method: str, fate: str) -> faults.Script:
     """The first request with this method meets that fate."""
-    met: list[httpx.Request] = []
+    met: list[transports.Request] = []
 
-    def script(request: httpx.Request, _: int) -> str:
+    def script(request: transports.Request, _: int) -> str:
         if request.method == method and not met:
             met.append(request)
             return fate

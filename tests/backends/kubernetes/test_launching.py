@@ -6,14 +6,13 @@ import functools
 import random
 import time
 
-import httpx
 import pytest
 from tests.backends import contract
 from tests.backends.kubernetes import apiserver, cluster, conftest, faults
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, client, labels, objects
+from oarlock.backends.kubernetes import backend, client, labels, objects, transports
 from oarlock.spec import attempts, errors, holdings, observations
 
 pytestmark = apiserver.needed
@@ -109,8 +108,8 @@ async def test_lost_requests_lost_answers_and_errors_leave_one_whole_gang(
 ) -> None:
     chance = random.Random(seed)
 
-    def script(request: httpx.Request, _: int) -> str:
-        if request.url.params.get("watch"):
+    def script(request: transports.Request, _: int) -> str:
+        if request.params.get("watch"):
             return chance.choice(["cut", ""])
         return chance.choice(["lose", "forget", "429", "500"]) if chance.random() < 0.25 else ""
 

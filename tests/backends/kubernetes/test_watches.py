@@ -7,11 +7,10 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
-import httpx
 from tests.backends.kubernetes import apiserver, conftest, faults
 from tests.backends.kubernetes.test_client import pod
 
-from oarlock.backends.kubernetes import client, objects, watches
+from oarlock.backends.kubernetes import client, objects, transports, watches
 
 pytestmark = apiserver.needed
 PATIENCE_S = 120.0
@@ -71,8 +70,8 @@ async def test_it_knows_what_was_there_and_hears_of_the_rest(api: client.Client,
 async def test_a_cut_connection_loses_no_event(
     api: client.Client, api_server: apiserver.ApiServer, namespace: str
 ) -> None:
-    def script(request: httpx.Request, _: int) -> str:
-        return "cut" if request.url.params.get("watch") else ""
+    def script(request: transports.Request, _: int) -> str:
+        return "cut" if request.params.get("watch") else ""
 
     cut = client.Client(conftest.access(api_server), around=lambda inner: faults.Faulty(inner, script))
     async with cut, following(cut, namespace) as followed:
@@ -87,8 +86,8 @@ async def test_after_410_it_lists_again_and_tells_what_is_missing(
     """What was deleted while the watch was away is found to be missing by the list."""
     away = asyncio.Event()
 
-    def script(request: httpx.Request, _: int) -> str:
-        if not request.url.params.get("watch"):
+    def script(request: transports.Request, _: int) -> str:
+        if not request.params.get("watch"):
             expired.clear()
             return ""
         return "lose" if away.is_set() else "410" if expired else "cut"

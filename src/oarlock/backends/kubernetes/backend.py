@@ -42,6 +42,8 @@ KILL_GRACE_S = 1
 SYNC_S = 30.0
 """The longest time that a question waits for the first look at the cluster."""
 
+State = observations.State
+
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
@@ -86,13 +88,17 @@ class KubernetesBackend:
         return self._state.nodes()
 
     async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+        """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
         await self._synced()
-        missing = [one for one in tasks if one.key not in self._gone]
-        manifests = {one.key: rendering.pod(one, self._site, "") for one in missing}
-        self._check_places(missing)
-        made = await self._make(missing, manifests)
-        self._check_returned(missing, made)
-        await self._all(self._bind(one, made[one.key]) for one in missing)
+        there = dict(self._own())
+        ended = {key for key, pod in there.items() if podstates.state_of(pod) is not State.RUNNING} | self._gone.keys()
+        wanted = [one for one in tasks if one.key not in ended]
+        new = [one for one in wanted if one.key not in there]
+        manifests = {one.key: rendering.pod(one, self._site, "") for one in new}
+        self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
+        made = {**there, **await self._make(new, manifests)}
+        self._check_returned(wanted, made)
+        await self._all(self._bind(one, made[one.key]) for one in wanted)
         self._changed.set()
 
     async def observe(self) -> list[observations.Observed]:
@@ -112,7 +118,7 @@ class KubernetesBackend:
         await self._all(
             self._delete(pod, KILL_GRACE_S)
             for key, pod in self._own()
-            if key in wanted and podstates.state_of(pod) is not observations.State.GONE
+            if key in wanted and podstates.state_of(pod) is not State.GONE
         )
 
     async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
@@ -123,7 +129,7 @@ class KubernetesBackend:
         await self._synced()
         theirs = [(key, pod) for key, pod in self._own() if (key.job, key.attempt) == (job, attempt)]
         for key, pod in theirs:
-            if podstates.state_of(pod) is not observations.State.GONE:
+            if podstates.state_of(pod) is not State.GONE:
                 raise errors.Conflict(f"{key} still runs", hint="An attempt is discarded once all of it is gone.")
         self._discarded.add((job, attempt))
         # Nothing of them runs, so that the kubelet need not be waited for.
@@ -157,13 +163,10 @@ class KubernetesBackend:
 
     # Launching
 
-    def _check_places(self, tasks: Sequence[backends.TaskLaunch]) -> None:
-        """Raise Unavailable where a node is not there, or has filled up since the plan was made."""
-        self._check_fit({one.key: one.holding.amount for one in tasks}, {one.key: one.holding.node for one in tasks})
-
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
     ) -> None:
+        """Raise Unavailable where a node is not there, or has filled up since the plan was made."""
         ours: dict[str, holdings.Resources] = {}
         for key, pod in self._own():
             if key not in wanted and pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
@@ -185,17 +188,17 @@ class KubernetesBackend:
     async def _make(
         self, tasks: Sequence[backends.TaskLaunch], manifests: dict[attempts.TaskKey, rendering.Manifest]
     ) -> dict[attempts.TaskKey, objects.Pod]:
-        """Create Secrets and pods, or find those that an earlier try has made."""
+        """Create the Secrets, then the pods, or find those that an earlier try has made.
+
+        The Secrets come first, so that a pod never lacks its own, wherever the server dies.
+        """
         found = rendering.secrets(tasks, self._site)
-        names = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
-        for key, manifest in manifests.items():
-            rendering.refer(manifest, names[key])
-        secrets = [self._create("secrets", manifest, objects.Bare) for manifest, _ in found]
-        pods = [self._create_pod(manifest) for manifest in manifests.values()]
-        made = await self._all([*secrets, *pods])
-        return {
-            key: pod for key, pod in zip(manifests, made[len(secrets) :], strict=True) if isinstance(pod, objects.Pod)
-        }
+        for manifest, keys in found:
+            for key in keys:
+                rendering.refer(manifests[key], manifest["metadata"]["name"])
+        await self._all(self._create("secrets", manifest, objects.Bare) for manifest, _ in found)
+        made = await self._all(self._create_pod(manifest) for manifest in manifests.values())
+        return dict(zip(manifests, made, strict=True))
 
     async def _create_pod(self, manifest: rendering.Manifest) -> objects.Pod:
         """Create the pod, which is observed from now on, whatever becomes of the others."""

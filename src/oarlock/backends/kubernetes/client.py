@@ -1,4 +1,4 @@
-"""Requests to the API server: a thin layer over httpx. docs/decisions/0005 says why not a client library.
+"""Requests to the API server: a thin layer over HTTP (`transports`). docs/decisions/0005 says why not a client library.
 
 Every request of ours may be repeated, because the names are deterministic and deletions name a UID. So a request
 without an answer, or with an answer that says "later", is sent again for a while. An error then is one of our own tree
@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx
 import msgspec
 
-from oarlock.backends.kubernetes import answers, credentials, objects
+from oarlock.backends.kubernetes import answers, credentials, objects, transports
 from oarlock.spec import errors
 
 CONNECTIONS = 64
-CONNECT_S = 5.0
 ANSWER_S = 30.0
 """The longest time without a byte of an answer. The API server gives up after 60 s, and admission webhooks after 30."""
 TRIES = 6
@@ -48,24 +47,11 @@ class Client:
         *,
         tries: int = TRIES,
         connections: int = CONNECTIONS,
-        around: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] = lambda inner: inner,
+        around: Callable[[transports.Transport], transports.Transport] = lambda inner: inner,
     ) -> None:
         self.access = access
         self._tries = tries
-        self._extensions = {"sni_hostname": access.host_name} if access.host_name else {}
-        self._http = httpx.AsyncClient(
-            base_url=access.server,
-            transport=around(
-                httpx.AsyncHTTPTransport(
-                    verify=access.tls if access.tls is not None else True,
-                    proxy=access.proxy,
-                    trust_env=False,
-                    limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-                )
-            ),
-            trust_env=False,
-            headers={"Accept": _JSON, "User-Agent": "oarlock"},
-        )
+        self._transport = around(transports.Http(access, connections))
 
     async def __aenter__(self) -> Client:
         return self
@@ -76,7 +62,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.close()
 
     async def version(self) -> objects.Version:
         return await self.call("GET", "/version", objects.Version)
@@ -138,19 +124,16 @@ class Client:
         """Yield the lines of a watch until the server ends it. Not tried again: the caller knows from where on."""
         request = await self._request("GET", path, params, None, _JSON, read_s=QUIET_S)
         try:
-            response = await self._http.send(request, stream=True)
-            try:
-                if response.status_code != httpx.codes.OK:
-                    raise _failure(response.status_code, await response.aread())
+            async with self._transport.stream(request) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise _failure(answer.status, b"".join([chunk async for chunk in answer.chunks()]))
                 rest = b""
-                async for chunk in response.aiter_raw():
+                async for chunk in answer.chunks():
                     *whole, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
                     for line in whole:
                         if line:
                             yield line
-            finally:
-                await response.aclose()
-        except httpx.HTTPError as error:
+        except transports.Lost as error:
             raise _unreachable(error) from error
 
     async def call(
@@ -169,20 +152,20 @@ class Client:
         for tried in range(1, self._tries + 1):
             wait_s = min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** (tried - 1))
             try:
-                response = await self._http.send(await self._request(method, path, params, data, content))
-            except httpx.HTTPError as error:
+                answer = await self._transport.send(await self._request(method, path, params, data, content))
+            except transports.Lost as error:
                 if tried == self._tries:
                     raise _unreachable(error) from error
             else:
-                if response.is_success:
-                    return _decoded(response.content, kind)
-                failure = _failure(response.status_code, response.content)
-                if response.status_code == httpx.codes.UNAUTHORIZED and not renewed and self.access.identity.refused():
+                if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return _decoded(answer.body, kind)
+                failure = _failure(answer.status, answer.body)
+                if answer.status == HTTPStatus.UNAUTHORIZED and not renewed and self.access.identity.refused():
                     renewed = True
                     continue
-                if response.status_code not in answers.AGAIN or tried == self._tries:
+                if answer.status not in answers.AGAIN or tried == self._tries:
                     raise failure
-                wait_s = max(wait_s, min(_retry_after_s(response), 10.0))
+                wait_s = max(wait_s, min(_seconds(answer.retry_after), 10.0))
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
         raise errors.Unavailable("the API server did not answer", hint="It is tried again.")
 
@@ -194,22 +177,13 @@ class Client:
         data: bytes | None,
         content: str,
         read_s: float = ANSWER_S,
-    ) -> httpx.Request:
-        headers = dict(await self.access.identity.headers())
+    ) -> transports.Request:
+        headers = {"Accept": _JSON, **await self.access.identity.headers()}
         if data is not None:
             headers["Content-Type"] = content
-        return self._http.build_request(
-            method,
-            path,
-            params=dict(params) if params else None,
-            content=data,
-            headers=headers,
-            timeout=httpx.Timeout(read_s, connect=CONNECT_S),
-            extensions=dict(self._extensions),
+        return transports.Request(
+            method=method, path=path, params=params or {}, data=data, headers=headers, read_s=read_s
         )
-
-    def _error(self, code: int, body: bytes) -> errors.OarlockError:
-        return answers.error(answers.status(code, body))
 
 
 def _failure(code: int, body: bytes) -> errors.OarlockError:
@@ -225,12 +199,11 @@ def _decoded(body: bytes, kind: type[T]) -> T:
         ) from error
 
 
-def _retry_after_s(response: httpx.Response) -> float:
-    said = response.headers.get("Retry-After", "")
-    return float(said) if said.isdigit() else 0.0
+def _seconds(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdigit() else 0.0
 
 
-def _unreachable(error: httpx.HTTPError) -> errors.Unavailable:
+def _unreachable(error: transports.Lost) -> errors.Unavailable:
     return errors.Unavailable(
-        f"the API server cannot be reached: {errors.words(error)}", hint="It is tried again; kubectl cluster-info"
+        f"the API server cannot be reached: {error}", hint="It is tried again; kubectl cluster-info"
     )
