@@ -11,7 +11,7 @@ from tests.controllers.plant import Phase, Plant, Server, machine
 from oarlock.backends import fake
 from oarlock.controllers import planningrounds
 from oarlock.scheduler import planning
-from oarlock.spec import attempts, events, holdings, phases, plans, refusals
+from oarlock.spec import attempts, events, holdings, phases, plans, refusals, roles
 
 RUNS = fake.Behaviour(at_barrier=True, lingers=True)
 SUCCEEDS = fake.Behaviour(runs_s=5.0, at_barrier=True, lingers=True)
@@ -47,6 +47,16 @@ async def test_a_job_from_the_queue_to_its_end(plant: Plant) -> None:
     told = await kinds(plant, job_id)
     assert told[0] == "submitted"
     assert told.count("admitted") == told.count("launched") == told.count("released") == 1
+
+
+async def test_a_backend_with_containers_is_told_image_and_volumes(plant: Plant) -> None:
+    text = "{image: reg/train:1, framework: jax, volumes: [{claim: data, mount: /data}]}"
+    job_id = await plant.submit(text)
+    await plant.until_phase(job_id, Phase.PROCESSING)
+    (made,) = plant.world.launches()
+    told = made.container
+    assert (told.image, told.framework, told.job_name) == ("reg/train:1", roles.Framework.JAX, job_id)
+    assert [(volume.claim, volume.mount) for volume in told.volumes] == [("data", "/data")]
 
 
 async def test_a_job_that_is_killed_restarts_and_then_fails_and_says_who(plant: Plant) -> None:

@@ -68,6 +68,10 @@ class Backend(Protocol):
         """
         ...
 
+    def nodes_changed(self) -> bool:
+        """Return whether the machines may be others than at the last call of `nodes`. False where that costs a look."""
+        ...
+
     async def launch(self, tasks: Sequence[TaskLaunch]) -> None:
         """Make these tasks: all, or raise Unavailable with the reason. `observe` then reports the tasks made, to be
         killed.

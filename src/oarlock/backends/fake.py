@@ -155,6 +155,9 @@ class World:
     def known(self) -> list[attempts.TaskKey]:
         return list(self._made)
 
+    def launches(self) -> list[backends.TaskLaunch]:
+        return [made.launch for made in self._made.values()]
+
     def make(self, launch: backends.TaskLaunch) -> None:
         """Raises Unavailable."""
         if launch.key in self._made:
@@ -255,6 +258,9 @@ class Fake:
 
     async def nodes(self) -> list[Node]:
         return self.world.nodes()
+
+    def nodes_changed(self) -> bool:
+        return False
 
     async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         for task in tasks:

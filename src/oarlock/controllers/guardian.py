@@ -240,6 +240,12 @@ class Guardian:
                     ),
                     holding=claims[task.role, task.index],
                     limit=assigning.limit(job.spec, task.role, live.tasks if live is not None else ()),
+                    container=backends.Container(
+                        image=job.spec.image,
+                        framework=job.spec.framework,
+                        volumes=job.spec.volumes,
+                        job_name=job.name,
+                    ),
                 )
                 for key, task in zip(keys, action.tasks, strict=True)
             ]

@@ -12,10 +12,14 @@ from oarlock.spec import nodes, prices
 from oarlock.store import stores
 
 PERIOD_S = 10.0
+SPACING_S = 0.5
+"""Changes that the backend tells of are read at most so often."""
 
 
 class Inventory:
-    """Asks the backend at every `PERIOD_S`. A node that is gone while something is held on it stays, as not ready."""
+    """Asks the backend at every `PERIOD_S`, and soon after it has told of a change. A node that is gone while something
+    is held on it stays, as not ready.
+    """
 
     name = "inventory"
 
@@ -42,7 +46,7 @@ class Inventory:
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
-        if epoch is None or 0 < self._due - now <= self._period_s:
+        if epoch is None or (0 < self._due - now <= self._period_s and not self._news(now)):
             return
         present = await self._backend.nodes()
         if self._prices is not None:
@@ -51,6 +55,10 @@ class Inventory:
         if _unversioned(present) != _unversioned(stored):
             await self._store.write(lambda tx: _write(tx, present), epoch=epoch)
         self._due = now + self._period_s
+
+    def _news(self, now: float) -> bool:
+        """Return whether the backend tells of a change, and the last look is not too recent."""
+        return self._due - now <= self._period_s - SPACING_S and self._backend.nodes_changed()
 
 
 def _unversioned(listed: list[nodes.Node]) -> dict[str, nodes.Node]:

@@ -58,7 +58,8 @@ class KubernetesBackend:
         self._api = api
         self._site = site
         self._changed = asyncio.Event()
-        self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._changed.set)
+        self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._cluster_changed)
+        self._nodes_changed = False
         self._pods = watches.Watch(
             api,
             self._path("pods"),
@@ -85,7 +86,11 @@ class KubernetesBackend:
 
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
+        self._nodes_changed = False
         return self._state.nodes()
+
+    def nodes_changed(self) -> bool:
+        return self._nodes_changed
 
     async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
@@ -280,6 +285,10 @@ class KubernetesBackend:
         if why:
             self._pulls[pod.metadata.uid] = why
         return pod
+
+    def _cluster_changed(self) -> None:
+        self._nodes_changed = True
+        self._changed.set()
 
     def _missing(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
         self._pulls.pop(uid, None)

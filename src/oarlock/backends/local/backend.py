@@ -103,6 +103,10 @@ class LocalBackend:
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._nodes)
 
+    def nodes_changed(self) -> bool:
+        """Return False: the machine is looked at now and then."""
+        return False
+
     async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         async with self._one_at_a_time:
             try:

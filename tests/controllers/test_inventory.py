@@ -1,0 +1,60 @@
+"""The inventory looks now and then, and soon after the backend has told of a change."""
+
+from __future__ import annotations
+
+from oarlock.backends import fake
+from oarlock.controllers import inventory, leadership
+from oarlock.spec import holdings
+from oarlock.spec.nodes import Node
+from oarlock.store import memory
+
+
+class Telling(fake.Fake):
+    """A backend that knows when its machines change."""
+
+    told = False
+    looks = 0
+
+    async def nodes(self) -> list[Node]:
+        self.told = False
+        self.looks += 1
+        return await super().nodes()
+
+    def nodes_changed(self) -> bool:
+        return self.told
+
+
+async def test_a_change_is_read_soon_but_not_at_once_again_and_again() -> None:
+    now = [1000.0]
+    clock = lambda: now[0]  # noqa: E731
+    store = memory.MemoryStore()
+    node = Node(name="n", capacity=holdings.Resources(8000))
+    backend = Telling(fake.World([node], lambda task: fake.Behaviour(), clock))
+    leading = leadership.Leading(store, holder="h:1", clock=clock)
+    await leading.tick()
+    controller = inventory.Inventory(store, backend, leading, clock=clock)
+    await controller.tick()
+    assert backend.looks == 1
+
+    now[0] += 1.0
+    await controller.tick()
+    assert backend.looks == 1, "nothing was told, and the period is not over"
+    taken = holdings.Resources(3000)
+    backend.world.add(Node(name="n", capacity=holdings.Resources(8000), taken=taken))
+    backend.told = True
+    await controller.tick()
+    assert backend.looks == 2
+    (stored,) = await store.read(lambda view: view.nodes())
+    assert stored.taken == taken
+
+    backend.told = True
+    now[0] += inventory.SPACING_S / 2
+    await controller.tick()
+    assert backend.looks == 2
+    now[0] += inventory.SPACING_S
+    await controller.tick()
+    assert backend.looks == 3
+    now[0] += inventory.PERIOD_S
+    await leading.tick()
+    await controller.tick()
+    assert backend.looks == 4
