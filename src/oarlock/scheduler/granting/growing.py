@@ -23,11 +23,11 @@ Claims = tuple[holdings.Holding, ...]
 
 LEAST_GROWTH = 1.25
 TRIED = 64
-"""Gangs for which a plan looks for idle devices."""
+"""Gangs for which one plan looks for idle devices."""
 
 
 def into_idle(draft: drafts.Draft) -> None:
-    """Those that rank first in their pools come first, each as far as there is room."""
+    """Grow elastic gangs into idle devices, those that rank first in their pools first."""
     able = [job for job in draft.snapshot.running if _may_grow(draft, job)]
     owned = [
         (turn.wish.level, turn.candidate.arrival, job) for job in able if not (turn := draft.order.turn(job)).sizing
@@ -39,8 +39,10 @@ def into_idle(draft: drafts.Draft) -> None:
 
 
 def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> bool:
-    """A gang whose policy wishes it larger: with what it has and what is free, or what others give up for it (`clear`).
-    True where others were looked at.
+    """Grow a running gang to the size that its policy wishes, or as near to it as it can.
+
+    The gang grows into free space. With `clear`, gangs of its leaf that are to shrink may make room for it. Return
+    whether such gangs were searched for.
     """
     running, size = turn.candidate.running, turn.wish.size
     if running is None or not draft.victims.may_restart(running) or sum(size) <= sum(draft.facts.held(running).size):
@@ -71,7 +73,7 @@ def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
 
 
 def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
-    """Whether it is over sooner; where nobody knows when, it is taken to be worth it."""
+    """Return whether the gang ends sooner, the restart included. True where its end is not known."""
     if running.expected_end is None:
         return True
     left_s = max(0.0, running.expected_end - draft.now)
@@ -80,7 +82,10 @@ def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
 
 
 def speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
-    """In any unit. Of a job without a curve it is reckoned to grow as its tasks do."""
+    """Return the speed of a job with these holdings, in a unit of its own.
+
+    Without a speed curve it is taken to be in proportion to the number of tasks.
+    """
     claims = list(claims)
     devices = sum(claim.amount.gpus for claim in claims)
     if running.gang.curve is None or not devices:
@@ -91,7 +96,7 @@ def speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
 
 
 def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> Claims | None:
-    """Its place at the largest size up to `most` for which there is one, if that is worth a restart."""
+    """Return the place of the largest possible size up to `most`; None where the growth is not worth a restart."""
     size = draft.facts.held(running).size
     found = sizes.last(
         0, sizes.steps(size, most) + 1, lambda number: _place(draft, running, sizes.step(size, most, number))
@@ -100,7 +105,7 @@ def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> C
 
 
 def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Claims | None:
-    """Where it would go on at `size`: with what it has itself and what is free, near where it stands."""
+    """Return a place for the gang at `size`, in its present place and the free space; None where there is none."""
     if over(draft, running, size) is not None:
         return None
     space = draft.timeline.later
@@ -110,7 +115,7 @@ def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Cla
 
 
 def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> clearing.Clearance | None:
-    """What others of its leaf are to give up, so that it grows."""
+    """Return which gangs of its leaf shrink so that the gang can grow; None where that is not enough."""
     gang, size, space = running.gang, turn.wish.size, draft.timeline.later
     amount = draft.facts.of(gang).amount(size)
     own = {(gang.pool, gang.preemptible): draft.facts.held(running).amount}
@@ -132,6 +137,6 @@ def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> c
 
 
 def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> poolbounds.Over | None:
-    """The limit or reservation that it would exceed at `size`, or what is kept for somebody else."""
+    """Return the limit or reservation that the gang would exceed at `size`, or the amount kept for another gang."""
     gang, held = running.gang, draft.facts.held(running).amount
     return draft.bounds.over_growing(gang, draft.facts.of(gang).amount(size), {(gang.pool, gang.preemptible): held})

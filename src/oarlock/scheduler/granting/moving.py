@@ -1,12 +1,11 @@
-"""Running gangs that go on in a better place, where their policy would have them moved.
+"""Moves of running gangs to better places, for policies that wish them.
 
-What others have left may suit a gang better than what it found when it started: fewer nodes, so that less of its
-exchange goes over the network; or a type of GPU that it names before the one that it has. A move is a restart from the
-checkpoint: one that is not known to save any is left where it is. A gang is moved only after it has run
-`victims.SETTLED` times as long as a restart takes, and only if it is over sooner for it: by its speed curve, or else by
-a gain of `ASSUMED`. (Gandiva, OSDI '18, migrates when a job has departed.)
+A place that another gang has left may be better than the present one: fewer nodes, so that less of the exchange goes
+over the network, or a type of GPU that the gang names earlier. A move is a restart from the checkpoint, so a gang that
+is not known to save any stays. A gang is moved only after `Victims.settled_s` of running, and only if it then ends
+sooner: by its speed curve, or else by a gain of `ASSUMED`. (Gandiva, OSDI '18, migrates when a job has departed.)
 
-Moves that make room for others are part of what is cleared for them (`victims.movable`).
+Moves that make room for other gangs belong to preemption (`victims.Victims.movable`).
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from oarlock.spec import holdings, jobfile, plans
 Claims = tuple[holdings.Holding, ...]
 
 ASSUMED = 1.1
-"""How much faster a gang is taken to be in a better place of which its curve tells nothing."""
+"""Assumed speedup in a better place that the speed curve does not cover."""
 
 SHOWN_S = 300.0
-"""By then a gang has told of its steps, or made a checkpoint, if it ever does."""
+"""Seconds within which a gang reports its steps or saves a checkpoint, if it ever does."""
 
 TRIED = 64
-"""Gangs for which a plan looks for a better place: the largest first."""
+"""Gangs for which one plan looks for a better place, the largest first."""
 
 
 def to_better_places(draft: drafts.Draft) -> None:
-    """After all wishes have been granted: with what nobody else could use."""
+    """Move gangs into free space that no waiting gang could use. Call this after all wishes have been granted."""
     latest = draft.now - draft.victims.settled_s
     able = [
         job
@@ -50,12 +49,12 @@ def to_better_places(draft: drafts.Draft) -> None:
 
 
 def _saves(job: plans.Running) -> bool:
-    """Whether it has shown that it can resume."""
+    """Return whether a gang has shown that it can resume from a checkpoint."""
     return job.gang.curve is not None or job.checkpoint_at is not None
 
 
 def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
-    """A better place for it at its size, in what it has itself and what is left; None where there is none."""
+    """Return a better place at the same size, in its present place and the free space; None where there is none."""
     space = draft.timeline.later
     with space.trial():
         space.give_back(job.holdings)
@@ -66,8 +65,9 @@ def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
 
 
 def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, int]:
-    """How many nodes, and how far down its own list of types the worst of its devices stands. Less is better; but a
-    gang that is to be spread is so already.
+    """Return the number of nodes, and the position of the worst device in the gang's own list of types. Less is better.
+
+    A gang that is to be spread counts as on one node.
     """
     named = next((ask.gpu_types for ask in gang.asks if ask.gpu_types), ())
     worst = 0
@@ -80,7 +80,7 @@ def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, i
 
 
 def _pays(draft: drafts.Draft, job: plans.Running, claims: Claims) -> bool:
-    """Whether it is over sooner, the restart included; where nobody knows when, it is taken to be worth it."""
+    """Return whether the gang ends sooner, the restart included. True where its end is not known."""
     if job.expected_end is None:
         return True
     left_s = max(0.0, job.expected_end - draft.now)

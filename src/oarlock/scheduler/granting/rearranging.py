@@ -1,9 +1,9 @@
-"""Running gangs that go on elsewhere because their policy wishes them on another type of GPU, or at another size there.
+"""Moves of running gangs to another type of GPU, or to another size there, as their policy wishes.
 
-Where a policy divides several types at once, one gang's new place is often another's old one: neither could move first.
-So all gangs that are to change give up their places together, in thought, and are placed again where they are wished,
-the largest first. One for which there is no place stays where it is, and the others are placed again around it. What
-comes out is carried out as resizes and moves; whoever waits has its turn afterwards, in what is left.
+Where a policy divides several types at once, the new place of one gang is often the present place of another: neither
+could move first. So all gangs that are to change give up their places together, in a trial, and are placed again, the
+largest first. A gang for which there is no place stays where it is, and the others are placed again around it. The
+result is carried out as resizes and moves. Waiting gangs have their turns afterwards, in the space that is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Claims = tuple[holdings.Holding, ...]
 
 
 def carry_out(draft: drafts.Draft) -> None:
-    """Resize and move the running gangs whose wishes name another type, or another number of devices of theirs."""
+    """Resize and move the running gangs whose policy wishes another type, or another size on their type."""
     changing = [
         turn
         for turn in draft.order.listed()
@@ -47,7 +47,7 @@ def _changes(draft: drafts.Draft, turn: turns.Turn) -> bool:
 
 
 def held_type(draft: drafts.Draft, running: plans.Running) -> str:
-    """Return the type of the devices that it holds; empty where there are several."""
+    """Return the type of the devices that a gang holds; empty where there are several types."""
     found = set()
     for claim in running.holdings:
         node = draft.space.nodes.get(claim.node)
@@ -57,7 +57,7 @@ def held_type(draft: drafts.Draft, running: plans.Running) -> str:
 
 
 def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns.Turn, Claims]]:
-    """Return new places for those that have one. The room is left as it was."""
+    """Return the gangs that have a new place, with that place. The free space is left as it was."""
     space = draft.timeline.later
     order = sorted(changing, key=lambda turn: (-amounts.weight(_amount(draft, turn)), turn.wish.job))
     while order:

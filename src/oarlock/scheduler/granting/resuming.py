@@ -1,10 +1,10 @@
-"""Those for whom a place was found in an earlier plan, before anybody else has a turn.
+"""Places that an earlier plan found: they are kept before any gang has its turn.
 
-Who was stopped for a resize or a move goes on where it was meant to. Who was promised the place of others that are
-being stopped for it has that promise kept: else somebody with an earlier turn, who had no right to stop them, would get
-what was cleared for another, and more would have to be stopped. Neither lasts long: a gang that stops is gone soon.
+A gang that was stopped for a resize or a move goes on in its new place. A gang for which others are being stopped gets
+the place that they leave. Without this, a gang with an earlier turn, but with no right to stop the others, would take
+the place, and more gangs would have to be stopped. Neither takes long: a stopping gang is gone soon.
 
-Both are read from the snapshot: the one's place is the job's `destined`, the other's are the nodes in its refusal.
+Both kinds are read from the snapshot: the first as the job's `destined`, the second as the nodes in its refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Claims = tuple[holdings.Holding, ...]
 
 
 def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Claims]:
-    """Launches those that go on elsewhere or at another size, or promises them their place: these by job."""
+    """Launch gangs that were stopped for a resize or a move, or promise them their places. Return the latter by job."""
     found: dict[str, Claims] = {}
     for turn in turns:
         gang = turn.candidate.gang
@@ -45,7 +45,7 @@ def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Clai
 
 
 def promised(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Claims]:
-    """What is kept, until their turn, for those for whom others were stopped; by job."""
+    """Promise places to gangs for which others are being stopped, until their turns. Return the places by job."""
     found: dict[str, Claims] = {}
     for turn in turns:
         gang, refusal = turn.candidate.gang, turn.candidate.gang.refusal
@@ -61,7 +61,7 @@ def promised(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Clai
 
 
 def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> Claims | None:
-    """Its place on these nodes; where that has gone, on any."""
+    """Return a place on the named nodes; on any nodes where that is gone; None where there is no place."""
     space, size = draft.timeline.later, gang.smallest
     others = frozenset(space.nodes).difference(names)
     claims = placing.place(gang, space, size, keep=others, prefer=names)
@@ -69,7 +69,10 @@ def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> Claims
 
 
 def _within(draft: drafts.Draft, gang: plans.Gang, size: plans.Size) -> bool:
-    """Its place was within what its pool is entitled to, or lent, when it was found."""
+    """Return whether the bounds of the gang's pools allow the place.
+
+    The place was within the pool's entitlement, or was lent, when it was found: that bound is not asked again.
+    """
     if gang.not_before is not None and gang.not_before > draft.now:
         return False
     over = draft.bounds.over(gang, draft.facts.of(gang).amount(size))
@@ -77,4 +80,5 @@ def _within(draft: drafts.Draft, gang: plans.Gang, size: plans.Size) -> bool:
 
 
 def _allowed(gang: plans.Gang, size: plans.Size) -> bool:
+    """Return whether the job still allows the size."""
     return all(ask.min <= count <= ask.max for ask, count in zip(gang.asks, size, strict=True))

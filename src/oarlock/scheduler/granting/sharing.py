@@ -1,13 +1,15 @@
-"""Two gangs that ask for a whole device each, on one: where their policy expects the two together to get on faster
-(`port.Wish.beside`), and until it knows better (`port.Wish.yields`).
+"""Two gangs on one device, where each of them asks for a whole device.
 
-Each holds half of the device. The one that runs there, the host, is restarted from its checkpoint, since what it holds
-changes; its guest starts beside it as soon as that is done. In between the host stops with its half as the place to
-which it is to come back (`destined`), which is how the next plan knows where the guest belongs. Where the host is alone
-on a device that it shared before, the guest just starts. A half is enough only where half of the device's memory is.
+A policy wishes this where it expects the two to progress faster together (`contract.Wish.beside`), until measurements
+say otherwise (`contract.Wish.yields`).
 
-Where nobody waits for room, and a device is free, the two part; who is left alone gets its whole device again, so that
-nobody else is put there.
+Each gang holds half of the device. The running gang, the host, is restarted from its checkpoint, because its holdings
+change. The other gang, the guest, starts beside it as soon as the host has stopped. Meanwhile the host's half is its
+`destined` place, which tells the next plan where the guest belongs. Where the host is alone on a device that it shared
+before, the guest starts at once. Both gangs must need no more than half of the device's memory.
+
+When no gang waits for room and a device is free, the two part. A gang that is left alone gets its whole device again,
+so that no other gang is placed there.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ HALF_MILLI = 500
 
 
 def beside(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
-    """The place of a gang on the device of the one with which it may share: now or later. If need be the host is told
-    to make room. None: there is none, or not now.
+    """Return the place of a gang on its host's device, now or later; None where there is no place, or not now.
+
+    A host that holds the whole device is moved to half of it.
     """
     gang, host = turn.candidate.gang, turn.wish.beside
     running = draft.running.get(host)
@@ -49,7 +52,7 @@ def beside(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
 
 
 def undo(draft: drafts.Draft) -> None:
-    """Those stop that are not to run on where they are, though nobody waits for their place."""
+    """Stop the gangs that are to leave a shared device, though no gang waits for their place."""
     for turn in draft.order.listed():
         job = turn.candidate.running
         if turn.wish.yields and job is not None and draft.victims.may_restart(job, draft.rules.min_runtime_s):
@@ -57,7 +60,10 @@ def undo(draft: drafts.Draft) -> None:
 
 
 def apart(draft: drafts.Draft) -> None:
-    """Where nobody waits for room each goes to a device that is free, or has its own to itself again."""
+    """Move each host to a free device, or give it the whole of its device again.
+
+    Call this only where no gang waits for room.
+    """
     space = draft.timeline.later
     for turn in draft.order.listed():
         job = turn.candidate.running
@@ -76,7 +82,7 @@ def apart(draft: drafts.Draft) -> None:
 
 
 def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) -> Claims | None:
-    """The place of such a gang on half of that device; None where that is not free, or has not the memory for it."""
+    """Return a gang's place on half of the device of `near`; None where no half is free, or its memory is too small."""
     ask = gang.asks[0]
     cut = msgspec.structs.replace(ask.amount, gpus=0, gpu_milli=HALF_MILLI)
     halved = msgspec.structs.replace(gang, asks=(msgspec.structs.replace(ask, amount=cut),))
@@ -94,10 +100,11 @@ def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) 
 
 
 def _is_host(job: plans.Running) -> bool:
-    """Whether it has a share of the device of which it asked for the whole."""
+    """Return whether a running gang holds a share of a device, and asked for the whole device."""
     (claim, *others), ask = job.holdings, job.gang.asks[0]
     return not others and claim.amount.gpu_milli > 0 and ask.amount.gpus == 1
 
 
 def _is_shared(claims: Claims) -> bool:
+    """Return whether any of these holdings is a share of a device."""
     return any(claim.amount.gpu_milli for claim in claims)
