@@ -7,13 +7,14 @@ import random
 import hypothesis
 import msgspec
 from hypothesis import strategies as st
-from tests.scheduler import lives, plainly
+from tests.scheduler import lives
 
 from oarlock.scheduler import amounts, planning
+from oarlock.scheduler.ordering import budgets
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing, victims
-from oarlock.scheduler.reuse import gangfacts
+from oarlock.scheduler.reuse import gangfacts, shortcuts
 from oarlock.spec import holdings, nodes, plans, pools, refusals
 
 DICE = st.randoms(use_true_random=False)
@@ -36,7 +37,7 @@ unhurried = hypothesis.settings(
 
 
 def same(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> plans.Plan:
-    fast, plain = planning.plan(snapshot, now, memo), plainly.plan(snapshot, now)
+    fast, plain = planning.plan(snapshot, now, memo), planning.plan(snapshot, now, shortcuts=shortcuts.NONE)
     for part in DECIDED:
         assert getattr(fast, part) == getattr(plain, part), part
     assert {*fast.refusals} == {*plain.refusals}
@@ -140,9 +141,10 @@ class Scene:
         return clearing.Need(self.gang, profile.smallest, profile.least, None if within is None else enough)
 
     def clear(self, need: clearing.Need) -> clearing.Clearance | None:
-        if not clearing.may_do(need, self.candidates, self.space):
+        searches = clearing.Searches(shortcuts.ALL._replace(trials=shortcuts.UNLIMITED))
+        if not searches.may_do(need, self.candidates, self.space):
             return None
-        return clearing.clear(need, self.candidates, self.space, _never_bends, clearing.Effort(1_000_000))
+        return clearing.clear(need, self.candidates, self.space, _never_bends, searches)
 
     def fits_without(self, need: clearing.Need, gone: list[victims.Victim]) -> bool:
         """Worked out in a room of its own."""
@@ -198,7 +200,7 @@ def test_a_bound_is_a_sum(dice: random.Random, steps: int, lent: bool) -> None:
     snapshot = life.world.snapshot()
     memo = planning.Memo()
     memo.follow(snapshot)
-    bounds = poolbounds.PoolBounds(snapshot, life.now, memo.budget(snapshot).amount, memo.totals)
+    bounds = poolbounds.PoolBounds(snapshot, life.now, budgets.whole(snapshot.nodes).amount, memo.totals)
     going = [job for job in snapshot.running if not job.stopping and dice.random() < 0.5]
     freed: dict[poolbounds.Key, amounts.Amount] = {}
     for job in going:

@@ -10,7 +10,7 @@ UNITS = (1000, 1000, 1)
 
 
 def numbers(amount: holdings.Resources) -> dict[str, float]:
-    """Cores, bytes, devices; what is zero is left out."""
+    """Return cores, bytes and devices by name, without those that are zero."""
     named = {"cpus": amount.cpus_milli / 1000, "memory": float(amount.memory_bytes), "gpus": amount.devices}
     return {name: value for name, value in named.items() if value}
 
@@ -30,7 +30,7 @@ def plus(one: Amount, other: Amount) -> Amount:
 
 
 def of_claims(claims: Iterable[holdings.Holding]) -> Amount:
-    """What these are together."""
+    """Return the sum of these holdings."""
     together = NOTHING
     for claim in claims:
         together = plus(together, amount(claim.amount))
@@ -38,5 +38,5 @@ def of_claims(claims: Iterable[holdings.Holding]) -> Amount:
 
 
 def weight(of: Amount) -> float:
-    """Devices; cores where there is no device."""
+    """Return the number of devices, or of cores where there is no device."""
     return (of[0] or of[1]) / 1000

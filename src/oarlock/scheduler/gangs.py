@@ -1,4 +1,4 @@
-"""From a job to the gang that is placed, and to what a running job holds: the border of spec and plain numbers."""
+"""The gang of a job, and its holdings while it runs: the border between job files and plain numbers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from oarlock.scheduler.speed import samples
 from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, privacy, quantities, roles
 
 PORTS_PER_TASK = 4
-"""Size of a task's port block on a shared host: its own service, the rendezvous, and two for what a framework adds."""
+"""Ports of a task on a shared host: its own service, the rendezvous, and two for additions of a framework."""
 
 GONE_WITHIN_S = 10.0
-"""After the grace, whatever its processes do."""
+"""Seconds after the grace period by which all processes are gone."""
 
 
 def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
-    """What `job` asks for, and what is known of it. `names` says how it is called in what all users read."""
+    """Return the gang of a job: its asks and the facts about it. `names` gives the name that all users may read."""
     return plans.Gang(
         job=job.id,
         name=names.of(job),
@@ -46,7 +46,7 @@ def gang(job: jobs.Job, names: privacy.Names = privacy.PUBLIC) -> plans.Gang:
 
 
 def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
-    """One for each role, chief first, so that the deciding tasks get the best places."""
+    """Yield one ask for each role, the chief first, so that the deciding tasks get the best places."""
     for name in sorted(spec.roles, key=_RANK.__getitem__):
         role = spec.roles[name]
         yield plans.Ask(
@@ -68,7 +68,7 @@ def asks(spec: jobfile.JobSpec) -> Iterable[plans.Ask]:
 
 
 def running(job: jobs.Job, held: Iterable[holdings.Holding], names: privacy.Names = privacy.PUBLIC) -> plans.Running:
-    """A job with an attempt: what it holds, and when it may end."""
+    """Return the running gang of a job with an attempt: its holdings, and its possible ends."""
     live = job.live
     stopping = live is not None and (live.stop is not None or job.intent is not intents.Intent.RUN)
     return plans.Running(
@@ -88,7 +88,10 @@ def running(job: jobs.Job, held: Iterable[holdings.Holding], names: privacy.Name
 
 
 def _starting(job: jobs.Job) -> bool:
-    """Its processes have not begun; or, of a job that told of its steps before, they have not told of any yet."""
+    """Return whether a job has not begun to train.
+
+    Its processes have not begun; or the job reported steps in an earlier attempt, and not yet in this one.
+    """
     live = job.live
     if live is None or live.processing_at is None:
         return live is not None
@@ -96,18 +99,18 @@ def _starting(job: jobs.Job) -> bool:
 
 
 def _trains_since(live: attempts.Attempt) -> float | None:
-    """When the first of its processes told of its steps."""
+    """Return the time at which the first of its processes reported a step; None where none has."""
     return min((task.first_progress.at for task in live.tasks if task.first_progress is not None), default=None)
 
 
 def _silent_starts(job: jobs.Job) -> int:
-    """Return the number of attempts that ended before they told of a step, since the last one that did."""
+    """Return the number of attempts without a reported step since the last attempt with one."""
     ended = (attempt for attempt in reversed(job.attempts) if attempt.ended_at is not None)
     return sum(1 for _ in itertools.takewhile(lambda attempt: _trains_since(attempt) is None, ended))
 
 
 def _restart_s(job: jobs.Job) -> float | None:
-    """Return how long its last start took until its processes told of a step; None where no start came so far."""
+    """Return the seconds that its last start took until a step was reported; None where none was."""
     for attempt in reversed(job.attempts):
         at = _trains_since(attempt)
         if at is not None:
@@ -116,7 +119,7 @@ def _restart_s(job: jobs.Job) -> float | None:
 
 
 def _returns(job: jobs.Job) -> bool:
-    """Whether a job that is being stopped will wait again: the scheduler's doing, or a failure that is not its last."""
+    """Return whether a stopping job waits again: the scheduler stopped it, or it may fail once more."""
     if job.intent in {intents.Intent.HALT, intents.Intent.CANCEL} or job.live is None:
         return False
     if job.live.stop in {attempts.Cause.PLATFORM, attempts.Cause.STOPPED, None}:
@@ -126,8 +129,9 @@ def _returns(job: jobs.Job) -> bool:
 
 
 def at_most_s(job: jobs.Job) -> float | None:
-    """Seconds after a start by which it is over whatever happens: its way to the barrier, what is left of its time-out,
-    its grace. None where it has no time-out.
+    """Return the seconds after a start by which a job certainly ends; None where it has no time-out.
+
+    They are the sum of the start time-out, the rest of the time-out, and the grace period.
     """
     spec = job.spec
     if spec.timeout is None:
@@ -137,7 +141,7 @@ def at_most_s(job: jobs.Job) -> float | None:
 
 
 def latest_end(job: jobs.Job) -> float | None:
-    """Unix seconds by which its time-out and its grace have ended it; None where it has no time-out."""
+    """Return the time (Unix seconds) by which its time-out certainly ends it; None where it has no time-out."""
     if job.spec.timeout is None or job.live is None or job.live.processing_at is None:
         return None
     left_s = quantities.seconds(job.spec.timeout) - job.processed_s
@@ -145,7 +149,7 @@ def latest_end(job: jobs.Job) -> float | None:
 
 
 def expected_end(job: jobs.Job) -> float | None:
-    """Unix seconds; None where neither progress nor a time-out tells."""
+    """Return the expected end (Unix seconds); None where neither progress nor a time-out tells."""
     live = job.live
     if live is None or live.processing_at is None:
         return None

@@ -1,4 +1,4 @@
-"""What holdings cost in an hour, from the prices of the nodes that they lie on."""
+"""The cost of holdings per hour, from the prices of their nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oarlock.spec import holdings, nodes
 
 
 class Book:
-    """The prices of a cluster. Nodes without one cost nothing."""
+    """The prices of a cluster's nodes. A node without a price costs nothing."""
 
     def __init__(self, of: Iterable[nodes.Node]) -> None:
         self._nodes = {node.name: node for node in of if node.price_per_h}
@@ -20,10 +20,10 @@ class Book:
 
 
 def share(claim: holdings.Holding, node: nodes.Node) -> float:
-    """What one claim bears of its node's price per hour: its cores at their price, the rest by its part of the devices.
+    """Return a holding's part of its node's price per hour: its cores at their price, and its share of the devices.
 
-    On a node without devices the cores bear all of it. So whoever holds all of a node pays for all of it, and the sum
-    of everybody's part never exceeds its price.
+    On a node without devices the cores bear the whole price. So a job that holds all of a node pays for all of it, and
+    the parts of all jobs never exceed the price.
     """
     cores = node.capacity.cpus_milli / 1000
     if not node.devices:

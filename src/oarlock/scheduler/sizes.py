@@ -17,11 +17,6 @@ def of_claims(gang: plans.Gang, claims: Sequence[holdings.Holding]) -> plans.Siz
     return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
 
 
-def at_least(size: plans.Size, other: plans.Size) -> bool:
-    """Return whether `size` has as many tasks of each role as `other`, or more."""
-    return all(one >= two for one, two in zip(size, other, strict=True))
-
-
 def steps(least: plans.Size, most: plans.Size) -> int:
     """Return the number of steps from one size to the other."""
     return max((above - below for below, above in zip(least, most, strict=True)), default=0)

@@ -1,8 +1,8 @@
-"""The scheduler for a program without a server: it is told what happened, and says what to do.
+"""The scheduler for a program without a server: the program reports events, and gets decisions.
 
-`planning.plan` is a function of a snapshot and keeps nothing. A server keeps what the snapshot is made of in its store;
-`Scheduler` keeps it in memory. A program submits jobs, tells what it has measured of them and when they finish, and
-asks for the next decision with `tick`. Nothing here decides: each plan is the one that a server would make.
+`planning.plan` is a function of a snapshot and keeps nothing. A server keeps the state in its store; `Scheduler` keeps
+it in memory. A program submits jobs, reports measurements and ends, and asks for the next decision with `tick`. Nothing
+here decides: each plan is the one that a server would make.
 
 There are two ways of stopping. In a simulator a job stops at once: one `tick` stops it and starts it again. Where a
 stop takes time (`at_once=False`), `tick` says which jobs to stop, `stopped` tells that one is gone, and a later `tick`
@@ -43,8 +43,9 @@ class What(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done with one job. `holdings` is what the job holds afterwards, and `batch` its batch size then;
-    None: the job's own. `reason` is one line.
+    """A change of one job. `holdings` and `batch` are its holdings and its batch size afterwards.
+
+    `batch` None: the job's own batch size. `reason` is one line.
     """
 
     job: str
@@ -85,7 +86,7 @@ class Scheduler:
     With `batches=False` the jobs choose their batch sizes themselves, within the bounds of `Gang.batch`: their speed is
     reckoned with the best one, and none is decided.
 
-    Raises InvalidInput for what cannot be meant, NameTaken for a job that is known, NotFound for one that is not, and
+    Raises InvalidInput for invalid values, NameTaken for a job that is known, NotFound for one that is not, and
     Impossible for one that no state of the nodes could hold.
     """
 
@@ -114,7 +115,7 @@ class Scheduler:
 
     @classmethod
     def restored(cls, snapshot: plans.Snapshot, *, at_once: bool = True, batches: bool = True) -> Self:
-        """One that goes on from what `snapshot` of another one said."""
+        """Return a scheduler that goes on from the `snapshot` of another one."""
         found = cls(snapshot.nodes, snapshot.rules, pools=snapshot.pools, at_once=at_once, batches=batches)
         found._waiting = {one.job: one for one in snapshot.waiting}
         found._running = {one.job: one for one in snapshot.running}
@@ -141,7 +142,7 @@ class Scheduler:
             reallocate=reallocate,
         )
 
-    # What happened
+    # Events
 
     def submit(self, gang: plans.Gang, now: float) -> None:
         """A job has come, and waits."""
@@ -156,7 +157,7 @@ class Scheduler:
         self._waiting[gang.job] = gang
 
     def finish(self, job: str, now: float) -> None:
-        """A job is over, whatever its end was: what it held is free."""
+        """Report the end of a job, whatever its result was. Its holdings are free."""
         self._pass(now)
         gang = self._gang(job)
         served_s = gang.served_s + self._served_s(job, now)
@@ -194,7 +195,7 @@ class Scheduler:
         lasts_s: float | None = None,
         restart_s: float | None = None,
     ) -> None:
-        """Tell what is known of a job now; what is left out stays as it was.
+        """Report facts about a job. Arguments that are left out stay as they were.
 
         `curve` is its speed curve, `bounds` those of its batch size, and `batch` the batch size that it uses. `most`
         says by role how many tasks the job may have for now (None: as many as it asked for). `checkpoint_at` is the
@@ -236,7 +237,7 @@ class Scheduler:
         self._nodes = found
         self._declared = impossible.Declared(found, self._pools)
 
-    # What is to be done
+    # Decisions
 
     def tick(self, now: float, *, reallocate: bool | None = None) -> Tick:
         """The next decision, which is taken to be carried out. Running jobs are touched once in `Rules.round_s` at
@@ -273,7 +274,7 @@ class Scheduler:
             self._running[stop.job] = msgspec.structs.replace(running, gang=leaving, stopping=True, returns=True)
         for job, batch in plan.batches.items() if self._batches else ():
             self._running[job] = msgspec.structs.replace(self._running[job], batch=batch)
-        for job, refusal in plan.refusals.items():  # a later plan reads there whose place is being cleared for it
+        for job, refusal in plan.refusals.items():  # a later plan reads there which places are being cleared
             if job in self._waiting and not refusal.same_kind(self._waiting[job].refusal):
                 self._waiting[job] = msgspec.structs.replace(self._waiting[job], refusal=refusal)
         return plan
@@ -298,7 +299,7 @@ class Scheduler:
         found = (_change(job, before.get(job), self._running.get(job), reasons) for job in {**before, **self._running})
         return tuple(change for change in found if change is not None)
 
-    # What is known
+    # The present state
 
     def _gang(self, job: str) -> plans.Gang:
         running = self._running.get(job)
@@ -404,7 +405,7 @@ def _set(**values: object) -> dict[str, object]:
 
 
 def _changed(one: T, values: Mapping[str, object]) -> T:
-    """`one` itself where nothing differs: what a plan has worked out is kept by identity."""
+    """Return `one` with these values; `one` itself if nothing differs, because plans keep facts by identity."""
     if all(getattr(one, name) == value for name, value in values.items()):
         return one
     return msgspec.structs.replace(one, **values)

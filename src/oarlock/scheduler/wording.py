@@ -10,17 +10,17 @@ from oarlock.scheduler import amounts
 from oarlock.spec import holdings, nodes, plans, quantities
 
 NAMED = 3
-"""Of a list of names so many are written out; the rest is counted."""
+"""Names of a list that are written out; the others are counted."""
 
 
 class Cards(NamedTuple):
-    """The GPUs that would do: of these types (empty: of any), each with so much memory."""
+    """The GPUs that suit a gang: the types (empty: any), and the least memory of each."""
 
     types: tuple[str, ...] = ()
     memory_bytes: int = 0
 
     def on(self, node: nodes.Node) -> bool:
-        """Whether the node's are such. A node has cards of one type."""
+        """Return whether the GPUs of a node suit the gang. All GPUs of a node are taken to be of one type."""
         return any(
             (not self.types or device.type in self.types) and device.memory_bytes >= self.memory_bytes
             for device in node.devices
@@ -31,12 +31,12 @@ ANY = Cards()
 
 
 def devices(node: nodes.Node, count: float, cards: Cards) -> float:
-    """`count` where the node's GPUs would do, else none."""
+    """Return `count` if the node's GPUs suit the gang, else 0."""
     return count if not any(cards) or cards.on(node) else 0.0
 
 
 def total(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
-    """What nodes have; of GPUs those that would do."""
+    """Return the capacity of nodes, with only the GPUs that suit the gang."""
     found = amounts.numbers(sum((node.capacity for node in of), holdings.Resources()))
     if any(cards):
         found["gpus"] = sum(devices(node, node.capacity.devices, cards) for node in of)
@@ -52,13 +52,13 @@ def taken(of: Sequence[nodes.Node], cards: Cards = ANY) -> dict[str, float]:
 
 
 def needed(gang: plans.Gang) -> dict[str, float]:
-    """What a gang cannot do without: all that its smallest size holds."""
+    """Return the amounts that a gang holds at its smallest size."""
     return _needed(gang.asks)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _needed(asks: tuple[plans.Ask, ...]) -> dict[str, float]:
-    """Asked for each gang in each round, so nobody must change what it gets."""
+    """Return amounts by name. The result is cached: do not change it."""
     return amounts.numbers(sum((ask.amount.times(ask.min) for ask in asks), holdings.Resources()))
 
 
@@ -83,20 +83,20 @@ def part(resource: str, value: float, of: float, cards: Cards = ANY) -> str:
 
 
 def several(of: Mapping[str, float], cards: Cards = ANY) -> str:
-    """GPUs first: they are what is short."""
+    """Return amounts as text, GPUs first, because they are scarce."""
     order = [name for name in ("gpus", "cpus", "memory") if of.get(name)]
     return listed([shown(name, of[name], cards) for name in order]) or "nothing"
 
 
 def wanted(gang: plans.Gang) -> str:
-    """`8 GPUs and 8 CPUs for 4 tasks`; of an elastic gang what it cannot do without."""
+    """`8 GPUs and 8 CPUs for 4 tasks`; for an elastic gang the amounts of its smallest size."""
     tasks = sum(gang.smallest)
     least = "at least " if gang.elastic else ""
     return f"{least}{several(needed(gang), cards(gang))} for {tasks} task{'' if tasks == 1 else 's'}{_within(gang)}"
 
 
 def cards(gang: plans.Gang) -> Cards:
-    """As the first of its roles that takes any would have them."""
+    """Return the GPUs that suit the first role of a gang that asks for any."""
     return next((Cards(ask.gpu_types, ask.gpu_memory_bytes) for ask in gang.asks if ask.amount.devices), ANY)
 
 
@@ -123,13 +123,13 @@ def plain(value: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time to come, as precisely as it can be meant: `40 s`, `12 min`, `3 h`, `2 d`."""
+    """A duration, as precisely as it is known: `40 s`, `12 min`, `3 h`, `2 d`."""
     size, unit = _unit(seconds)
     return f"{_rounded(seconds / size) if size > 1 else round(seconds)} {unit}"
 
 
 def span(low_s: float, high_s: float) -> str:
-    """`12 to 40 min`, `50 min to 2 h`; one time where they hardly differ."""
+    """`12 to 40 min`, `50 min to 2 h`; one duration where the two hardly differ."""
     one, other = about(low_s), about(high_s)
     if one == other or high_s <= 1.05 * low_s:
         return one
@@ -147,7 +147,7 @@ _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """The largest of which there are at least one and a half: 80 s, 75 min, 30 h read better than 1.3 of the next."""
+    """Return the largest unit of which there are at least 1.5: 80 s, 75 min, 30 h."""
     return next(((size, unit) for size, unit in _UNITS if seconds >= 1.5 * size), (1.0, "s"))
 
 

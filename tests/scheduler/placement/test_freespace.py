@@ -177,7 +177,6 @@ def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
     """After months of changes a free space keeps no old state, and its present state is right."""
     monkeypatch.setattr(freespace, "MAX_LOG", 50)
     monkeypatch.setattr(freespace, "MAX_LAG", 10)
-    monkeypatch.setattr(freespace, "MAX_WAYS", 10)
     monkeypatch.setattr(freespace, "MAX_STATES", 30)
     of = tuple(
         nodes.Node(name=f"n{number}", capacity=holdings.Resources(64_000, 64 * clusters.GIB)) for number in range(20)
@@ -192,7 +191,6 @@ def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:
         assert space.slots(ASKED[3]) == freespace.FreeSpace(of, claims).slots(ASKED[3])
         assert len(space._log) <= 60
         assert len(space._states) <= 2 * len(of) + 30 + 60
-        assert len(space.ways) <= 12
         assert not space._done
         assert all(len(index._counts) <= len(space._states) + 120 for index in space._indexes.values())
 

@@ -74,7 +74,7 @@ def test_what_is_left_is_told_where_the_job_tells_it_and_not_else() -> None:
         return wish.reason
 
     assert reason(GOOD) == "42 min left with 4 tasks"
-    unknown = "; how much is left nobody knows: taken to be as much as it has had"
+    unknown = "; its remaining time is not known, and taken to be as long as its time so far"
     assert reason(None).endswith(unknown), "and not 0 minutes"
     assert reason(msgspec.structs.replace(GOOD, left=None)).endswith(unknown)
 

@@ -1,16 +1,18 @@
-"""A place that is kept for a gang that fits nowhere yet, so that those behind it may start, and never delay it.
+"""A place that is kept for a gang that fits nowhere yet: later gangs may start beside it, and never delay it.
 
-Imagine the running gangs ended one after the other: those whose end is expected in the order of those ends, then the
-others, the oldest first. The gang's place is found at the first moment at which it fits; what of that place is free
-already is taken off the room. Whoever starts later goes elsewhere, or is over before that moment by its own time-out.
+Imagine that the running gangs end one after the other: first the gangs with known ends, in their order,
+then the others, the oldest first. The place of the gang is found at the first moment at which it fits. The part of it
+that is free already is taken off the free space. A later gang starts elsewhere, or its time-out ends it before that
+moment.
 
-Why this delays nobody: in the next plan the gangs that this sequence is made of are the same less those that have
-ended, and what has started since lies outside the place, or ends before that moment. So the place is still there at the
-same point of the sequence at the latest; by induction the gang starts no later than if nothing had been started beside
-it. (The argument of EASY backfilling, Mu'alem and Feitelson 2001, with unknown ends in a fixed order after the known.)
-Nor may another one have those stopped, or moved, whose ends the place waits for (`enders`).
+This delays no gang. In the next plan, the sequence has the same gangs, without those that have ended. The gangs that
+started since lie outside the place, or end before that moment. So the place is there at the same point of the sequence
+at the latest, and by induction the gang starts no later than if no other gang had been started. (This is the argument
+of EASY backfilling, Mu'alem and Feitelson 2001, with unknown ends in a fixed order after the known ones.) In addition,
+the gangs that the place waits for (`enders`) are not stopped or moved for another gang.
 
-What holds for devices holds for the bounds of pools: who waits for one has so much of it kept (`PoolBounds.keep_for`).
+The same holds for the bounds of pools: a part of a bound is kept for the first gang that waits for it
+(`PoolBounds.keep_for`).
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ Amount = amounts.Amount
 
 
 class ExpectedEnds:
-    """The running gangs in the order in which they are imagined to end, those too that this plan starts; those that are
-    being stopped are no part of it. Put in order only where somebody waits.
+    """The running gangs in the order of their expected ends, with the gangs that this plan starts.
+
+    Stopping gangs are left out. The order is made only where a gang waits.
     """
 
     def __init__(self, running: Iterable[plans.Running]) -> None:
@@ -54,7 +57,7 @@ class ExpectedEnds:
         return self._order
 
     def of(self, pools: Collection[str]) -> Iterable[plans.Running]:
-        """Those of these pools alone."""
+        """Return the gangs of these pools alone, in order."""
         order = self.order()
         if self._by_pool is None:
             self._by_pool = {}
@@ -63,19 +66,20 @@ class ExpectedEnds:
         return heapq.merge(*(self._by_pool.get(pool, ()) for pool in sorted(pools)), key=_by_end)
 
     def gone(self, job: str) -> None:
-        """This plan has decided its end, or withdrawn what it had promised."""
+        """Remove a gang that this plan stops, or a promise that it has taken back."""
         self._gone.add(job)
         self._come = [one for one in self._come if one.gang.job != job]
 
     def come(self, gang: plans.Gang, claims: Claims, now: float, *, at_once: bool) -> None:
-        """This plan starts it (`at_once`), or has promised it a place: it ends too, some day."""
+        """Add a gang that this plan starts (`at_once`), or to which it promises a place."""
         end = now + gang.lasts_s if at_once and gang.lasts_s is not None else None
         self._come.append(plans.Running(gang=gang, holdings=claims, started_at=now, expected_end=end))
 
 
 class KeptPlace:
-    """The place of one gang. `at` is when it is expected to be free (Unix seconds), None where that hangs on an unknown
-    end.
+    """The place that is kept for one gang.
+
+    `at` is the time at which the place is expected to be free (Unix seconds); None where it depends on an unknown end.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class KeptPlace:
 
     @property
     def parts(self) -> Claims:
-        """Of the place, what is free now, and taken so that nobody else gets it."""
+        """The part of the place that is free now, and is taken so that no other gang gets it."""
         return self._parts[0] if self._parts else ()
 
     @property
@@ -106,7 +110,7 @@ class KeptPlace:
         return tuple(dict.fromkeys(claim.node for claim in self.claims))
 
     def take(self) -> None:
-        """Of the place, what is free."""
+        """Take the free part of the place."""
         nodes = set(self.nodes)
         for space in self._spaces:
             spare = timelines.Returning(claim for job in self._enders for claim in job.holdings if claim.node in nodes)
@@ -118,7 +122,7 @@ class KeptPlace:
         self._parts.clear()
 
     def lasts(self, gang: plans.Gang, now: float) -> bool:
-        """Whether the place is not needed before `gang` is over, as its time-out promises."""
+        """Return whether the time-out of `gang` ends it before the place is needed."""
         return self.at is not None and gang.at_most_s is not None and now + gang.at_most_s <= self.at
 
 
@@ -129,7 +133,10 @@ def keep(
     promised: timelines.Timeline,
     facts: gangfacts.Facts,
 ) -> tuple[KeptPlace, list[plans.Running]] | None:
-    """Of `order` the first to end make room: the place, and all that are over then. None where not even all would."""
+    """Return the place of a gang once the first gangs of `order` have ended, and those gangs.
+
+    Return None where the end of all of them is not enough.
+    """
     space, amount = promised.later, facts.of(gang).amount(size)
     leaving = departures.Departures(space, order, _holdings, lambda job: facts.held(job).amount)
     with space.trial():
@@ -150,7 +157,7 @@ def keep_for(
     ends: ExpectedEnds,
     facts: gangfacts.Facts,
 ) -> None:
-    """Keep so much of a bound for `gang`, as of when enough of those have ended that are within it now."""
+    """Keep `amount` of a bound for `gang`, from the time at which enough gangs within the bound have ended."""
     bound = bounds.bound(gang, over)
     keys = bounds.keys(bound)
     left = bounds.missing(bound, amount)
@@ -170,7 +177,7 @@ def keep_for(
 
 
 def ended(over: Iterable[plans.Running], facts: gangfacts.Facts) -> dict[poolbounds.Key, Amount]:
-    """What these hold, by what decides which bounds hold for them."""
+    """Return the sums that these gangs hold, by leaf and by whether they may be preempted."""
     found: dict[poolbounds.Key, Amount] = {}
     for job in over:
         key = job.gang.pool, job.gang.preemptible
@@ -179,13 +186,13 @@ def ended(over: Iterable[plans.Running], facts: gangfacts.Facts) -> dict[poolbou
 
 
 def short(amount: Amount, space: freespace.FreeSpace) -> Amount:
-    """What is missing in sum; less than 0: what is left."""
+    """Return the amount that is missing in sum; less than 0 where some is left."""
     free = amounts.amount(space.free())
     return amount[0] - free[0], amount[1] - free[1], amount[2] - free[2]
 
 
 def at(enders: Sequence[plans.Running]) -> float | None:
-    """When all of these are over; None where nobody knows."""
+    """Return the time at which all of these have ended; None where an end is not known."""
     ends = [job.expected_end for job in enders]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None

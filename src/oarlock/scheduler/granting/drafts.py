@@ -1,7 +1,6 @@
-"""The plan as far as it has been made: what is given away is taken off the room and counted in the pools at once.
+"""The plan as far as it has been made: each decision is taken off the free space and counted in the pools at once.
 
-Nothing is changed here that is not in the plan in the end. Who tries something out does so in a room that he leaves as
-it was.
+All changes to a draft are part of the plan in the end. Code that only tries something does so in a trial.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ from oarlock.scheduler.ordering import turnorder, turns
 from oarlock.scheduler.placement import freespace, placing, timelines
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing, victims
-from oarlock.scheduler.reuse import gangfacts
+from oarlock.scheduler.reuse import gangfacts, shortcuts
 from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = tuple[holdings.Holding, ...]
 
-TRIALS = 48
-"""With so many trials of whether a gang fits once these or those are gone, no other search for whom to stop begins in
-the same plan: the next one goes on.
-"""
-
 
 class Draft:
-    """`later` is the free space beside the gangs that stay; `space` itself where that is the same, and will be."""
+    """The decisions of one plan. `later` is the free space after all stops; `space` itself if no gang stops."""
 
     def __init__(
         self,
@@ -41,6 +35,7 @@ class Draft:
         order: turnorder.Order,
         facts: gangfacts.Facts,
         declared: impossible.Declared,
+        taken: shortcuts.Shortcuts,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
@@ -54,22 +49,22 @@ class Draft:
         self.order = order
         self.victims = victims.Victims(snapshot, now, bounds, order, facts)
         self.ends = backfilling.ExpectedEnds(snapshot.running)
-        self.effort = clearing.Effort(TRIALS)
+        self.searches = clearing.Searches(taken)
+        self.taken = taken
         self.heads: dict[object, backfilling.KeptPlace] = {}
         self.launches: list[plans.Launch] = []
         self.preemptions: dict[str, plans.Preemption] = {}
         self.resizes: dict[str, plans.Resize] = {}
         self.moves: dict[str, plans.Move] = {}
-        self.going_to: dict[str, Claims] = {}  # of those that go on elsewhere, or with another part of their device
+        self.going_to: dict[str, Claims] = {}  # new places of gangs that are moved
         self.refused: dict[str, refusals.Refusal] = {}
         self.restless = False  # as in the plan
-        self._misses: dict[tuple[int, bool], list[plans.Size]] = {}
         self._parts: Claims = ()
         self.context.kept = lambda: self._parts
 
     @cached_property
     def running(self) -> dict[str, plans.Running]:
-        """Those that hold something, by their ids."""
+        """The gangs that hold anything, by their ids."""
         return {job.gang.job: job for job in self.snapshot.running}
 
     def finished(self, batches: dict[str, curves.Batch]) -> plans.Plan:
@@ -86,30 +81,21 @@ class Draft:
     # Places
 
     def full(self, amount: amounts.Amount) -> bool:
-        """Whether there is not so much left, in sum, now or later."""
-        return self.timeline.later.exceeds(amount) and self.space.exceeds(amount)
+        """Return whether sums show that less is free than `amount`, now and later."""
+        return self.taken.sums and self.timeline.later.exceeds(amount) and self.space.exceeds(amount)
 
     def place(self, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> Claims | None:
-        """A place in what is free now, or `later`. What has failed once in this plan fails for all that are like it,
-        until more is cleared.
-        """
-        profile, space = self.facts.of(gang), self.timeline.later if later else self.space
-        if space.exceeds(profile.amount(size)):
+        """Return a place in the space that is free now, or `later`; None where there is none."""
+        space = self.timeline.later if later else self.space
+        if self.taken.sums and space.exceeds(self.facts.of(gang).amount(size)):
             return None
-        missed = self._misses.setdefault((profile.shape, space is not self.space), [])
-        if any(sizes.at_least(size, one) for one in missed):
-            return None
-        claims = placing.place(gang, space, size)
-        if claims is None:
-            missed[:] = [one for one in missed if not sizes.at_least(one, size)]
-            missed.append(size)
-        return claims
+        return placing.place(gang, space, size)
 
     def largest(self, gang: plans.Gang, least: plans.Size, most: plans.Size, *, later: bool = False) -> Claims | None:
-        """The place of the largest size between these for which there is one."""
+        """Return the place of the largest size between `least` and `most` that has one; None where none has."""
         return sizes.largest(least, most, lambda size: self.place(gang, size, later=later))
 
-    # What is given away
+    # Decisions
 
     def launch(self, turn: turns.Turn, claims: Claims, why: str = "") -> None:
         gang, size = turn.candidate.gang, sizes.of_claims(turn.candidate.gang, claims)
@@ -120,26 +106,25 @@ class Draft:
         self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=turn.batch(size)))
 
     def promise(self, gang: plans.Gang, claims: Claims) -> None:
-        """It comes as soon as that is free."""
+        """Promise a place to a gang: it is launched there as soon as the place is free."""
         self.timeline.promise(claims)
         self.ends.come(gang, claims, self.now, at_once=False)
         self.bounds.add(gang, self._amount(gang, claims))
 
     def withdraw(self, gang: plans.Gang, claims: Claims) -> None:
-        """What it was promised is as it was before."""
+        """Take back the promise of a place."""
         self.timeline.withdraw(claims)
         self.ends.gone(gang.job)
         self.bounds.add(gang, self._amount(gang, claims), -1)
-        self._misses.clear()
 
     def _amount(self, gang: plans.Gang, claims: Claims) -> amounts.Amount:
-        """What it holds with these: as it asks, but of a device that it shares its part."""
+        """Return the amount of these holdings: as the gang asks, but only its part of a shared device."""
         if any(claim.amount.gpu_milli for claim in claims):
             return amounts.of_claims(claims)
         return self.facts.of(gang).amount(sizes.of_claims(gang, claims))
 
     def stop(self, cleared: clearing.Clearance, gang: plans.Gang) -> None:
-        """These give way to `gang`."""
+        """Let victims give way to `gang`."""
         for victim in cleared.victims:
             self._leave(victim.running)
         places = iter(cleared.moved)
@@ -156,17 +141,17 @@ class Draft:
                 self.order.back(victim.running)
 
     def resize(self, running: plans.Running, claims: Claims, reason: str) -> None:
-        """It goes on at another size."""
+        """Restart a gang at another size."""
         self._leave(running)
         self._resize(running, claims, reason)
 
     def move(self, running: plans.Running, claims: Claims, reason: str) -> None:
-        """It goes on elsewhere, or with another part of its device."""
+        """Restart a gang in another place, or with another part of its device."""
         self._leave(running)
         self._move(running, claims, reason)
 
     def give_up(self, running: plans.Running, reason: str) -> None:
-        """It stops for nobody else's sake, and waits again."""
+        """Stop a gang for its own sake. It waits again."""
         self._leave(running)
         self.preemptions[running.gang.job] = plans.Preemption(job=running.gang.job, reason=reason)
         self.order.back(running)
@@ -177,7 +162,6 @@ class Draft:
         self.ends.gone(running.gang.job)
         self.bounds.add(running.gang, self.facts.held(running).amount, -1)
         self.timeline.clear(running.holdings)
-        self._misses = {key: sizes for key, sizes in self._misses.items() if not key[1]}
 
     def _resize(self, running: plans.Running, to: Claims, reason: str, by: str = "") -> None:
         gang, size = running.gang, sizes.of_claims(running.gang, to)
@@ -188,10 +172,10 @@ class Draft:
         self.promise(running.gang, to)
         self.moves[running.gang.job] = plans.Move(job=running.gang.job, to=to, reason=reason)
 
-    # What is kept
+    # Kept places
 
     def keep(self, gang: plans.Gang, size: plans.Size) -> backfilling.KeptPlace | None:
-        """A place for one that fits nowhere now: those after it get round it."""
+        """Keep a place for a gang that fits nowhere now, and return it; None where no end of gangs makes it fit."""
         found = backfilling.keep(gang, size, self.ends.order(), self.timeline, self.facts)
         if found is None:
             return None
@@ -204,12 +188,12 @@ class Draft:
         return kept
 
     def lasting(self, gang: plans.Gang) -> list[backfilling.KeptPlace]:
-        """The kept places that are not needed before it is over."""
+        """Return the kept places that are not needed before `gang` ends."""
         return [head for head in self.heads.values() if head.lasts(gang, self.now)]
 
     @contextmanager
     def without(self, heads: Iterable[backfilling.KeptPlace]) -> Iterator[None]:
-        """As if no place were kept for these. Who starts meanwhile is not kept for either."""
+        """Free the kept places of `heads` within the block. A gang may be launched there meanwhile."""
         heads = list(heads)
         for head in heads:
             head.give_back()
@@ -224,7 +208,7 @@ class Draft:
         self.refused[gang.job] = refusal
 
     def stopping(self, gang: plans.Gang, claims: Claims) -> list[plans.Gang]:
-        """Who holds now what was promised: its place, or else what its pool is limited to."""
+        """Return the stopping gangs that hold the promised place, or else the limit of the pool."""
         nodes = {claim.node for claim in claims}
         there = [job.gang for job in self._stopping if not nodes.isdisjoint(self.facts.held(job).nodes)]
         return there or [job.gang for job in self._stopping if job.gang.pool == gang.pool]

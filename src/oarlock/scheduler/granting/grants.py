@@ -1,19 +1,19 @@
-"""Wish by wish: who starts where, who is stopped for whom, and what the others wait for.
+"""The decisions of one plan, wish by wish: launches, preemptions, and the refusals of the gangs that wait.
 
 Each gang is one transaction: it gets a whole place, or nothing of it is taken. In its turn a gang
 
-1. must be admitted by its pool: the limits; its reservation, where it must not be preempted; its entitlement, else it
-   is looked at again at the end, when it may borrow what nobody entitled wants;
-2. is launched where it fits into what is free, at the largest size that does;
-3. is promised what is being cleared, where it fits then;
-4. shares the device of another one, where its policy wishes it (`sharing`);
-5. has others moved, shrunk or stopped for it, where the policy's levels or the pools' entitlements allow it;
-6. has a place kept for it, if it is the first of its kind that fits nowhere (`backfilling`), so that later gangs may
-   start beside it and never in its way; unless the levels of its policy make them give way to it later.
+1. must be admitted by its pool: by the limits, by the reservation if the gang must not be preempted, and by the
+   entitlement. A gang beyond the entitlement has another turn at the end: it may borrow from other pools;
+2. is launched where it fits into the free space, at the largest size that fits;
+3. is promised space that is being cleared, if it fits there;
+4. shares the device of another gang, if its policy wishes that (`sharing`);
+5. has other gangs moved, shrunk or stopped for it, if the policy's levels or the pools' entitlements allow it;
+6. has a place kept for it, if it is the first of its kind that fits nowhere (`backfilling`). Later gangs may start
+   beside that place and never delay it. No place is kept where the policy's levels make later gangs give way.
 
-Before all turns, running gangs go where a policy wishes them that divides several types of GPU (`rearranging`). Who was
-stopped only to go on elsewhere or at another size comes before all others: its place is waiting for it. What
-nobody could use in the end is for those that run: a better place (`moving`), or a larger size (`growing`).
+Before all turns, gangs that were stopped for a resize or a move go on in their places (`resuming`), and running gangs
+go to the type of GPU that their policy wishes (`rearranging`). In the end, running gangs get the space that no waiting
+gang could use: a better place (`moving`), or a larger size (`growing`).
 """
 
 from __future__ import annotations
@@ -35,22 +35,14 @@ from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = tuple[holdings.Holding, ...]
 
-CLEARANCES = 16
-"""Searches for whom to stop in one plan: for the first in order; the others have their turn in the next round."""
-
-LOOKS = 32
-"""Gangs of which it is asked whether such a search is worth it."""
-
-FEW = (32, 128)
-"""Of many candidates so many are searched first, where they might do: those that rank lowest."""
+LOWEST = (32, 128)
+"""Numbers of candidates that are searched before all of them are, so that the gangs that rank lowest give way."""
 
 HEADS = 4
 """Gangs for which a place is kept, each of another kind of device."""
 
 TRIED_WITHOUT_HEADS = 32
-"""Gangs of which it is tried whether they would fit, were no place kept for others: only words hang on it."""
-
-INFINITE = float("inf")
+"""Gangs that are tried in the free space without the kept places. Only the text of refusals depends on it."""
 
 WAITS = frozenset(
     {
@@ -62,14 +54,17 @@ WAITS = frozenset(
         refusals.Code.NOT_RESERVED,
     }
 )
-"""What was said of one deep in the queue is said again while any of these holds: those before it have to be gone
-first, and which of them it is changes with every job that ends.
+"""Reasons that are repeated for a gang deep in the queue.
+
+The gangs before it have to start first, and the exact reason changes with every job that ends.
 """
 
 
 class Blocked(NamedTuple):
-    """Why the first of its kin was refused: the others are too, as long as they rank no higher. By a bound (`over`), as
-    impossible, or for want of room. Who is over `until` then is not: what is kept of a bound is not needed before.
+    """The refusal of the first gang of a kin. Later gangs of the kin that rank no higher are refused too.
+
+    The reason is a bound (`over`), an impossible request, or too little free space. A gang that ends before `until` is
+    exempt: the part of the bound that is kept for an earlier gang is not needed sooner.
     """
 
     level: float
@@ -80,7 +75,7 @@ class Blocked(NamedTuple):
 
 
 class Granting:
-    """The turns of one plan, from all leaves' policies."""
+    """The turns of one plan, from the policies of all leaf pools."""
 
     def __init__(self, draft: drafts.Draft, order: turnorder.Order) -> None:
         self.draft = draft
@@ -88,21 +83,18 @@ class Granting:
         self.bounds = draft.bounds
         self.order = order
         self._single = draft.bounds.single
-        self._seated: dict[str, Claims] = {}  # where those go on that were stopped only for that
-        self._resumed: set[str] = set()  # those of them that start now
-        self._promised: dict[str, Claims] = {}  # what is kept, until its turn, for one for which others were stopped
-        self._blocked: dict[int, Blocked] = {}  # by kin, or by `Profile.claim` where a bound alone forbids it
+        self._seated: dict[str, Claims] = {}  # places of gangs that were stopped for a resize or a move
+        self._resumed: set[str] = set()  # the gangs among them that start now
+        self._promised: dict[str, Claims] = {}  # places of gangs for which others are being stopped
+        self._blocked: dict[int, Blocked] = {}  # by kin, or by claim where a bound forbids it
         self._deferred: dict[str, queues.Deferred] = collections.defaultdict(queues.Deferred)
-        self._not_lent: set[object] = set()  # kin, or `Profile.claim` where the sums alone forbid it
-        self._clearances = CLEARANCES if draft.snapshot.reallocate else 0
-        self._looks = LOOKS
-        self._forbidden: turns.Turn | None = None  # the last one whose bounds would not hold, whoever gave way
-        self._hopeless: dict[tuple[int, bool], float] = {}
+        self._not_lent: set[object] = set()  # kin, or claim where sums forbid it
+        self._forbidden: turns.Turn | None = None  # the last gang with bounds that no preemption can satisfy
         self._deep = max(1, contexts.REFRESHED // max(1, len(order.queues)))
         self._tried = 0
-        self._ahead: dict[str, int] = collections.defaultdict(int)  # by leaf: how many that wait have had their turn
-        self._crowded = False  # somebody waits for room
-        self._overtaken: dict[str, plans.Gang] = {}  # of each pool the first that does
+        self._ahead: dict[str, int] = collections.defaultdict(int)  # by leaf: waiting gangs that have had their turn
+        self._crowded = False  # some gang waits for free space
+        self._overtaken: dict[str, plans.Gang] = {}  # by pool: the first gang that does
 
     def plan(self) -> plans.Plan:
         noted = self.order.noted()
@@ -141,7 +133,7 @@ class Granting:
         return self.draft.finished(self._batches())
 
     def _batches(self) -> dict[str, curves.Batch]:
-        """Who goes on where it is, with another batch size."""
+        """Return new batch sizes of running gangs that keep their places."""
         found: dict[str, curves.Batch] = {}
         for turn in self.order.listed() if self.draft.snapshot.reallocate else ():
             running = turn.candidate.running
@@ -157,7 +149,7 @@ class Granting:
         gang = turn.candidate.gang
         if turn.runs and gang.job not in self.draft.preemptions:
             if self.draft.snapshot.reallocate and not turn.wish.on:
-                self._clearances -= growing.as_wished(self.draft, turn, clear=self._searches)
+                growing.as_wished(self.draft, turn, clear=self.draft.searches.left)
             return
         ahead = self._place(turn)
         promised = self._promised.pop(gang.job, None)
@@ -181,7 +173,7 @@ class Granting:
                 self._hold_off(turn, over, ahead)
 
     def _place(self, turn: turns.Turn) -> int:
-        """How many that wait come before it in its leaf."""
+        """Return the number of waiting gangs before this one in its leaf."""
         candidate = turn.candidate
         leaf = "" if self._single else candidate.gang.pool
         ahead = self._ahead[leaf]
@@ -190,7 +182,7 @@ class Granting:
         return ahead
 
     def _refuse_too(self, turn: turns.Turn, blocked: Blocked) -> None:
-        """As one that is just like it was, with no more ado: most of a long queue ends here."""
+        """Refuse a gang as an earlier gang of its kin was refused. Most turns of a long queue end here."""
         gang, over = turn.candidate.gang, blocked.over
         known, leaf = gang.refusal, "" if self._single else gang.pool
         ahead = self._ahead[leaf]
@@ -209,13 +201,14 @@ class Granting:
             self._refuse(turn, self._no_room(turn, self._least(turn), ahead))
 
     def _again(self, gang: plans.Gang, ahead: int) -> refusals.Refusal | None:
-        """What was said of it, if it is deep in the queue; with its place as it was then."""
+        """Return the present refusal of a gang that is deep in the queue; None where it needs a new one."""
         known = gang.refusal
         return None if ahead < self._deep or known is None or known.code not in WAITS else known
 
     def _admitted(self, turn: turns.Turn, *, promised: bool) -> tuple[plans.Size | None, poolbounds.Over | None]:
-        """The largest size within the bounds of its pools; None where not even its least is, and which one that is. For
-        one that was promised its place it is enough that no limit is exceeded.
+        """Return the largest size within the bounds of the gang's pools; or None, and the bound that forbids any size.
+
+        A gang that was promised its place only needs to be within the limits.
         """
         gang, least = turn.candidate.gang, self._least(turn)
         profile = self.draft.facts.of(gang)
@@ -229,15 +222,20 @@ class Granting:
         return admitted, over(least) if admitted is None else None
 
     def _least(self, turn: turns.Turn) -> plans.Size:
-        """Below this it is not started. A size that a policy has decided is right once others have given way, so it is
-        cut down only in a plan in which they may.
+        """Return the smallest size at which the gang starts.
+
+        A size that a policy has decided is right once other gangs have given way. So it is cut down only in a plan in
+        which they may.
         """
         if turn.sizing and not self.draft.snapshot.reallocate:
             return turn.wish.size
         return turn.profile.smallest
 
     def _hold_off(self, turn: turns.Turn, over: poolbounds.Over, ahead: int) -> None:
-        """It exceeds a bound: it waits until it does not, or borrows. The first that waits for it casts a shadow."""
+        """Refuse a gang that exceeds a bound, or let it borrow at the end.
+
+        For the first gang that waits for the bound, a part of the bound is kept.
+        """
         gang, draft = turn.candidate.gang, self.draft
         least = turn.profile.least
         if over.first is None and not self.bounds.bound(gang, over).kept_shares and self.bounds.could_fit(gang, least):
@@ -252,11 +250,15 @@ class Granting:
         self._block(turn.profile.claim if alone else turn.profile.kin, turn, blocked)
 
     def _block(self, kin: int, turn: turns.Turn, blocked: Blocked) -> None:
-        if not turn.sizing and turn.profile.plain and turn.candidate.running is None:  # for others nobody gives way
+        waits = turn.profile.plain and turn.candidate.running is None
+        if self.draft.taken.likeness and waits and not turn.sizing:  # gangs may give way to the others
             self._blocked[kin] = blocked
 
     def _seat(self, turn: turns.Turn, size: plans.Size, ahead: int, *, promised: bool) -> None:
-        """It is within its pools' bounds at `size`. One that was promised a place has one again, now or later."""
+        """Find a place for a gang that is within the bounds of its pools at `size`, or let it wait.
+
+        A gang that was promised a place gets one again, now or later.
+        """
         gang, least, draft = turn.candidate.gang, self._least(turn), self.draft
         first = None if turn.reserves or gang.preemptible or promised else self._overtaken.get(gang.pool)
         if first is not None:
@@ -275,7 +277,7 @@ class Granting:
             self._wait(turn, least, ahead)
 
     def _share(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
-        """Beside another one on its device: at once, where that is there already and has room."""
+        """Place a gang beside another on its device: at once, if half of the device is free already."""
         gang, amount = turn.candidate.gang, amounts.of_claims(claims)
         waits, host = turn.candidate.running is None, self.draft.running.get(turn.wish.beside)
         if waits and self.draft.space.holds(claims) and self.bounds.fits_now(gang, amount):
@@ -284,7 +286,10 @@ class Granting:
             self._promise(turn, claims, ahead, cleared=True)
 
     def _take(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
-        """What is free now: at once, unless it is stopping itself, or others hold what its pool is limited to."""
+        """Launch a gang in free space.
+
+        It is promised the space instead while the gang itself is stopping, or while its pool still reaches a limit.
+        """
         gang = turn.candidate.gang
         amount = self.draft.facts.of(gang).amount(sizes.of_claims(gang, claims))
         if turn.candidate.running is not None or not self.bounds.fits_now(gang, amount):
@@ -298,12 +303,12 @@ class Granting:
         self.draft.refused.pop(turn.wish.job, None)
 
     def _promise(self, turn: turns.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
-        """It comes once that is free. With `cleared` it is for its sake that it will be (see `resuming`)."""
+        """Promise a place to a gang. With `cleared`, other gangs are being stopped for it (see `resuming`)."""
         self.draft.promise(turn.candidate.gang, claims)
         self._say_stopping(turn, claims, ahead, cleared=cleared)
 
     def _wait(self, turn: turns.Turn, size: plans.Size, ahead: int) -> None:
-        """It fits nowhere now: never, or later. The first of its kind has its place kept."""
+        """Refuse a gang that fits nowhere now. The first gang of its kind has a place kept."""
         gang, draft = turn.candidate.gang, self.draft
         impossible = reasons.newly_impossible(gang, draft.context)
         if impossible is not None:
@@ -324,7 +329,7 @@ class Granting:
         self._block(turn.profile.kin, turn, Blocked(turn.wish.level))
 
     def _before(self, turn: turns.Turn, size: plans.Size) -> bool:
-        """Start one that is over before the places are needed that are kept, as its time-out promises."""
+        """Start a gang in kept places, if its time-out ends it before they are needed. Return whether it starts."""
         gang, draft = turn.candidate.gang, self.draft
         lasting = draft.lasting(gang)
         if not lasting or turn.candidate.running is not None:
@@ -337,8 +342,10 @@ class Granting:
         return True
 
     def _lend(self, turn: turns.Turn) -> None:
-        """Beyond its entitlement, of what nobody entitled can use: what is free, and to be given back. Where nobody
-        entitled waits for room, the first for whom there is none takes the place of those in its pool that rank lower.
+        """Let a gang borrow free space beyond its pool's entitlement, which the pool has to give back later.
+
+        Where no entitled gang waits for space, the first gang that finds none takes the place of gangs of its pool
+        that rank lower.
         """
         gang, draft = turn.candidate.gang, self.draft
         least, profile = self._least(turn), turn.profile
@@ -353,7 +360,7 @@ class Granting:
 
         size = sizes.largest(least, turn.wish.size, lendable)
         if size is None:
-            self._not_lent.add((profile.claim, gang.at_most_s))  # what is over in time may pass those who came first
+            self._not_lent.add((profile.claim, gang.at_most_s))  # a gang that ends in time may pass earlier gangs
             return
         if (claims := draft.largest(gang, least, size)) is not None:
             self._take(turn, claims, ahead)
@@ -366,14 +373,13 @@ class Granting:
     # Others give way
 
     def _clear(self, turn: turns.Turn, size: plans.Size, ahead: int, *, lent: bool = False) -> bool:
-        """Move, shrink or stop others for it; False where that would not do, or is not to be done now. With `lent` its
-        pool is beyond its entitlement, and may be as far beyond it afterwards: it takes the place of others of its
-        pool, and of no more than it needs.
+        """Move, shrink or stop other gangs for this one. Return whether that was possible and was done.
+
+        With `lent`, its pool is beyond its entitlement, and stays as far beyond it: the gang takes the place of other
+        gangs of its pool.
         """
-        gang, draft, key = turn.candidate.gang, self.draft, (turn.profile.kin, lent)
+        gang, draft = turn.candidate.gang, self.draft
         if turn.candidate.running is not None or not self._searches:
-            return False
-        if not turn.sizing and turn.wish.level >= self._hopeless.get(key, INFINITE):
             return False
         amount = turn.profile.amount(size)
         bound = self.bounds.over(gang, amount) is not None
@@ -381,49 +387,48 @@ class Granting:
         def within(freed: Mapping[poolbounds.Key, amounts.Amount]) -> bool:
             return self.bounds.over(gang, amount, freed, lent=lent) is None
 
-        self._hopeless[key] = turn.wish.level
         if bound and not self._might_give_way(turn, lent=lent):
             self._forbidden = turn
             return False
         need = clearing.Need(gang, size, amount, within if bound else None)
-        self._looks -= 1
+        draft.searches.looks -= 1
         for candidates in self._ways(turn, need, lent=lent):
-            self._clearances -= 1
-            cleared = clearing.clear(need, candidates, draft.timeline.later, draft.victims.reshaped, draft.effort)
+            draft.searches.clearances -= 1
+            cleared = clearing.clear(need, candidates, draft.timeline.later, draft.victims.reshaped, draft.searches)
             if cleared is not None:
                 draft.stop(cleared, gang)
                 self._promise(turn, cleared.claims, ahead, cleared=True)
-                del self._hopeless[key]
                 return True
         return False
 
     @property
     def _searches(self) -> bool:
-        """Whether this plan may still look for whom to stop."""
-        return self._clearances > 0 and self._looks > 0 and self.draft.effort.left > 0
+        """Whether this plan may still search for gangs to stop."""
+        return self.draft.snapshot.reallocate and self.draft.searches.left
 
     def _might_give_way(self, turn: turns.Turn, *, lent: bool = False) -> bool:
-        """Whether its pool's bounds would hold for its least, were all gone who could be."""
+        """Return whether its pool's bounds allow its smallest size once all possible victims are gone."""
         gang = turn.candidate.gang
         most = self.draft.victims.most(gang, turn.wish.level, own=lent)
         return self.bounds.over(gang, turn.profile.least, most, lent=lent) is None
 
     def _ways(self, turn: turns.Turn, need: clearing.Need, *, lent: bool) -> Iterator[list[clearing.Victim]]:
-        """From what costs others least: moving them, shrinking them, stopping them; those that might do."""
+        """Yield lists of candidates that may suffice: to be moved first, then to shrink, then to be stopped."""
         gang, level, victims, space = need.gang, turn.wish.level, self.draft.victims, self.draft.timeline.later
+        may_do = self.draft.searches.may_do
         if gang.amount(need.size).fits(space.free()):
             movable = victims.movable(gang, level)
-            if clearing.may_do(need, movable, space):
+            if may_do(need, movable, space):
                 yield movable
         shrinkable = victims.shrinkable(gang, level, own=lent)
         whole = victims.killable(gang, need.amount, level, own=lent)
         ended = {victim.job for victim in whole}
         together = [*(victim for victim in shrinkable if victim.job not in ended), *whole]
-        if clearing.may_do(need, together, space):
-            if clearing.may_do(need, shrinkable, space):
+        if may_do(need, together, space):
+            if may_do(need, shrinkable, space):
                 yield shrinkable
-            for count in FEW:
-                if count < len(together) and clearing.may_do(need, together[:count], space):
+            for count in LOWEST:
+                if count < len(together) and may_do(need, together[:count], space):
                     yield together[:count]
                     break
             yield together
@@ -436,7 +441,7 @@ class Granting:
         self._refuse(turn, reasons.stopping(gang, self.draft.stopping(gang, claims), ahead, kept))
 
     def _said(self, gang: plans.Gang, over: poolbounds.Over, ahead: int) -> refusals.Refusal:
-        """That a bound is exceeded; or would not be, were nobody there who came first."""
+        """Return the refusal for a bound that is exceeded, or that is kept for an earlier gang."""
         if over.first is not None and not over.exceeded:
             return reasons.behind(gang, over.first, ahead)
         if over.kind is poolbounds.Kind.LIMIT:
@@ -446,7 +451,7 @@ class Granting:
         return reasons.pool_share(gang, over, ahead, self.bounds.others(over.pool, over.resource))
 
     def _no_room(self, turn: turns.Turn, size: plans.Size, ahead: int) -> refusals.Refusal:
-        """Of one whose place is not kept: perhaps it only waits because other places are."""
+        """Return the refusal of a gang that fits nowhere, and that may wait only because places are kept for others."""
         gang, draft = turn.candidate.gang, self.draft
         if draft.heads and self._telling(ahead) and self._tried < TRIED_WITHOUT_HEADS:
             self._tried += 1
@@ -458,7 +463,7 @@ class Granting:
         return reasons.no_capacity(gang, draft.context, ahead)
 
     def _telling(self, ahead: int) -> bool:
-        """Whether more is worked out for whoever is so far back."""
+        """Return whether a gang so far back gets a detailed refusal."""
         return not self.draft.context.terse and ahead < self._deep
 
     def _refuse(self, turn: turns.Turn, refusal: refusals.Refusal) -> None:
@@ -466,7 +471,7 @@ class Granting:
             self.draft.refuse(turn.candidate.gang, refusal)
 
     def _is_over(self, gang: plans.Gang, at: float) -> bool:
-        """Then, as its time-out promises."""
+        """Return whether the gang ends by `at`, as its time-out promises."""
         return gang.at_most_s is not None and self.draft.now + gang.at_most_s <= at
 
     def _backs_off(self, gang: plans.Gang) -> bool:

@@ -38,15 +38,14 @@ def into_idle(draft: drafts.Draft) -> None:
             draft.resize(running, claims, "devices are idle")
 
 
-def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> bool:
+def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> None:
     """Grow a running gang to the size that its policy wishes, or as near to it as it can.
 
-    The gang grows into free space. With `clear`, gangs of its leaf that are to shrink may make room for it. Return
-    whether such gangs were searched for.
+    The gang grows into free space. With `clear`, gangs of its leaf that are to shrink may make room for it.
     """
     running, size = turn.candidate.running, turn.wish.size
     if running is None or not draft.victims.may_restart(running) or sum(size) <= sum(draft.facts.held(running).size):
-        return False
+        return
     reason = turn.wish.reason
     claims = _place(draft, running, size)
     if claims is None and clear:
@@ -58,7 +57,7 @@ def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> bool:
         claims = _largest(draft, running, size)
     if claims is not None:
         draft.resize(running, claims, reason)
-    return clear
+    draft.searches.clearances -= clear
 
 
 def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
@@ -131,9 +130,9 @@ def _cleared(draft: drafts.Draft, turn: turns.Turn, running: plans.Running) -> c
     need = clearing.Need(gang, size, amount, within)
     with space.trial():
         space.give_back(running.holdings)
-        if not clearing.may_do(need, donors, space):
+        if not draft.searches.may_do(need, donors, space):
             return None
-        return clearing.clear(need, donors, space, draft.victims.reshaped, draft.effort)
+        return clearing.clear(need, donors, space, draft.victims.reshaped, draft.searches)
 
 
 def over(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> poolbounds.Over | None:

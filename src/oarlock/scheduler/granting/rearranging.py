@@ -18,7 +18,7 @@ Claims = tuple[holdings.Holding, ...]
 
 
 def carry_out(draft: drafts.Draft) -> None:
-    """Resize and move the running gangs whose policy wishes another type, or another size on their type."""
+    """Resize and move the running gangs that a policy wishes on another type, or at another size on their type."""
     changing = [
         turn
         for turn in draft.order.listed()

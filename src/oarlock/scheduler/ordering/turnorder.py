@@ -15,7 +15,7 @@ from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.ordering import budgets, queues, turns
 from oarlock.scheduler.policies import contract, registry
 from oarlock.scheduler.pools import poolbounds
-from oarlock.scheduler.reuse import differences, gangfacts, waitingorder
+from oarlock.scheduler.reuse import differences, gangfacts, shortcuts, waitingorder
 from oarlock.spec import plans, pools
 
 
@@ -32,6 +32,7 @@ class Order:
         changed: differences.Differences,
         standings: waitingorder.WaitingOrders,
         declared: impossible.Declared,
+        taken: shortcuts.Shortcuts,
     ) -> None:
         self._snapshot = snapshot
         self._now = now
@@ -43,7 +44,8 @@ class Order:
         self._rules = snapshot.rules
         leaves = self._leaves()
         policies = {leaf: self._policy(leaf) for leaf in leaves}
-        found = {leaf: contract.ranking(policy, self._given(policy)) for leaf, policy in policies.items()}
+        ranked = policies.items() if taken.ranking else ()
+        found = {leaf: contract.ranking(policy, self._given(policy)) for leaf, policy in ranked}
         rankings = {
             leaf: waitingorder.LeafRanking(rank, policies[leaf].reserves)
             for leaf, rank in found.items()
@@ -93,7 +95,7 @@ class Order:
 
         Gangs that are being stopped and will return are among them.
         """
-        waiting = [self._changed.candidate(gang) for gang in self._changed.noted.values()]
+        waiting = [contract.waiting(gang) for gang in self._changed.noted.values()]
         stopping = [self.candidate(job) for job in self._changed.stopping if job.returns]
         found = [self.queues[self.leaf(one.gang)].turn(one) for one in (*waiting, *stopping)]
         return sorted(found, key=lambda turn: turn.candidate.arrival)
@@ -129,7 +131,7 @@ class Order:
         found: dict[str, list[contract.Candidate]] = {leaf: [] for leaf in leaves}
         for pool, gangs in self._changed.pools.items():
             if (leaf := "" if self._bounds.single else pool) in leaves:
-                found[leaf] += [self._changed.candidate(gang) for gang in gangs.values()]
+                found[leaf] += [contract.waiting(gang) for gang in gangs.values()]
         for job in self._snapshot.running if leaves else ():
             if (leaf := self.leaf(job.gang)) in leaves and (job.returns or not job.stopping):
                 found[leaf].append(self.candidate(job))

@@ -20,9 +20,6 @@ from oarlock.spec import holdings, nodes, plans
 
 NOTHING = holdings.Resources()
 
-FEW_CHANGES = 16
-"""An index follows so few changes at once. Before it follows more, a check decides whether it is needed."""
-
 MAX_INDEXES = 512
 """Shapes whose index is kept. The one that was least recently used is dropped first."""
 
@@ -32,7 +29,6 @@ MAX_LAG = 1_000
 then.
 """
 
-MAX_WAYS = 20_000
 MAX_STATES = 1_000
 """States without nodes that are kept, in addition to as many as have nodes: nodes come back to them."""
 
@@ -54,7 +50,6 @@ class FreeSpace:
         self._states: dict[object, shapes.State] = {}
         self._indexes: dict[shapes.Shape, indexes.Index] = {}  # the one used last comes last
         self._log: list[indexes.Change] = []
-        self.ways: dict[object, tuple[tuple[shapes.Shape, ...], ...]] = {}  # kept for `placing`
         self._ready: list[freenodes.FreeNode] | None = None
         self._levels: dict[str, dict[str, str]] = {}
         self._members: dict[str, dict[str, list[freenodes.FreeNode]]] = {}
@@ -147,31 +142,13 @@ class FreeSpace:
         if index is None or index.seen < len(self._log):
             self._indexes.pop(shape, None)
             if index is None or self._lags(index):
-                index = indexes.Index(shape, self._states_for(shape), len(self._log))
+                index = indexes.Index(shape, self._states.values(), len(self._log))
                 if len(self._indexes) >= MAX_INDEXES:
                     del self._indexes[next(iter(self._indexes))]
             else:
                 index.follow(self._log)
             self._indexes[shape] = index
         return index
-
-    def _states_for(self, shape: shapes.Shape) -> Iterable[shapes.State]:
-        """Return the states that may fit a task of that shape: those with the devices, if it needs any."""
-        coarse = shape.devices_only
-        if shape == coarse or not (shape.gpus or shape.milli):
-            return self._states.values()
-        return self.index(coarse).states()
-
-    def lacks(self, shape: shapes.Shape, count: int) -> bool:
-        """Return whether fewer than `count` such tasks fit in all.
-
-        Most often the devices alone decide, for many shapes. Then an index that lags far behind need not follow.
-        """
-        known = self._indexes.get(shape)
-        behind = known is None or len(self._log) - known.seen > FEW_CHANGES
-        if behind and self.index(shape.devices_only).total < count:
-            return True
-        return self.index(shape).total < count
 
     def _lags(self, index: indexes.Index) -> bool:
         """Return whether the index is so far behind that a new one costs less."""
@@ -293,7 +270,6 @@ class FreeSpace:
             self._become(space, there[name])
         if come:
             self.nodes = {name: self.nodes[name] for name in sorted(self.nodes)}
-        self.ways.clear()
         self._ready = None
         self._levels.clear()
         self._members.clear()
@@ -332,8 +308,6 @@ class FreeSpace:
 
     def _tidy(self) -> None:
         """Drop cached values now and then, so that memory does not grow with time."""
-        if len(self.ways) > MAX_WAYS:
-            self.ways.clear()
         if len(self._log) <= MAX_LOG:
             return
         asked = len(self._log) - MAX_LAG  # an index that lags further behind was not used for long

@@ -110,10 +110,6 @@ class Index:
         for state in self._buckets.get(slots, ()):
             yield state.names[0]
 
-    def states(self) -> Iterable[shapes.State]:
-        """Return the states whose nodes have slots for at least one task."""
-        return self._listed
-
     def table(self, level: str, domains: Mapping[str, str]) -> Table:
         """Return the slots by domain of that level. `domains` has each node's domain by its name."""
         table = self.tables.get(level)

@@ -55,17 +55,8 @@ def place(
 
 
 def fits(gang: plans.Gang, space: freespace.FreeSpace, size: plans.Size) -> bool:
-    """Return whether `place` would find a place."""
-    sums = by_sums(gang, size)
-    return any(sums or Attempt(gang, size, needs, space).claims() is not None for needs in _likely(gang, space, size))
-
-
-def by_sums(gang: plans.Gang, size: plans.Size) -> bool:
-    """Return whether counting slots decides: all tasks are alike, and may be anywhere.
-
-    Such a gang fits in any free space that has more left than one in which it fits.
-    """
-    return (gang.topology is None or not gang.topology.required) and sum(tasks > 0 for tasks in size) == 1
+    """Return whether there is a place for the gang at `size`."""
+    return place(gang, space, size) is not None
 
 
 def most(gang: plans.Gang, space: freespace.FreeSpace) -> int:
@@ -113,27 +104,19 @@ def gpu_types(gang: plans.Gang, space: freespace.FreeSpace) -> list[str | None]:
 def _likely(gang: plans.Gang, space: freespace.FreeSpace, size: plans.Size) -> Iterator[tuple[shapes.Shape, ...]]:
     """Yield the ways that the sums do not rule out. Most gangs that do not fit are refused here."""
     for needs in ways(gang, space):
-        if not any(tasks and space.lacks(need, tasks) for need, tasks in zip(needs, size, strict=True)):
+        if not any(tasks and space.index(need).total < tasks for need, tasks in zip(needs, size, strict=True)):
             yield needs
 
 
-def ways(gang: plans.Gang, space: freespace.FreeSpace) -> tuple[tuple[shapes.Shape, ...], ...]:
-    """Return the possible shapes of its tasks, best first, each with one shape for every ask: one for each type of GPU.
+def ways(gang: plans.Gang, space: freespace.FreeSpace) -> Iterator[tuple[shapes.Shape, ...]]:
+    """Yield the possible shapes of its tasks, best first, each with one shape for every ask: one for each type of GPU.
 
     A gang without GPUs tries nodes without GPUs first, then any node.
     """
-    key = gang.asks, gang.mixed, gang.priority < gputypes.ORDINARY_PRIORITY
-    ways = space.ways.get(key)
-    if ways is None:
-        passes: tuple[bool, ...] = (False,)
-        if space.types and not any(ask.amount.gpus or ask.amount.gpu_milli for ask in gang.asks):
-            passes = (True, False)
-        ways = space.ways[key] = tuple(
-            tuple(shapes.shape(ask, kind, bare=bare) for ask in gang.asks)
-            for kind in gpu_types(gang, space)
-            for bare in passes
-        )
-    return ways
+    off_gpus = space.types and not any(ask.amount.gpus or ask.amount.gpu_milli for ask in gang.asks)
+    for kind in gpu_types(gang, space):
+        for bare in (True, False) if off_gpus else (False,):
+            yield tuple(shapes.shape(ask, kind, bare=bare) for ask in gang.asks)
 
 
 LEVELS = tuple(jobfile.Domain)

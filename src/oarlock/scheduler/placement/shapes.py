@@ -31,11 +31,6 @@ class Shape(NamedTuple):
     bare: bool = False  # only on nodes without a GPU
     cut: bool = False  # only on devices that are shared already
 
-    @property
-    def devices_only(self) -> Shape:
-        """The part that most often decides. There are few such shapes, however many amounts of memory are requested."""
-        return self._replace(cpus=0, memory=0, ports=0)
-
 
 def shape(ask: plans.Ask, gpu_type: str | None, *, bare: bool = False) -> Shape:
     """Return the shape of a task of `ask` on `gpu_type`; None: on any type that it accepts, or without a GPU."""
@@ -62,7 +57,7 @@ class Kind:
     `rate` is the price per hour of a device, or of a core if there is no device. Groups with less memory come first.
     """
 
-    __slots__ = ("_suiting", "groups", "key", "mask", "ports", "rate", "uncut")
+    __slots__ = ("groups", "key", "mask", "ports", "rate", "uncut")
 
     def __init__(self, groups: tuple[Group, ...], ports: tuple[int, int] | None, rate: float) -> None:
         self.groups = groups
@@ -73,21 +68,16 @@ class Kind:
             self.mask |= group.mask
         self.uncut: tuple[tuple[int, ...], ...] = ((),) * len(groups)
         self.key = (rate, groups, ports or ())
-        self._suiting: dict[tuple[tuple[str, ...] | None, int, int], tuple[int, ...]] = {}
 
     def suiting(self, need: Shape) -> tuple[int, ...]:
         """Return the positions of the groups with devices that such a task may use, by type and memory."""
-        asked = (need.types, need.gpu_memory, need.milli)
-        known = self._suiting.get(asked)
-        if known is None:
-            part = need.milli or DEVICE_MILLI
-            known = self._suiting[asked] = tuple(
-                place
-                for place, group in enumerate(self.groups)
-                if (need.types is None or group.type in need.types)
-                and group.memory * part // DEVICE_MILLI >= need.gpu_memory
-            )
-        return known
+        part = need.milli or DEVICE_MILLI
+        return tuple(
+            place
+            for place, group in enumerate(self.groups)
+            if (need.types is None or group.type in need.types)
+            and group.memory * part // DEVICE_MILLI >= need.gpu_memory
+        )
 
 
 def kind_key(node: nodes.Node) -> tuple[tuple[Group, ...], tuple[int, int] | None, float]:

@@ -1,8 +1,8 @@
-"""Gangs in bands: who is in a lower band may have those of higher ones stopped; within a band the first is first.
+"""Gangs in bands: gangs of higher bands may be stopped for a gang of a lower band.
 
-Within a band somebody is stopped only for one that is before it and has waited for long: nobody starves behind those
-that went ahead because they fitted, and yet most of those come to their end undisturbed. Who was squeezed
-in over several nodes is moved to fewer once that pays (`granting.moving`).
+Within a band, a gang is stopped only for one that stands before it and has waited for long. So no gang starves behind
+gangs that went ahead because they fitted, and yet most of those run undisturbed. A gang that was squeezed in over
+several nodes is moved to fewer nodes once that pays (`granting.moving`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oarlock.scheduler.policies import contract
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """`before` sorts within the band; equals have the same."""
+    """A gang in its band. `before` sorts within the band; equal gangs have the same."""
 
     band: int
     before: tuple[float, ...]
@@ -24,7 +24,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[contract.Wish]:
-    """Band by band, each gang at the size that was asked for."""
+    """Return the wishes band by band, each at the size that was asked for."""
     ranked = sorted(placed, key=_order)
     place = {key: number for number, key in enumerate(dict.fromkeys((one.band, one.before) for one in ranked))}
     return [
@@ -40,7 +40,7 @@ def wishes(placed: Sequence[Placed], now: float, patience_s: float) -> list[cont
 
 
 def waited_s(one: contract.Candidate, now: float) -> float:
-    """Seconds since it came, or was stopped; of one that runs, until it started."""
+    """Return the seconds from the submission, or the last stop, until now, or until the gang started."""
     since = max(one.gang.submitted_at, one.gang.stopped_at or one.gang.submitted_at)
     return max(0.0, (now if one.running is None else one.running.started_at) - since)
 
@@ -50,6 +50,6 @@ def _order(one: Placed) -> tuple[int, tuple[float, ...], str]:
 
 
 def _within(one: contract.Candidate, place: float, now: float, patience_s: float) -> float:
-    """0 to 1/2 in the order of the band; 3/4 for one that has no reason yet to have others of its band stopped."""
+    """Return 0 to 1/2 in the order of the band; 3/4 for a gang that has not waited long enough to stop others."""
     patient = one.running is None and waited_s(one, now) < patience_s
     return 0.75 if patient else place / 2

@@ -1,9 +1,9 @@
-"""What a policy is: it says who comes first, how large each may be, and for whom others may be stopped. Nothing else.
+"""The contract of a policy: it orders the gangs, sizes them, and says which running gangs may be stopped for others.
 
-A policy sees the candidates of one pool (or of the whole cluster, where all pools have the same policy) and what there
-is to divide among them. It places nothing, and it stops nobody: its wishes are granted one by one, in its order, each
-as a whole and only where there is a place for it (`scheduler/granting`); what cannot be granted is refused with its
-reason. So a policy may wish for more than there is.
+A policy sees the candidates of one pool (or of the whole cluster, if nothing bounds its one pool) and the budget to
+divide among them. It places no gang, and it stops none. Its wishes are granted one by one, in its order, each as a
+whole and only if there is a place for it (`scheduler/granting`); the others are refused with a reason. So a policy may
+wish for more than there is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from oarlock.spec import curves, holdings, plans
 
 RESIZING_S = 300.0
-"""Whoever was stopped longer ago than that waits like everybody else."""
+"""Seconds after which a gang that was stopped for a resize or a move waits like any other gang."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -28,13 +28,13 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def size(self) -> plans.Size:
-        """What it has: zeros where it waits, or is being stopped."""
+        """The present size: zeros while the gang waits, or is being stopped."""
         if self.running is None or self.running.stopping:
             return (0,) * len(self.gang.asks)
         return self.running.size
 
     def had(self, now: float) -> plans.Size:
-        """What it has or, for a while after it was stopped for a resize or a move, what it is about to have."""
+        """Return the present size or, for a while after a stop for a resize or a move, the size that comes next."""
         gang = self.gang
         fresh = gang.stopped_at is not None and 0 <= now - gang.stopped_at <= RESIZING_S
         if any(self.size) or not gang.destined or not (fresh or self.running is not None):
@@ -44,8 +44,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return size if within else self.size
 
     def resumes(self, now: float, rules: plans.Rules) -> bool:
-        """Whether it goes on where it was meant to when it was stopped for a resize or a move: it is still stopping, or
-        that was a moment ago. A place that has been waiting for long is no place any more.
+        """Return whether the gang goes on in the place for which it was stopped (a resize or a move).
+
+        It is still stopping, or it stopped a moment ago. A place is not kept for long.
         """
         gang = self.gang
         if not gang.destined or self.running is not None:
@@ -54,20 +55,26 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def asked(self) -> plans.Size:
-        """What a policy that leaves sizes to the owner wishes for: what was asked for, or more where it has more."""
+        """The size that a policy wishes if it leaves sizes to the owner: as asked for, or the present one if larger."""
         if self.running is None or self.running.stopping:
             return self.gang.wanted
         return tuple(max(had, wanted) for had, wanted in zip(self.running.size, self.gang.wanted, strict=True))
 
     @property
     def arrival(self) -> tuple[float, str]:
-        """Sorts by who came first; the id decides between equals."""
+        """A key that sorts by the time of submission, and then by the id."""
         return self.gang.submitted_at, self.gang.job
 
 
+def waiting(gang: plans.Gang) -> Candidate:
+    """Return the candidate for a gang that waits."""
+    return Candidate(gang=gang, served_s=gang.served_s)
+
+
 class TypeShare(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The GPUs of one type that there are to divide: `devices` in all, of `memory_bytes` each at least, on nodes of
-    which most have `per_node`.
+    """The GPUs of one type in a budget: `devices` in all, each with at least `memory_bytes`.
+
+    `per_node` is the number of them on most nodes that have any.
     """
 
     gpu_type: str
@@ -77,12 +84,12 @@ class TypeShare(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to divide: the amount within which all wishes together are to stay if they are to be granted, and
-    the devices of each node that is ready, most first (how far a gang on one node can grow). And what is known of jobs
-    that have `ended`, of all pools, for whoever learns from that what to expect of others.
+    """The resources that a policy divides: all wishes together can be granted only within `amount`.
 
-    `types` has the types of GPU, where there are several, and `type_of` the type of each node by its
-    name; of a node with several types that of each device, by `node/index`.
+    `node_devices` has the number of devices of each ready node, largest first: the limit for a gang on one node.
+    `ended` has the jobs of all pools that have ended, for policies that learn from them. `types` has the types of GPU,
+    if there are several. `type_of` has the type of each node by its name; for a node with several types, the type of
+    each device by `node/index`.
     """
 
     amount: holdings.Resources
@@ -93,26 +100,26 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`size` zeros: nothing for now. `level`: a running gang may be stopped for one of a strictly lower level.
+    """The wish of a policy for one gang. A `size` of zeros: nothing for now.
 
-    `extras_level`: what a running gang has above its least it gives up for one of that level, or a lower one; None:
-    that is `level`, too.
+    `level`: a running gang may be stopped for a gang of a strictly lower level. `extras_level`: a running gang shrinks
+    to its smallest size for a gang of that level, or a lower one; None: the same as `level`.
 
-    `batch` was decided for just that size: where another one is granted it is left as it is.
+    `batch` was decided for that size alone. At another size the batch size stays as it is.
 
-    `on`: the type of GPU for which the size was decided; the gang gets that type, or none for now. Empty: any that the
-    gang accepts.
+    `on`: the type of GPU for which the size was decided. The gang waits for that type, unless no node of the type could
+    hold it. Empty: any type that the gang accepts.
 
-    `moves`: while it runs it may be restarted for a better place. `beside`: the job with which it may share a device
-    where it finds no place of its own; both ask for one whole device. `yields`: it runs, and is to stop whether or not
-    anybody waits for its place.
+    `moves`: the running gang may be restarted for a better place. `beside`: the job with which the gang may share a
+    device, if it finds no place of its own; both ask for one whole device. `yields`: the running gang is to stop even
+    if no gang waits for its place.
     """
 
     job: str
     size: plans.Size
     level: float = 0.0
     extras_level: float | None = None
-    reason: str = ""  # one line: why before or after others, with the numbers
+    reason: str = ""  # one line: the reason for its place in the order, with the numbers
     batch: curves.Batch | None = None
     on: str = ""
     moves: bool = False
@@ -121,7 +128,7 @@ class Wish(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Rank(NamedTuple):
-    """Where one gang stands, whoever else there is: the least `key` comes first, and no two gangs have the same."""
+    """The rank of one gang, whatever other gangs there are: the least `key` comes first. No two gangs share a key."""
 
     key: tuple[float | str, ...]
     level: float = 0.0
@@ -132,19 +139,21 @@ Ranking = Callable[[Candidate], Rank]
 
 
 class Policy(Protocol):
-    """Pure: the same candidates in any order give the same wishes, in the same order, one for each candidate.
+    """A pure function: the same candidates in any order give the same wishes in the same order, one for each candidate.
 
-    A candidate's size is between its gang's `smallest` and `largest`, or zeros. `parameters` are the policy's own, by
-    name, where the rules give them; unknown ones raise InvalidInput.
+    The size of a wish is between the gang's `smallest` and `largest`, or zeros. `parameters` are the policy's own, as
+    the rules give them by name; unknown ones raise InvalidInput.
 
-    One that leaves sizes to the owners, and ranks each candidate by what is known of that alone, may have a function
-    `ranking(parameters)` as well, that gives the `Ranking` of which its wishes are made (`by_rank`), or None where that
-    is not so under these parameters. Then ten thousand gangs that wait are not put in order again for one that comes.
+    A policy that leaves sizes to the owners, and ranks each candidate by facts about that candidate alone, may also
+    have a function `ranking(parameters)`. It returns the `Ranking` from which the wishes are made (`by_rank`), or None
+    where there is none under these parameters. Then ten thousand waiting gangs are not sorted again for a new one.
     """
 
     name: str
-    sizing: bool  # whether the sizes of its wishes are decisions; else they are what the owners asked for
-    reserves: bool  # whether a place is kept for the first that fits nowhere; else its levels see that nobody starves
+    sizing: bool  # whether the policy decides sizes; otherwise the owners do
+    reserves: (
+        bool  # whether a place is kept for the first gang that fits nowhere; otherwise its levels prevent starvation
+    )
 
     def wishes(
         self,
@@ -157,13 +166,13 @@ class Policy(Protocol):
 
 
 def ranking(policy: Policy, parameters: Mapping[str, float]) -> Ranking | None:
-    """The policy's ranking under these parameters, if it has one."""
+    """Return the policy's ranking under these parameters; None where it has none."""
     ranks: Callable[[Mapping[str, float]], Ranking | None] | None = getattr(policy, "ranking", None)
     return None if ranks is None else ranks(parameters)
 
 
 def by_rank(candidates: Iterable[Candidate], rank: Ranking) -> list[Wish]:
-    """The wishes of a policy that has a ranking."""
+    """Return the wishes of a policy that has a ranking."""
     ranked = sorted(((rank(one), one) for one in candidates), key=lambda it: it[0].key)
     return [wish(one, standing) for standing, one in ranked]
 

@@ -1,11 +1,11 @@
-"""Whoever holds least comes first: dominant resource fairness among the owners of a pool (Ghodsi et al., NSDI '11).
+"""Dominant resource fairness among the owners of a pool (Ghodsi et al., NSDI '11): the least share comes first.
 
-An owner's dominant share is the largest of the shares that its gangs together hold of each resource. The next gang is
-always the first one of the owner whose dominant share is least. Within an owner what runs goes before what waits, and
-then whoever came first.
+An owner's dominant share is the largest of the shares that the owner's gangs together hold of each resource. The next
+gang is always the first one of the owner with the least dominant share. The gangs of one owner are in order of arrival,
+running gangs first.
 
-Gangs are stopped only to restore shares: one runs on where its owner, without it, would hold less than the owner of
-the newcomer with the newcomer. So no two gangs can stop each other in turn.
+Gangs are stopped only to restore shares. A gang runs on if its owner, without it, would hold less than the owner of the
+newcomer with the newcomer. So no two gangs can stop each other in turn.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def wishes(
 
 
 Share = tuple[float, float, str, float, bool, plans.Size, contract.Candidate]
-"""Its owner's dominant share before it; when it came, and its id; that share with it; whether it waits; its size.
+"""The owner's dominant share before the gang; its submission, its id; the share with it; whether it waits; its size.
 
-By its level what runs may be stopped for a newcomer whose owner gets no more with it than is left to this one's.
+The level of a running gang lets it be stopped if the newcomer's owner gets no more than is left to this owner.
 """
 
 
 def _shares(candidates: Iterable[contract.Candidate], whole: holdings.Resources) -> list[Share]:
-    """In ten thousand gangs there is no time for anything but whole numbers."""
+    """Return the shares before and with each gang. Whole numbers make this fast for ten thousand gangs."""
     owners: dict[str, list[tuple[bool, float, str, contract.Candidate]]] = {}
     for one in candidates:
         waits = one.running is None or one.running.stopping
@@ -78,7 +78,7 @@ def _shares(candidates: Iterable[contract.Candidate], whole: holdings.Resources)
 
 
 def _whole(whole: holdings.Resources) -> tuple[float, float, float]:
-    """Of what there is none of nobody has a share."""
+    """Return the totals of CPUs, memory and devices; infinite where there is none, so that each share of it is 0."""
     return (
         whole.cpus_milli or INFINITE,
         whole.memory_bytes or INFINITE,
@@ -87,7 +87,7 @@ def _whole(whole: holdings.Resources) -> tuple[float, float, float]:
 
 
 def dominant(held: holdings.Resources, whole: holdings.Resources) -> float:
-    """The largest share of any resource, as a fraction; of what there is none of nobody has a share."""
+    """Return the largest share of any resource that there is, as a fraction."""
     return round(max((amount / total for amount, total in _pairs(held, whole) if total), default=0.0), EXACT)
 
 

@@ -1,4 +1,4 @@
-"""First come, first served: whoever was submitted first is first, and nobody is stopped for anybody."""
+"""First come, first served: gangs in the order of their submission. No gang is stopped for another."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Turns: where not all fit, each runs for a slice of time and yields to who has waited longest (Gandiva, OSDI '18).
+"""Turns: where not all gangs fit, each runs for a slice of time, then yields to others (Gandiva, OSDI '18).
 
-Whoever comes is placed where there is room. As soon as somebody waits, gangs take turns: one whose slice is over may be
-stopped, saves, and queues behind those that wait; when its turn has come again it goes on from its checkpoint. Where
-all fit nobody is stopped. Elastic gangs grow into idle devices, and give up at once for newcomers what they have above
-their least, in the midst of a slice too.
+A new gang is placed in free space. As soon as a gang waits, gangs take turns: a gang at the end of its slice may be
+stopped. It saves, queues behind the waiting gangs, and later goes on from its checkpoint. Where all gangs fit, none is
+stopped. Elastic gangs grow into idle devices, and shrink to their smallest size for newcomers at once, even within a
+slice.
 
 The queue is in the order of tickets: when a gang was submitted or, if later, last stopped. Those that have run longest
-yield first, as many as those that wait can use. Small gangs may start beside a large one that waits for much; as they
-came after it, it may have them stopped before their slices are over. So it comes to its turn, too: of those that may
-run before it there are ever fewer.
+yield first, as many as the waiting gangs can use. Small gangs may start beside a large gang that waits; because they
+came later, they may be stopped for it before their slices are over. So the large gang gets its turn, too: ever fewer
+gangs may run before it.
 
-Two gangs of one device each share one while one of them would have to wait, as long as they get on faster so than by
-turns (`pairing`). Who runs may be moved to a better place than the one that it found (`granting/moving.py`).
+Two gangs of one device each share one device while one of them would have to wait, as long as that is faster than
+turns (`pairing`). A running gang may be moved to a better place (`granting/moving.py`).
 
 Gandiva suspends within a second, at a point of a step at which little is on the device, so that its slices of a minute
-cost nothing. Here a turn begins with a restart from a checkpoint: so slices are longer, and one begins with the first
-step that is told of, however long the way to it was. Who has shown neither steps nor a checkpoint may have to do
-everything again: its slices double from start to start, so that it comes to its end.
+cost nothing. Here a turn begins with a restart from a checkpoint. So slices are longer, and a slice begins with the
+first reported step. A gang that has shown neither steps nor a checkpoint may have to do everything again: its slices
+double from start to start, so that it ends some day.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ sizing = False
 PARAMETERS: Mapping[str, float] = {
     # Seconds for which a gang runs before it yields to another; at least the cluster's minimum runtime. Gandiva: 60.
     "slice_s": 600.0,
-    # Two gangs share a device only if both together do so many times what one does alone. 0: nobody shares.
+    # Two gangs share a device only if together they are so many times as fast as one alone. 0: no gang shares.
     "pays": 1.1,
 }
 
 OVERDUE = 2.0
-"""Who has run for so many slices yields to anybody: those that should go first did not help."""
+"""Slices after which a gang yields to any other gang: the stops of earlier gangs did not help."""
 
 DOUBLED = 10
-"""Times that a slice is doubled at most."""
+"""Most times that a slice is doubled."""
 
 _YIELDS = 1.0
 _NOTHING = holdings.Resources()
 
 
 class Turn(NamedTuple):
-    """`ticket`: since when it waits, or waited before it started; `ran_s`: how much of its slice of `slice_s`, None: it
-    waits.
+    """The turn of one gang.
+
+    `ticket` is the time since which it waits, or waited before its start. `ran_s` is the used part of its slice of
+    `slice_s`; None: it waits.
     """
 
     candidate: contract.Candidate
@@ -64,14 +66,14 @@ class Turn(NamedTuple):
 
     @property
     def had_s(self) -> float:
-        """For how long it has run, all attempts together: its device-seconds over its devices."""
+        """Seconds that it has run, all attempts together: its device-seconds divided by its devices."""
         gang = self.candidate.gang
         width = gang.amount(gang.wanted)
         return self.candidate.served_s / (width.devices or width.cpus_milli / 1000 or 1.0)
 
     @property
     def slices(self) -> float:
-        """How many it has had; less than 0 where it waits."""
+        """Slices that it has had since its start; less than 0 while it waits."""
         return -1.0 if self.ran_s is None else self.ran_s / self.slice_s
 
 
@@ -138,7 +140,10 @@ def _ran_s(running: plans.Running, slice_s: float, now: float) -> float:
 
 
 def _yielding(turns: Sequence[Turn], now: float) -> set[str]:
-    """Whose slice is over, of those the longest running, until what they hold would do for all that wait."""
+    """Return the gangs that yield at the end of their slices, the longest running first.
+
+    There are as many as the waiting gangs need; overdue gangs yield in any case.
+    """
     asked = _NOTHING
     for one in turns:
         gang = one.candidate.gang
@@ -156,7 +161,7 @@ def _yielding(turns: Sequence[Turn], now: float) -> set[str]:
 
 
 def _paired(turns: Sequence[Turn], pays: float, now: float, rules: plans.Rules) -> pairing.Pairs:
-    """Who is being restarted only to share its device counts as running there."""
+    """Return the pairs. A gang that is restarted only to share its device counts as running there."""
     waiting: list[contract.Candidate] = []
     running: list[contract.Candidate] = []
     for one in (turn.candidate for turn in turns if pays):
@@ -171,7 +176,7 @@ def _paired(turns: Sequence[Turn], pays: float, now: float, rules: plans.Rules) 
 
 
 def _first_come(one: Turn) -> tuple[float, float, str]:
-    """Of those that were stopped together the one that has run least."""
+    """Return the sort key of a turn; of gangs that were stopped together, the one that has run least comes first."""
     return one.ticket, one.had_s, one.job
 
 

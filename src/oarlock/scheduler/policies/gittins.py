@@ -1,21 +1,21 @@
-"""Who is likeliest to be done soon comes first: the Gittins index over what ended jobs were served (Tiresias, 3.2).
+"""The likeliest gang to end soon comes first: the Gittins index over the service of ended jobs (Tiresias, 3.2).
 
-With the services X of the jobs that have ended, the index of one that was served a device-seconds is
+With the services X of the jobs that have ended, the index of a job with a service of `a` device-seconds is
 
     G(a) = max over d of  P(X <= a + d | X > a) / E[min(X - a, d) | X > a]
 
-the chance that it ends within the next d device-seconds, by what it is expected to take of them (Gittins 1979). It is
-looked up among ended jobs of the same kind: the same owner, and the same name up to its number (`train-7`, `train-12`).
-Of a kind of which none has ended that was served for longer, this is known: a new job of that kind is not shorter than
-its sisters are already. So it is looked up among all that have ended, at the service of the longest of its kind. Who
-was served for longer than anybody who has ended comes last, and then who was served most, since it is likeliest the
-first to end. What is known grows with every job that ends; nothing is known of any job beforehand.
+the chance that it ends within the next d device-seconds, divided by the expected use of them (Gittins 1979). X are
+the ended jobs of the same kind: the same owner, and the same name up to its number (`train-7`, `train-12`). If no job
+of the kind with a longer service has ended, a new job is taken to be no shorter than the others of its kind are
+already: X are then all ended jobs, and the age is the longest service of the kind. Jobs with a longer service than
+every ended job come last, those with most service first among them, since they likely end first. The knowledge grows
+with every job that ends; no job has to be described beforehand.
 
 The index is rounded to powers of `step`, and a gang that runs counts as one step better: so that two of nearly the same
 index do not take turns.
 
-Tiresias' released simulator adds up whole services in the denominator, X where the definition has X - a, which makes
-everybody worse the older it gets, and counts the longest job of its sample as one that never ends. We did not follow.
+Tiresias' released simulator adds up whole services in the denominator, X instead of X - a, which makes each job worse
+as it ages, and it counts the longest job of its sample as one that never ends. We did not follow it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ sizing = False
 PARAMETERS: Mapping[str, float] = {
     # Indexes are alike within this factor.
     "step": 2.0,
-    # Device-seconds: the least d that is looked at, so that nobody is stopped for one that is nearly done by chance.
+    # Device-seconds: the least d, so that no gang is stopped for one that is nearly done by chance.
     "quantum_s": 1_000.0,
     # Seconds for which a gang must have waited before others are stopped for it that came later and are as good.
     "patience_s": 1_800.0,
 }
 
 LAST = 1_000
-"""The band of those of which nothing is known."""
+"""The band of gangs that no ended job tells anything about."""
 
 AGES_PER_OCTAVE = 32
-"""To so many steps of each doubling is service rounded down where an index is looked up: it is worked out once each."""
+"""Steps of each doubling to which a service is rounded down: an index is worked out once for each step."""
 
 _NUMBER = re.compile(r"[-_.#]\d+$")
 
@@ -87,12 +87,12 @@ def _placed(one: contract.Candidate, history: History, step: float) -> bands.Pla
 
 
 def kind(owner: str, job: str) -> Kind:
-    """Whose it is, and its name without its number."""
+    """Return the kind of a job: its owner, and its name without its number."""
     return owner, _NUMBER.sub("", job)
 
 
 class History:
-    """The services of those that have ended, by kind; and how long those are already that have not."""
+    """The services of ended jobs by kind, and the longest present service of each kind."""
 
     def __init__(
         self, ended: Iterable[plans.Ended], candidates: Iterable[contract.Candidate], quantum_s: float
@@ -111,7 +111,7 @@ class History:
         return bool(self._kinds)
 
     def index(self, of: Kind, served_s: float) -> float:
-        """Ends per device-second; 0 where nobody has ended who was served for so long."""
+        """Return the index, in ends per device-second; 0 where no job has ended with so long a service."""
         own = self._kinds.get(of)
         index = own.index(served_s) if own is not None else 0.0
         return index or self._all.index(max(served_s, self._longest.get(of, 0.0)))
@@ -147,7 +147,7 @@ class Sample:
 
 
 def _rounded(served_s: float) -> float:
-    """Down to a step of its octave."""
+    """Return a service rounded down to a step of its octave."""
     if served_s < 1.0:
         return 0.0
     return float(2.0 ** (math.floor(math.log2(served_s) * AGES_PER_OCTAVE) / AGES_PER_OCTAVE))

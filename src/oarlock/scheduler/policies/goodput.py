@@ -1,12 +1,12 @@
-"""Devices go where they bring most: elastic gangs are sized by their speed curves, and their batch sizes with them.
+"""Goodput: elastic gangs are sized, and their batch sizes chosen, so that the devices bring most progress.
 
-The goodput of a gang is the progress it makes per second: examples, weighed by what they teach at that batch size
-(Pollux, OSDI '21). What a size is worth to a gang is a power of its speedup over the speedup of an equal share, so that
-the first devices count for more than the last ones. It is worth more to who has had little service so far: short jobs
-are over soon, and nobody knows yet which ones are short.
+The goodput of a gang is its progress per second: examples, weighed by their statistical value at that batch size
+(Pollux, OSDI '21). The worth of a size is a power of its speedup over the speedup of an equal share, so that the first
+devices count for more than the last ones. It is higher for gangs that have had little service so far: short jobs end
+soon, and no policy knows beforehand which jobs are short.
 
-Whoever is changed is restarted, and pays: a size other than the present one is worth what it would be, less the share
-of the gang's life that its restarts have taken, and less a margin for what the curve does not know.
+A change is a restart, and has a price: the worth of any size but the present one is lowered by the share of the gang's
+life that its restarts have taken, and by a margin for the errors of the curve.
 
 Every gang has its least before anybody has more, in the order of priority and arrival; so gangs that are not elastic
 are simply served in that order.
@@ -28,7 +28,7 @@ reserves = True
 sizing = True
 
 PARAMETERS: Mapping[str, float] = {
-    # What a speedup of x is worth: x to this power. 1: all goes to who makes most of it; near 0: to each alike.
+    # The worth of a speedup of x is x to this power. 1: all devices go to the best gangs; near 0: equal shares.
     "power": 0.4,
     # A gang's worth falls with its service to this power; 0: service does not matter.
     "age": 0.25,
@@ -38,11 +38,11 @@ PARAMETERS: Mapping[str, float] = {
     "old_s": 0.0,
     # The same as `age`, where a cluster has several types of GPU: a device-second of a slow type brings less.
     "types_age": 0.0,
-    # A change must promise to be better by this part, beyond what its restart costs.
+    # A change must promise to be better by this part, beyond the cost of its restart.
     "margin": 0.2,
     # How many times its cost a restart is counted against a gang that has had some already.
     "restarts": 2.0,
-    # Devices on which a gang starts at most whose speed was never measured.
+    # Most devices for the start of a gang without a measured speed.
     "first": 4.0,
     # How many times the most devices on which it was measured a gang may get.
     "growth": 4.0,
@@ -51,19 +51,19 @@ PARAMETERS: Mapping[str, float] = {
 TURN_S = 1800.0
 TURN_FACTOR = 4.0
 LAST_TURN = 15
-"""Where there are more elastic gangs than places they take turns: a gang falls back by one when it has had so many
-device-seconds of service, and again whenever that has grown by the factor.
+"""Turns of elastic gangs, where there are more of them than places: a gang falls back by one after `TURN_S`
+device-seconds of service, and again whenever its service has grown by `TURN_FACTOR`.
 """
 
 CAUTION = 0.5
-"""By how many standard deviations the speed on a type is reckoned lower on which a job never ran."""
+"""Standard deviations by which the speed is lowered on a type on which a job never ran."""
 
 WORTH_SAYING = 1.25
-"""So much faster a job would have to be on another type for the reason to name that type."""
+"""Speedup on another type from which on the reason names that type."""
 
 ORDINARY_PRIORITY = 50
 DOUBLE_WEIGHT = 25.0
-"""So much more priority makes an elastic gang's speed count twice."""
+"""Difference of priority that makes an elastic gang's speed count twice."""
 
 
 def wishes(
@@ -92,7 +92,7 @@ def wishes(
     turns = [(-one.gang.priority, one.running is not None, -gains.get(one.gang.job, 0.0)) for one in ranked]
     order = sorted(
         range(len(ranked)), key=turns.__getitem__
-    )  # who waits comes before who grows, of these who gains most
+    )  # waiting gangs come before growing ones; those that gain most come first
     return [wished[place] for place in order]
 
 
@@ -119,20 +119,23 @@ def _rank(one: contract.Candidate) -> tuple[int, int, tuple[float, str]]:
 
 
 def _turn(one: contract.Candidate) -> int:
-    """Elastic gangs take turns, by their service; others do not."""
+    """Return the turn of an elastic gang, by its service; 0 for other gangs."""
     if one.served_s < TURN_S or not one.gang.elastic:
         return 0
     return min(LAST_TURN, 1 + int(math.log(one.served_s / TURN_S, TURN_FACTOR)))
 
 
 def _level(one: contract.Candidate) -> float:
-    """A gang may be stopped for higher priority; an elastic one also for an elastic one with far less service."""
+    """Return the level. It lets a gang be stopped for higher priority, or an elastic one for one with less service."""
     rigid = 0 if one.running is not None else LAST_TURN
     return -one.gang.priority + (_turn(one) if one.gang.elastic else rigid) / (LAST_TURN + 1)
 
 
 def _as_asked(one: contract.Candidate, node: int) -> contract.Wish:
-    """Of one that is not elastic, or for whose least nothing is left: it waits for that, or keeps what it has."""
+    """Return the wish for a gang that is not elastic, or for which too little is left.
+
+    A waiting elastic gang wishes its smallest size; the others wish the size that they asked for.
+    """
     gang = one.gang
     size = gang.smallest if gang.elastic and one.running is None else one.asked
     batch = None
@@ -150,9 +153,9 @@ def _as_asked(one: contract.Candidate, node: int) -> contract.Wish:
 def _divided(
     ranked: Iterable[contract.Candidate], cpus: bool, whole: int, part: Callable[[contract.Candidate], _Part]
 ) -> list[_Part]:
-    """The elastic gangs, each with its part of `whole`: thousandths of devices, or of CPUs where a gang has no devices.
+    """Return the elastic gangs with their parts of `whole`: thousandths of devices, or of CPUs without devices.
 
-    First everybody's least: of those who hold something, then of those who wait, as far as it goes.
+    Each gang gets its smallest size first: the gangs that hold devices, then those that wait, as far as these go.
     """
     left, held, parts = whole, 0, []
     waiting: list[tuple[contract.Candidate, int]] = []
@@ -183,7 +186,7 @@ def _divided(
 
 @functools.lru_cache(maxsize=4096)
 def _least(asks: tuple[plans.Ask, ...]) -> tuple[int, int]:
-    """Thousandths of devices, and of CPUs."""
+    """Return thousandths of devices, and of CPUs, at the smallest size."""
     return (
         sum(ask.min * (ask.amount.gpus * 1000 + ask.amount.gpu_milli) for ask in asks),
         sum(ask.min * ask.amount.cpus_milli for ask in asks),
@@ -192,9 +195,10 @@ def _least(asks: tuple[plans.Ask, ...]) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=4096)
 def _varied(asks: tuple[plans.Ask, ...]) -> int:
-    """Which ask is divided: the first whose number may vary, workers before others. All else stays as asked for.
+    """Return the position of the ask that is divided: the first with a variable number of tasks, workers first.
 
-    Where none may vary it is the first with devices: of these only the type is to be chosen.
+    All other asks stay as they are. Where no number may vary, it is the first ask with devices: only the type of these
+    is chosen.
     """
     elastic = [place for place, ask in enumerate(asks) if ask.min < ask.max]
     elastic = elastic or [place for place, ask in enumerate(asks) if ask.amount.gpus] or [0]
@@ -203,8 +207,9 @@ def _varied(asks: tuple[plans.Ask, ...]) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _rungs(least: int, limit: int, most: int, per_node: int) -> tuple[int, ...]:
-    """Sizes worth thinking of: halves of a node, whole nodes (fewer of them, the more there are), and the most that it
-    may have; none above `limit`, which may be less.
+    """Return the sizes to compare: halves of a node, whole nodes in growing steps, and the largest size.
+
+    No size is above `limit`, which may be less than `most`.
     """
     rungs, count = {least, most}, 1
     while count < per_node:
@@ -218,7 +223,7 @@ def _rungs(least: int, limit: int, most: int, per_node: int) -> tuple[int, ...]:
 
 
 class _Part:
-    """What one elastic gang gets: so many tasks of one of its asks."""
+    """The part of one elastic gang: a number of tasks of one of its asks."""
 
     bidder: onetype.Bidder
 
@@ -239,7 +244,7 @@ class _Part:
         self._nodes = _nodes_of(one, ask)
 
     def bid(self, share: float) -> None:
-        """`share`: thousandths of devices that would be an equal share."""
+        """Make the bidder of the gang. `share`: thousandths of devices that are an equal share."""
         one, ask, had, unit = self._one, self._ask, self._had, self._unit
         per_node = max(1, self._node // self._devices) if self._spans else ask.max
         rungs = _rungs(ask.min, self._limit(), ask.most, per_node)
@@ -277,7 +282,7 @@ class _Part:
         )
 
     def _limit(self) -> int:
-        """Tasks beyond which nobody knows what it would do."""
+        """Return the most tasks for which the measurements say anything about the speed."""
         curve = self._one.gang.curve
         measured = rates.seen(curve)
         if curve is not None and measured is None:
@@ -289,7 +294,7 @@ class _Part:
         return rates.rate(self._one.gang.curve, self._one.gang.batch, self._shape(tasks))
 
     def _shape(self, tasks: int) -> rates.Shape:
-        """As it lies now, or as compactly as it could."""
+        """Return the present shape of the gang at its present size; the most compact shape at other sizes."""
         devices = tasks * self._devices
         compact = -(-devices // self._node) if self._spans else 1
         return rates.Shape(self._nodes if tasks == self._had and self._nodes else compact, devices, self._servers)
@@ -302,8 +307,9 @@ class _Part:
         )
 
     def _keep(self, took_s: float | None = None) -> float:
-        """Which part of its speed counts at another size: the part of its life that restarts would have left it.
-        `took_s` is what its last start took; None: what the rules say.
+        """Return the part of the speed that counts at another size: the part of its life without restarts.
+
+        `took_s` is the duration of its last start; None: the `restart_s` of the rules.
         """
         gang, restart_s = self._one.gang, self._rules.restart_s if took_s is None else took_s
         age_s = max(0.0, self._now - gang.submitted_at)
@@ -351,13 +357,13 @@ def _by_type(
     wishes = {part.job: part.wish() for part in served}
     for one in others:
         if typed.divides(one.gang) and any(had := one.had(now)):
-            reason = "it keeps what it has until gangs like it are looked at again"
+            reason = "it keeps its devices until gangs like it are compared again"
             wishes[one.gang.job] = contract.Wish(job=one.gang.job, size=had, level=_level(one), reason=reason)
     return wishes
 
 
 class _Typed(_Part):
-    """What one gang gets of one type: its speed is compared over all types and sizes."""
+    """The part of one gang on one type. Its speeds on all types and at all sizes are compared."""
 
     def __init__(
         self,
@@ -393,7 +399,7 @@ class _Typed(_Part):
         )
 
     def value(self, share: float) -> None:
-        """`share`: devices that would be an equal share; a gang's speed is measured against that on each type."""
+        """Set the base of the worth: the speed with `share` devices, an equal share, on each type."""
         whole = sum(of.devices for of in self._types.values()) or 1
         equal = [
             of.devices
@@ -409,7 +415,7 @@ class _Typed(_Part):
 
     @property
     def holds(self) -> bool:
-        """Whether it has devices, of one type or of several."""
+        """Whether the gang has devices, of one type or of several."""
         return bool(self._had)
 
     def present(self) -> tuple[str, int] | None:
@@ -484,7 +490,7 @@ class _Typed(_Part):
         return f"{text}: {many:.1f} times as fast as with {other}{guessed}{self._elsewhere()}"
 
     def _elsewhere(self) -> str:
-        """Why it does not get another type on which it would be much faster; empty where there is none."""
+        """Return the reason why it does not get a type on which it is much faster; empty where there is none."""
         here = self.rate(self.gpu_type, self.tasks)
         options = [
             (self.rate(name, tasks), name, tasks) for name, of in self._types.items() for tasks in self.sizes(of)
@@ -497,7 +503,7 @@ class _Typed(_Part):
 
 
 def _nodes_of(one: contract.Candidate, ask: plans.Ask) -> int:
-    """On which its tasks are; 0 where it does not run."""
+    """Return the number of nodes that its tasks of one ask run on; 0 while it does not run."""
     if one.running is None or one.running.stopping:
         return 0
     return len({claim.node for claim in one.running.holdings if claim.role == ask.role})

@@ -1,11 +1,12 @@
-"""Least attained service first, by bands: nobody needs to know how long a job will last (Tiresias, NSDI '19, 3.2).
+"""Least attained service first, by bands, without knowing how long a job lasts (Tiresias, NSDI '19, 3.2).
 
 A job's service is the device-seconds that it has held (2D-LAS). It begins in the first band, and falls to the next one
 whenever its service reaches a boundary; within a band the first to come is first. So short jobs pass long ones, and
 since there are few bands a job is stopped for others only a few times in its life.
 
-Boundaries do best just beyond what many jobs need, and worst just before. The defaults did best on the workloads of
-AdaptDL and on others drawn in the same way: jobs of 2, 8 and 16 device-hours end within the first, second and third.
+Boundaries do best just beyond the needs of many jobs, and worst just before them. The defaults did best on the
+workloads of AdaptDL and on others drawn in the same way: jobs of 2, 8 and 16 device-hours end within the first, second
+and third band.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _placed(
 
 
 def _service(one: contract.Candidate, now: float, promote: float) -> float:
-    """Device-seconds that count: those of this attempt alone, where it had to wait for it for so long."""
+    """Return the device-seconds that count: after a long enough wait, those of the present attempt alone."""
     before = one.gang.served_s
     if not before or one.gang.stopped_at is None:
         return one.served_s

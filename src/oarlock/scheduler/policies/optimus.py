@@ -1,13 +1,12 @@
-"""Devices go where they save most time: each gang's remaining time is foretold, and the next worker or parameter server
-goes where it shortens one most (Optimus, EuroSys '18, section 4.1).
+"""Devices go where they save most time (Optimus, EuroSys '18, section 4.1).
 
-A gang's remaining time is the progress that it has left (as it reports, or from the fit of its loss) over its speed at
-a size (from the fit of its samples). Everybody has its least first; then one task after the other goes to whoever saves
-most by it, for the share of the cluster that the task takes. Where servers share the work both kinds of tasks compete.
-Told tables of speeds and what is left instead of fits, it is the oracle with which others compare theirs.
+The remaining time of a gang is its remaining progress (as it reports, or from the fit of its loss) divided by its speed
+at a size (from the fit of its samples). Each gang gets its smallest size first. Then one worker or parameter server
+after the other goes to the gang that saves most time by it, in relation to the share of the cluster that the task
+takes. With tables of speeds and remaining progress instead of fits, it is an oracle for comparisons.
 
-Fits can be wrong. `left_error` and `speed_error` make them wrong on purpose, by a part that is the same for a job in
-every round, to see what that costs.
+Fits can be wrong. `left_error` and `speed_error` make them wrong on purpose, by a factor that is the same for a job in
+every round, to measure the cost of errors.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ reserves = True
 sizing = True
 
 NEW_S = 60.0
-"""What a gang is taken to last at least of which nobody knows."""
+"""Least remaining seconds of a gang that does not report them."""
 
 PARAMETERS: Mapping[str, float] = {
     # A running gang grows only where that saves this part of its remaining time, beyond the restart. Optimus: 0.
     "margin": 0.1,
     # How many times its cost a restart has to save. Optimus: 0, growing for a second's gain.
     "restarts": 2.0,
-    # Errors to be made on purpose: what is left, and the speed at each size, are wrong by up to this part.
+    # Errors that are made on purpose: the remaining progress, and the speed at each size, are off by up to this part.
     "left_error": 0.0,
     "speed_error": 0.0,
 }
@@ -52,7 +51,7 @@ def wishes(
     ranked = sorted(candidates, key=lambda one: (-one.gang.priority, one.arrival))
     left = budget.amount
     jobs: dict[str, _Job] = {}
-    for stays in (True, False):  # what is held, then what is waited for, as far as it goes
+    for stays in (True, False):  # gangs that hold devices, then waiting gangs, as far as the devices go
         for one in ranked:
             had, least = one.had(now), one.gang.amount(one.gang.smallest)
             if any(had) is stays and (stays or least.fits(left)):
@@ -60,7 +59,9 @@ def wishes(
                 if one.gang.elastic:
                     jobs[one.gang.job] = _Job(one, had, node, known)
     _divide(list(jobs.values()), left, budget.amount)
-    order = sorted(ranked, key=lambda one: (-one.gang.priority, any(one.size)))  # who waits comes before who grows
+    order = sorted(
+        ranked, key=lambda one: (-one.gang.priority, any(one.size))
+    )  # waiting gangs come before growing ones
     return [_wish(one, jobs.get(one.gang.job), now, rules, known) for one in order]
 
 
@@ -75,13 +76,13 @@ def _read(given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _divide(jobs: Sequence[_Job], left: holdings.Resources, whole: holdings.Resources) -> None:
-    """One task after the other to the largest gain, while there is one and something left."""
+    """Give one task after the other to the gang with the largest gain, while any is left."""
     gains = [entry for job in jobs for entry in job.steps(whole)]
     heapq.heapify(gains)
     while gains:
         _, _, place, size, job = heapq.heappop(gains)
         if size != job.size:
-            continue  # it has grown since: what another task brings is another question
+            continue  # the gang has grown since: its next task has another gain
         amount = job.one.gang.asks[place].amount
         if not amount.fits(left):
             continue
@@ -92,7 +93,7 @@ def _divide(jobs: Sequence[_Job], left: holdings.Resources, whole: holdings.Reso
 
 
 class _Job:
-    """What is reckoned of one gang: its remaining time at each size, in seconds."""
+    """The estimates for one gang: its remaining time at each size, in seconds."""
 
     def __init__(self, one: contract.Candidate, had: plans.Size, node: int, known: Mapping[str, float]) -> None:
         self.one = one
@@ -104,7 +105,7 @@ class _Job:
         self._left = self._progress_left()
 
     def steps(self, whole: holdings.Resources) -> Iterator[tuple[float, str, int, plans.Size, _Job]]:
-        """What one task more of each kind would save, for its dominant share; negative, so that most comes first."""
+        """Yield the time that one more task of each ask saves, for its dominant share; negative: most comes first."""
         here_s = self.seconds(self.size)
         for place, ask in enumerate(self.one.gang.asks):
             if self.size[place] < ask.most:
@@ -115,7 +116,7 @@ class _Job:
 
     @property
     def told(self) -> bool:
-        """Whether the job says how much it has left."""
+        """Whether the job reports its remaining progress."""
         return self.one.gang.curve is not None and self.one.gang.curve.left is not None
 
     def grow(self, place: int) -> None:
@@ -129,7 +130,7 @@ class _Job:
         return found
 
     def rate(self, size: plans.Size) -> float:
-        """Progress per second, wrong as much as it is meant to be."""
+        """Return the progress per second, with the intended error."""
         gang = self.one.gang
         devices = sum(
             count * max(1, ask.amount.gpus)
@@ -141,7 +142,7 @@ class _Job:
         return rates.rate(gang.curve, gang.batch, shape) * _wrong(f"{gang.job} {size}", self._known["speed_error"])
 
     def _progress_left(self) -> float:
-        """As the job says. Where nobody knows: what it takes as long again for as it has had, on its least."""
+        """Return the remaining progress: as reported, or as much as it has made at its smallest size."""
         curve = self.one.gang.curve
         if curve is not None and curve.left is not None:
             return curve.left * _wrong(self.one.gang.job, self._known["left_error"])
@@ -154,9 +155,9 @@ def _more(size: plans.Size, place: int) -> plans.Size:
     return tuple(count + (i == place) for i, count in enumerate(size))
 
 
-def _wrong(what: str, error: float) -> float:
-    """1, or a factor from 1 - `error` to 1 + `error` that is always the same for the same thing."""
-    return 1 + error * (2 * zlib.crc32(what.encode()) / 0xFFFFFFFF - 1) if error else 1.0
+def _wrong(text: str, error: float) -> float:
+    """Return a factor from 1 - `error` to 1 + `error` that is always the same for the same text."""
+    return 1 + error * (2 * zlib.crc32(text.encode()) / 0xFFFFFFFF - 1) if error else 1.0
 
 
 def _wish(
@@ -177,5 +178,5 @@ def _reason(job: _Job, size: plans.Size) -> str:
     tasks = f"{sum(size)} task{'s' if sum(size) != 1 else ''}"
     left_s = job.seconds(size)
     if not (job.told and math.isfinite(left_s)):
-        return f"{tasks}; how much is left nobody knows: taken to be as much as it has had"
+        return f"{tasks}; its remaining time is not known, and taken to be as long as its time so far"
     return f"{wording.about(left_s)} left with {tasks}"

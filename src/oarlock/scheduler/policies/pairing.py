@@ -1,10 +1,10 @@
-"""Who shares a device with whom, going by what was measured (Gandiva, OSDI '18, section 4: packing).
+"""Pairs of gangs that share a device, chosen by measurements (Gandiva, OSDI '18, section 4: packing).
 
-Two gangs that each ask for one whole device may get on faster on one together than by taking turns: where neither keeps
-it busy. Nobody can tell before: so it is tried, and undone where it does not pay. What a gang does beside another one
-is kept with its curve (`curves.Sample.beside`), which is both what decides and what is remembered.
+Two gangs that each ask for one whole device may be faster together on one than by turns, where neither keeps it busy.
+No policy can tell beforehand: so a pair is tried, and undone where it does not pay. The speed of a gang beside another
+is kept with its curve (`curves.Sample.beside`): the measurement both decides and is remembered.
 
-The worth of a pair is the sum of what each does beside the other, as a part of what it does alone; turns are worth 1.
+The worth of a pair is the sum of the two speeds, each as a part of the speed alone; turns are worth 1.
 A gang is paired only after it was measured alone; only if it says how much of a device's memory it needs, since beside
 another one it has half of that; and it is tried with few others, since every trial restarts two.
 """
@@ -19,25 +19,27 @@ from oarlock.scheduler.policies import contract
 from oarlock.spec import curves, holdings, plans
 
 JUDGED = 3
-"""Looks at each of the two, before their worth counts."""
+"""Measurements of each of the two before their worth counts."""
 
 GUESTS = 32
-"""Of those that wait the first so many that might share: who is paired is restarted, and a plan is to be quick."""
+"""Waiting gangs that are considered for a pair, the first to come: each pair is a restart."""
 
 TRIED = 3
-"""A gang that was tried with so many others is paired only with those that it is known to suit."""
+"""Gangs with which one gang is tried: after that it is paired only with gangs that it is known to suit."""
 
 
 class Pairs(NamedTuple):
-    """`hosts`: of those that wait, beside whom each may be placed. `undone`: of those that run, why each is to stop."""
+    """The host of each waiting gang that may be paired, and for each running gang that is to stop the reason."""
 
     hosts: dict[str, str]
     undone: dict[str, str]
 
 
 def pairs(waiting: Sequence[contract.Candidate], running: Sequence[contract.Candidate], pays: float) -> Pairs:
-    """`waiting` in the order in which they come to their turns, `running` in the order in which they are to be asked;
-    those too that are being stopped only to share their device. A pair has to be worth `pays` at least.
+    """Return the pairs that are worth `pays` at least.
+
+    `waiting` is in the order of turns, `running` in the order in which hosts are chosen; gangs that are being stopped
+    only to share their devices are among the latter.
     """
     together = _together(running)
     undone = {
@@ -53,7 +55,7 @@ def pairs(waiting: Sequence[contract.Candidate], running: Sequence[contract.Cand
 
 
 class _Hosts:
-    """Those that have room for one more. Thousands may wait for thousands: so nobody is compared with all of them."""
+    """The gangs that may share their devices. No gang is compared with all of them: there may be thousands."""
 
     def __init__(self, able: Sequence[contract.Candidate], pays: float) -> None:
         self._pays = pays
@@ -63,8 +65,9 @@ class _Hosts:
         self._untried = {one.gang.job: one.gang for one in ones if not _tried_enough(one.gang)}
 
     def best(self, guest: plans.Gang) -> str | None:
-        """Who has a shared device to itself comes first, then the best pair that is known; else who has run longest. It
-        is taken by this guest.
+        """Return the best host for a guest, and remove it from the hosts; None where there is none.
+
+        A gang that is alone on a shared device comes first, then the best known pair, then the longest running gang.
         """
         known = {
             mate: worth
@@ -83,7 +86,7 @@ class _Hosts:
 
 
 def _together(running: Iterable[contract.Candidate]) -> list[tuple[contract.Candidate, contract.Candidate]]:
-    """Those that are on one device now, or about to be; of each pair the one that came first stands first."""
+    """Return the pairs that share a device, or are about to; the gang that came first stands first."""
     on: dict[tuple[str, int], list[contract.Candidate]] = {}
     for one in running:
         claim = shared(one)
@@ -94,7 +97,7 @@ def _together(running: Iterable[contract.Candidate]) -> list[tuple[contract.Cand
 
 
 def shared(one: contract.Candidate) -> holdings.Holding | None:
-    """What it has, or is about to have, of a device of which it asks for the whole."""
+    """Return its present or next share of a device, if it asks for a whole device; else None."""
     running = one.running
     claims = one.gang.destined if running is None or running.stopping else running.holdings
     whole = one.gang.asks[0].amount.gpus == 1
@@ -108,7 +111,7 @@ def _may_share(gang: plans.Gang) -> bool:
 
 
 def _mates(gang: plans.Gang) -> set[str]:
-    """With whom it was tried."""
+    """Return the jobs with which it was tried."""
     return {sample.beside for sample in _samples(gang)} - {""}
 
 
@@ -121,13 +124,13 @@ def _since(one: contract.Candidate) -> float:
 
 
 def _worth(one: plans.Gang, other: plans.Gang) -> float | None:
-    """None where it was not measured."""
+    """Return the worth of a pair; None where it was not measured."""
     mine, theirs = _part(one, other.job), _part(other, one.job)
     return None if mine is None or theirs is None else mine + theirs
 
 
 def _part(gang: plans.Gang, mate: str) -> float | None:
-    """How much of what it does alone it does beside that one."""
+    """Return its speed beside `mate` as a part of its speed alone; None where it was not measured often enough."""
     alone = _alone(gang)
     found = [
         (alone[one.local].step_s / one.step_s, one.count)
@@ -139,7 +142,7 @@ def _part(gang: plans.Gang, mate: str) -> float | None:
 
 
 def _alone(gang: plans.Gang) -> dict[int, curves.Sample]:
-    """What it does alone on one device, by the examples that it takes at once."""
+    """Return its measurements alone on one device, by the number of examples in a step."""
     return {one.local: one for one in _samples(gang) if not one.beside and one.devices == 1 and one.step_s > 0}
 
 

@@ -1,4 +1,4 @@
-"""A policy's parameters: what the rules give, over its defaults. A name that it does not know is refused."""
+"""The parameters of a policy: the values of the rules over its defaults. Unknown names are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from oarlock.spec import errors, suggestions
 
 
 def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
-    """All parameters of `policy`. Raises UnknownField for a name that is not among `defaults`, InvalidInput for a value
-    that is no number.
+    """Return all parameters of `policy`.
+
+    Raises UnknownField for a name that is not among `defaults`, InvalidInput for a value that is not finite.
     """
     for name, value in given.items():
         if name not in defaults:
@@ -26,7 +27,7 @@ def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float])
 
 
 def refused(policy: str, name: str, value: object, wanted: str) -> errors.InvalidInput:
-    """The error for a value that makes no sense; `wanted` says what would."""
+    """Return the error for an invalid value; `wanted` describes valid ones."""
     return errors.InvalidInput(
         f"{name} of policy {policy} is {value!r}", hint=f"Give {wanted}.", path=f"policies.{policy}.{name}"
     )

@@ -13,7 +13,7 @@ POLICIES: Mapping[str, contract.Policy] = {policy.name: policy for policy in _AL
 
 
 def named(name: str) -> contract.Policy:
-    """Raises InvalidInput for a name that nobody knows."""
+    """Return the policy of that name. Raises InvalidInput for an unknown name."""
     if name in POLICIES:
         return POLICIES[name]
     near = suggestions.nearest(name, POLICIES)

@@ -1,9 +1,9 @@
-"""Which type of GPU, and how many of it: decided together for all gangs, where a cluster has several types.
+"""The type and the number of GPUs of each gang, decided together where a cluster has several types.
 
-A gang's options are the numbers that it may have, on each type that it accepts. The policy says what each option is
-worth (`Part.worth`); here the options are gathered, divided (`severaltypes`), and told. Every gang has its least before
-any has more, in the order in which they are given: gangs that hold something first, then those that wait, as far as it
-goes. A running gang that may not be touched keeps what it has.
+The options of a gang are its possible sizes on each type that it accepts. The policy values each option (`Part.worth`);
+this module gathers the options, divides the devices (`severaltypes`), and returns the result. Every gang gets its
+smallest size before any gets more: first the gangs that hold devices, then those that wait, as far as the devices go.
+A running gang that must not be restarted keeps its devices.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from oarlock.scheduler.policies import contract
 from oarlock.spec import holdings, plans
 
 ADMITTED = 100.0
-"""What the first devices of a gang are worth beyond their value: more than all that others could do with them."""
-
+"""Added value of the first devices of a gang: more than any other gang could gain from them."""
 
 LOOKED_AT = 96
-"""So many gangs at most are compared in one plan: that takes some 20 ms."""
+"""Most gangs that one plan compares: that takes some 20 ms."""
 
 HELD = 10 * ADMITTED
-"""The same of one that runs: it gives way for no other here, but only where its policy's levels say so."""
+"""The same for a running gang: it gives way only if the levels of its policy say so, not here."""
 
 
 class Part(Protocol):
-    """One gang: what it may have, and what it gets. Sizes are tasks, `units` the devices of a task; both of all roles
-    that are not divided are in `fixed`.
+    """One gang with its options and its result. Sizes are numbers of tasks; `units` are the devices of one task.
+
+    `fixed` are the devices of all roles that are not divided.
     """
 
     job: str
@@ -42,7 +42,7 @@ class Part(Protocol):
     prices: Mapping[str, float]
 
     def present(self) -> tuple[str, int] | None:
-        """The type and the size that it has; None: nothing."""
+        """Return the present type and size; None where the gang has no devices."""
         ...
 
     def sizes(self, of: contract.TypeShare) -> Sequence[int]: ...
@@ -50,7 +50,7 @@ class Part(Protocol):
     def worth(self, of: contract.TypeShare, tasks: int) -> float: ...
 
     def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
-        """Whether it may be changed to that now."""
+        """Return whether the gang may be changed to that option now."""
         ...
 
 
@@ -58,15 +58,16 @@ P = TypeVar("P", bound=Part)
 
 
 def divides(gang: plans.Gang) -> bool:
-    """Whether a gang takes part: all its devices are whole ones."""
+    """Return whether a gang takes part: it has devices, and all of them are whole ones."""
     return any(ask.amount.gpus for ask in gang.asks) and not any(ask.amount.gpu_milli for ask in gang.asks)
 
 
 def admitted(
     ranked: Iterable[contract.Candidate], least: Mapping[str, int], types: Sequence[contract.TypeShare]
 ) -> list[contract.Candidate]:
-    """Return those for whose least there are devices, whatever their type: those that hold some, then those that
-    wait.
+    """Return the gangs for which there are enough devices of any type, at their smallest sizes.
+
+    The gangs that hold devices come first, then those that wait.
     """
     left = sum(one.devices for one in types)
     having, waiting = [], []
@@ -102,7 +103,7 @@ def types_of(budget: contract.Budget, claim: holdings.Holding) -> list[str]:
 
 
 def without(budget: contract.Budget, others: Iterable[contract.Candidate]) -> list[contract.TypeShare]:
-    """Return the types less what `others` hold of them: gangs with shares of devices, or with several types at once."""
+    """Return the types without the devices of `others`: gangs with shares of devices, or with several types."""
     held = dict.fromkeys((of.gpu_type for of in budget.types), 0.0)
     for one in others:
         for claim in one.running.holdings if one.running is not None and not one.running.stopping else ():

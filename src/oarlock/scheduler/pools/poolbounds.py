@@ -26,8 +26,6 @@ Key = leaftotals.Key
 SLACK = 1e-9
 """Entitlements are quotients: an excess of less than this part of one is within it."""
 
-SUMS = 64
-"""Maps of freed amounts for which the sum of each bound is remembered."""
 INFINITE = float("inf")
 
 
@@ -122,7 +120,6 @@ class PoolBounds:
         self.single = len({*self.pools, pools.DEFAULT}) == 1 and not any(
             (pool.limit, pool.reserve) != ({}, {}) for pool in snapshot.pools
         )
-        self._sums: dict[int, tuple[Mapping[Key, amounts.Amount], dict[Bound, amounts.Amount]]] = {}
         self.entitled: dict[str, dict[str, float]] = {}
         self._reserved: dict[str, dict[str, float]] = {}
         self._limits: dict[str, Bound] = {}
@@ -280,23 +277,8 @@ class PoolBounds:
         return left[0], left[1], left[2]
 
     def _gone(self, bound: Bound, place: int, freed: Mapping[Key, amounts.Amount]) -> int:
-        """Return the part of `freed` within the bound.
-
-        A caller that repeats a question passes the same unchanged object.
-        """
-        known = self._sums.get(id(freed))
-        if known is None:
-            if len(self._sums) >= SUMS:
-                self._sums.clear()
-            known = self._sums[id(freed)] = freed, {}
-        gone = known[1].get(bound)
-        if gone is None:
-            gone = amounts.NOTHING
-            for key, one in freed.items():
-                if bound in self._of(key):
-                    gone = amounts.plus(gone, one)
-            known[1][bound] = gone
-        return gone[place]
+        """Return the part of `freed` that counts within a bound."""
+        return sum(amount[place] for key, amount in freed.items() if bound in self._of(key))
 
     def _kept_for(self, bound: Bound, place: int, gang: plans.Gang, amount: amounts.Amount) -> plans.Gang | None:
         for kept in bound.kept_shares:

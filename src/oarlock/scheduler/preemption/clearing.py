@@ -1,12 +1,12 @@
-"""Whom to stop for a gang that fits nowhere: the fewest and cheapest, and only where it is proven to fit then.
+"""The choice of gangs to stop for a gang that fits nowhere: few and cheap ones, and only where it then fits.
 
-What a victim loses is the work since its last checkpoint: seconds times devices. The search adds victims until the gang
-fits, then takes every one back out that was not needed after all, the dearest first, until none can be: so removing any
-one of those that remain makes the gang not fit. Who only shrinks keeps as much as can be. Two orders are tried, by cost
-alone and node by node (domain by domain, where the gang must be in one), and the cheaper outcome is taken: the first is
-best for gangs that fit in many places, the second for those that need whole nodes.
+The cost of a victim is the work since its last checkpoint: seconds times devices. The search adds victims until the
+gang fits. Then it takes back each victim that is not needed, the dearest first: without any one of the rest the gang
+would not fit. A victim that only shrinks keeps as much as possible. The search tries two orders, by cost alone and node
+by node (domain by domain, where the gang must be in one), and takes the cheaper outcome. The first order is best for
+gangs that fit in many places, the second for gangs that need whole nodes.
 
-To fit is to have a place in the room as it will be, and to be within the bounds of the gang's pools.
+A gang fits if it has a place in the later free space and is within the bounds of its pools.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from oarlock.scheduler import amounts, sizes
 from oarlock.scheduler.placement import departures, freespace, placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import screening, victims
+from oarlock.scheduler.reuse import shortcuts
 from oarlock.spec import holdings, plans
 
 Claims = tuple[holdings.Holding, ...]
@@ -26,13 +27,13 @@ Victim = victims.Victim
 Freed = Mapping[poolbounds.Key, amounts.Amount]
 
 TRIED_BY_COST = 256
-"""With more candidates than this only the order by node is tried: what is cheapest lies scattered over the cluster."""
+"""Most candidates that are also searched by cost alone: of more, the cheapest lie scattered over the cluster."""
 
 
 class Need(NamedTuple):
-    """Who is to fit, at which size; `within` says whether the bounds of its pools hold once so much is gone.
+    """A gang that is to fit, its size, and the amount that it holds then.
 
-    None: they hold anyhow.
+    `within` tells whether the bounds of its pools hold once so much is gone. None: they hold in any case.
     """
 
     gang: plans.Gang
@@ -42,7 +43,7 @@ class Need(NamedTuple):
 
 
 class Clearance(NamedTuple):
-    """Who is stopped, where the gang goes then, and where those that are moved go, in the order of `victims`."""
+    """The victims, the place of the gang, and the new places of the victims that are moved, in their order."""
 
     victims: tuple[Victim, ...]
     claims: Claims
@@ -53,25 +54,45 @@ class Clearance(NamedTuple):
         return sum(victim.cost for victim in self.victims), len(self.victims)
 
 
-class Effort:
-    """What one plan may still try out: counted, not timed, so that the same plan is made on every machine."""
+class Searches:
+    """The searches for victims that one plan may still make, within the limits of its shortcuts."""
 
-    __slots__ = ("left",)
+    def __init__(self, taken: shortcuts.Shortcuts) -> None:
+        self.clearances = taken.clearances
+        self.looks = taken.looks
+        self.trials = taken.trials
+        self._sums = taken.sums
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    @property
+    def left(self) -> bool:
+        """Whether the plan may begin another search."""
+        return self.clearances > 0 and self.looks > 0 and self.trials > 0
+
+    def may_do(self, need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace) -> bool:
+        """Return whether a search among these candidates is worth it: most attempts end here."""
+        if not self._sums or not candidates:
+            return bool(candidates)
+        free = amounts.amount(space.free())
+        for place in range(3):
+            if need.amount[place] and free[place] + sum(one.amount[place] for one in candidates) < need.amount[place]:
+                return False
+        if need.within is not None and not need.within(_freed(candidates)):
+            return False
+        given = screening.freed(claim for one in candidates for claim in one.claims)
+        return screening.could_fit(need.gang, need.size, given, space)
 
 
 def clear(
-    need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, effort: Effort
+    need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, searches: Searches
 ) -> Clearance | None:
-    """The victims whose end lets the gang fit, or None where even all of them would not. `space` is left as it was;
-    `reshape` gives a victim that bends at another size. Ask `may_do` first. A search comes to its end whatever is left
-    of `effort`; only the second order is left out when nothing is.
+    """Return victims that have to end so that the gang fits; None where it does not fit without all of them.
+
+    `space` is left as it was. `reshape` gives a victim that bends at another size. Ask `Searches.may_do` first. A
+    search comes to its end even when no trials are left; only the second order of candidates is left out then.
     """
-    best = _Search(need, _by_place(need.gang, candidates, space), space, reshape, effort).found()
-    if len(candidates) <= TRIED_BY_COST and (best is None or effort.left > 0):
-        other = _Search(need, sorted(candidates, key=_key), space, reshape, effort).found()
+    best = _Search(need, _by_place(need.gang, candidates, space), space, reshape, searches).found()
+    if len(candidates) <= TRIED_BY_COST and (best is None or searches.trials > 0):
+        other = _Search(need, sorted(candidates, key=_key), space, reshape, searches).found()
         best = min((one for one in (best, other) if one is not None), key=lambda one: one.cost, default=None)
     return best
 
@@ -79,27 +100,13 @@ def clear(
 Reshape = Callable[[Victim, plans.Size], Victim]
 
 
-def may_do(need: Need, candidates: Sequence[Victim], space: freespace.FreeSpace) -> bool:
-    """Whether it is worth a search: most attempts end here."""
-    if not candidates:
-        return False
-    free = amounts.amount(space.free())
-    for place in range(3):
-        if need.amount[place] and free[place] + sum(one.amount[place] for one in candidates) < need.amount[place]:
-            return False
-    if need.within is not None and not need.within(_freed(candidates)):
-        return False
-    given = screening.freed(claim for one in candidates for claim in one.claims)
-    return screening.could_fit(need.gang, need.size, given, space)
-
-
 class _Search:
-    """Through one order of candidates."""
+    """One search, through candidates in a given order."""
 
     def __init__(
-        self, need: Need, order: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, effort: Effort
+        self, need: Need, order: Sequence[Victim], space: freespace.FreeSpace, reshape: Reshape, searches: Searches
     ) -> None:
-        self._effort = effort
+        self._searches = searches
         self._need = need
         self._order = order
         self._space = space
@@ -114,12 +121,14 @@ class _Search:
             return None if count is None else self._outcome(self._bent(self._needed(self._order[:count])))
 
     def _needed(self, order: Sequence[Victim]) -> list[Victim]:
-        """Without those that were not needed after all: the dearest stay first, as many at once as can. Who was needed
-        once is needed by fewer, where only the sums decide; else all are asked again until nobody else stays.
+        """Return the victims without those that are not needed: the dearest are taken back first, in growing blocks.
+
+        Where sums alone decide, a victim that was needed once is needed later. Otherwise all are tried again until
+        each is needed.
         """
         chosen, before, need = sorted(order, key=_key), len(order) + 1, self._need
         freed, stay = _freed(chosen), any(victim.stays for victim in chosen)
-        once = not stay and placing.by_sums(need.gang, need.size)
+        once = not stay and _by_sums(need.gang, need.size)
         while len(chosen) < before:
             before, block = len(chosen), 1
             needed: list[Victim] = []
@@ -145,7 +154,7 @@ class _Search:
         return chosen
 
     def _bent(self, chosen: list[Victim]) -> list[Victim]:
-        """Those that may give up less give up as little as will do."""
+        """Return the victims, each of which gives up as little as possible."""
         for place, victim in enumerate(chosen):
             most = sizes.steps(victim.left, victim.running.size) if victim.bends else 0
             less = sizes.last(0, most, functools.partial(self._with_less, chosen, place))
@@ -170,8 +179,8 @@ class _Search:
         return self._fits(first, {} if self._need.within is None else _freed(first))
 
     def _fits(self, gone: Collection[Victim], freed: Freed) -> bool:
-        """Whether it does in the room as it is, from which these have gone, who held so much together."""
-        self._effort.left -= 1
+        """Return whether the gang fits in the present free space, which the victims in `gone` have left."""
+        self._searches.trials -= 1
         need = self._need
         if need.within is not None and not need.within(freed):
             return False
@@ -187,7 +196,7 @@ class _Search:
         return Clearance(tuple(sorted(gone, key=_largest_first if moved else _key)), places[0], tuple(moved))
 
     def _places(self, gone: Collection[Victim]) -> list[Claims] | None:
-        """Its own place, then those of victims that are placed again, the largest first."""
+        """Return the place of the gang, then those of moved victims, the largest first; None where one has no place."""
         space = self._space
         staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
         asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
@@ -204,7 +213,7 @@ class _Search:
 
 
 def _freed(gone: Iterable[Victim], more: Freed | None = None, times: int = 1) -> dict[poolbounds.Key, amounts.Amount]:
-    """What these give up, and `more`; `times` -1: what is left of that without them."""
+    """Return the amounts that these give up, by leaf, on top of `more`; `times` -1: taken off `more`."""
     freed = dict(more or {})
     for victim in gone:
         if not victim.stays:
@@ -214,8 +223,13 @@ def _freed(gone: Iterable[Victim], more: Freed | None = None, times: int = 1) ->
     return freed
 
 
+def _by_sums(gang: plans.Gang, size: plans.Size) -> bool:
+    """Return whether sums decide if a gang fits: its tasks are alike, and may lie on any nodes."""
+    return (gang.topology is None or not gang.topology.required) and sum(tasks > 0 for tasks in size) == 1
+
+
 def _by_place(gang: plans.Gang, candidates: Sequence[Victim], space: freespace.FreeSpace) -> list[Victim]:
-    """Those on the nodes, or in the domains, that are cheapest to clear come first."""
+    """Return the candidates, those on the nodes (or domains) that are cheapest to clear first."""
     required = gang.topology is not None and gang.topology.required
     level = str(gang.topology.same) if required and gang.topology is not None else "node"
     on: dict[str, dict[str, Victim]] = {}

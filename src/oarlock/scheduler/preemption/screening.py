@@ -1,7 +1,7 @@
-"""Whether it is worth looking for victims at all: how many tasks would fit, at most, if all who may be asked were gone.
+"""Upper bounds on the tasks that would fit if all candidates for preemption were gone.
 
-The search gives back and takes what thousands hold to find out; most often sums per node show that it is in vain. They
-are too high rather than too low: ports, and how tasks of several kinds get along, are left out of them.
+A search gives back and takes the holdings of thousands of gangs. Most often, sums per node show that it would be in
+vain. The sums are too high rather than too low: they leave out ports, and how tasks of several roles fit together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Freed = Mapping[str, list[int]]
 
 
 def freed(claims: Iterable[holdings.Holding]) -> dict[str, list[int]]:
-    """What these give back."""
+    """Return the amounts that these holdings give back, by node."""
     found: dict[str, list[int]] = {}
     for claim in claims:
         amount, sums = claim.amount, found.get(claim.node)
@@ -29,7 +29,7 @@ def freed(claims: Iterable[holdings.Holding]) -> dict[str, list[int]]:
 
 
 def could_fit(gang: plans.Gang, size: plans.Size, more: Freed, space: freespace.FreeSpace) -> bool:
-    """Whether there may be a place for it once there is so much more."""
+    """Return whether the gang may have a place at `size` once each node has so much more."""
     level = str(gang.topology.same) if gang.topology is not None and gang.topology.required else None
     wanted = [(ask, count) for ask, count in zip(gang.asks, size, strict=True) if count]
     return any(
@@ -39,7 +39,7 @@ def could_fit(gang: plans.Gang, size: plans.Size, more: Freed, space: freespace.
 
 
 def _slots(need: shapes.Shape, more: Freed, space: freespace.FreeSpace, level: str | None) -> int:
-    """How many tasks of that shape; with a `level`, in the domain that takes most."""
+    """Return how many tasks of a shape fit at most; with `level`, in the domain that takes most of them."""
     index = space.index(need)
     sums = {"": index.total} if level is None else dict(index.table(level, space.levels(level)).totals)
     for name, sum_of in more.items():
@@ -53,7 +53,7 @@ def _slots(need: shapes.Shape, more: Freed, space: freespace.FreeSpace, level: s
 
 
 def _fit(need: shapes.Shape, state: shapes.State, more: list[int]) -> int:
-    """On a node in that state, with so much more."""
+    """Return how many tasks fit at most on one node in that state that has so much more."""
     count = shapes.MANY
     if need.cpus:
         count = (max(state.cpus, 0) + more[1]) // need.cpus

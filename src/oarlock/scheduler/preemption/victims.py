@@ -1,21 +1,19 @@
-"""Who may have to give way to whom.
+"""The running gangs that may have to give way to a waiting gang.
 
-In the order in which they are asked: gangs that can be moved and lose nothing but a restart; elastic ones, of what is
-above their least, and those that their policy wishes smaller; then whole gangs, where the policy ranks them strictly
-lower (levels, within one leaf) or their pool holds more than it is entitled to. Never one that must not be preempted,
-that has run for less than the minimum, that has given way in this plan already, or whose end somebody waits for who
-came first.
+They are considered in this order: gangs that can be moved, and lose nothing but a restart; elastic gangs, down to their
+smallest size, and gangs that their policy wishes smaller; whole gangs that the policy ranks strictly lower (levels,
+within one leaf), or that belong to a pool beyond its entitlement. `may_give_way` says which gangs are never considered.
 
-What a pool has borrowed it gives back to whoever is entitled to it; but as long as no reservation is at stake, it is
-not left with less of its entitlement than the newcomer's pool has already. (A gang of 40 devices in a pool that is
-entitled to 33 runs on while the others have 30 of theirs.) Else it would come first next, and have its turn.
+A pool gives back to an entitled gang the amount that it has borrowed. As long as no reservation is at stake, it keeps
+at least as large a part of its entitlement as the newcomer's pool has already. (A gang of 40 devices in a pool that is
+entitled to 33 runs on while the other pools have 30 of theirs.) Otherwise it would be the next to take devices back.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,20 +29,20 @@ Claims = tuple[holdings.Holding, ...]
 Amount = amounts.Amount
 
 MOVED_AT_MOST = 64
-"""Gangs that are looked at for moves: the smallest first."""
+"""Gangs that are considered for moves, the smallest first."""
 
 RECLAIMED_AT_LEAST = 64
-"""So many gangs of each pool that borrows are looked at, and more only until they hold twice what is asked for."""
+"""Gangs considered of each pool that borrows; more only until they hold twice the amount that is asked for."""
 
 SETTLED = 10.0
-"""A gang is not moved before it has run so many times as long as a restart takes."""
+"""Times the duration of a restart that a gang runs before it is restarted for a better place."""
 
 
 class Victim(NamedTuple):
-    """A running gang that may be stopped: `claims` are what it gives up, `left` the size that it goes on with.
+    """A running gang that may be stopped: `claims` are the holdings that it gives up, `left` is its size afterwards.
 
-    `stays`: it gives up nothing in the end, but is placed elsewhere in the same plan (a move). `bends`: it may as well
-    give up less. `cost` is the work that it loses, in device-seconds.
+    `stays`: it is moved, that is, placed elsewhere in the same plan. `bends`: it may also give up less. `cost` is the
+    work that it loses, in device-seconds.
     """
 
     running: plans.Running
@@ -64,8 +62,8 @@ class Victim(NamedTuple):
         return self.cost, self.running.gang.job
 
 
-class Herd:
-    """Those of one leaf that may be stopped at all, put in order as it is asked for."""
+class LeafCandidates:
+    """The running gangs of one leaf pool that may be stopped, in several orders."""
 
     def __init__(self, jobs: list[plans.Running], order: turnorder.Order, facts: gangfacts.Facts) -> None:
         self._jobs = jobs
@@ -74,32 +72,32 @@ class Herd:
 
     @cached_property
     def lowest_first(self) -> list[tuple[float, str, plans.Running]]:
-        """By what their policy says: those that rank lowest have the highest level, which is negated here."""
+        """Gangs with their negated levels: the gangs that their policy ranks lowest have the highest level."""
         return sorted((-self._order.level(job), job.gang.job, job) for job in self._jobs)
 
     def below(self, level: float) -> Amount:
-        """What those hold together that rank strictly lower."""
+        """Return the sum that the gangs that rank strictly lower hold."""
         return self._sums[bisect.bisect_left(self.lowest_first, (-level,))]
 
     @cached_property
     def _sums(self) -> list[Amount]:
-        """What the first of `lowest_first` hold together: none, one, two..."""
+        """Sums that the first gangs of `lowest_first` hold: of no gang, of one, of two..."""
         held = (self._facts.held(job).amount for _, _, job in self.lowest_first)
         return list(itertools.accumulate(held, amounts.plus, initial=amounts.NOTHING))
 
     @property
     def held(self) -> Amount:
-        """What all of them hold together."""
+        """The sum that all of these gangs hold."""
         return self._sums[-1]
 
     @cached_property
     def cheapest_first(self) -> list[plans.Running]:
-        """What costs its owners least: lower priority first, then the newest."""
+        """The gangs by their cost to the owners: lower priority first, then the newest."""
         return sorted(self._jobs, key=_cheapest_to_owner)
 
     @cached_property
     def elastic(self) -> list[plans.Running]:
-        """Those that hold more than their least, as above; none where the policy decides sizes."""
+        """Elastic gangs above their smallest size, in the order of `cheapest_first`."""
         return [job for job in self.cheapest_first if job.gang.elastic and self._has_more(job)]
 
     def _has_more(self, job: plans.Running) -> bool:
@@ -107,6 +105,8 @@ class Herd:
 
 
 class Victims:
+    """The victims that one plan may choose from, and the gangs about which it has decided."""
+
     def __init__(
         self,
         snapshot: plans.Snapshot,
@@ -124,9 +124,6 @@ class Victims:
         self._order = order
         self._decided: set[str] = set()
         self._spared: Collection[str] = ()
-        self._whole: dict[str, Victim] = {}
-        self._most: dict[object, dict[poolbounds.Key, Amount]] = {}
-        self._most_at = -1
 
     def decided(self, job: str) -> None:
         """Note that this plan stops, resizes or moves a job: it does so once at most."""
@@ -136,7 +133,7 @@ class Victims:
         return job in self._decided
 
     def spare(self, jobs: Collection[str]) -> None:
-        """Note the jobs whose ends an earlier gang is waiting for. The jobs of an earlier call are no longer spared."""
+        """Note the jobs that must end for an earlier gang: they are spared, instead of those of the last call."""
         self._spared = jobs
 
     @property
@@ -163,32 +160,21 @@ class Victims:
         """Return whether a gang is preemptible, is not stopping, and has run for so many seconds."""
         return not job.stopping and job.gang.preemptible and job.started_at <= self._now - seconds
 
-    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> Mapping[poolbounds.Key, Amount]:
-        """What could be given up for it at most, by what decides which bounds hold for whom. The same object for all
-        for whom it is the same, until something is given away.
-        """
-        if self._most_at != self._bounds.changes:
-            self._most_at = self._bounds.changes
-            self._most.clear()
-        least = self._facts.of(gang).least
-        like = self._order.leaf(gang), level, own, least[0] > 0, least[1] > 0, least[2] > 0
-        known = self._most.get(like)
-        if known is None:
-            known = self._most[like] = self._most_for(gang, level, own=own)
-        return known
-
-    def _most_for(self, gang: plans.Gang, level: float, *, own: bool) -> dict[poolbounds.Key, Amount]:
+    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> dict[poolbounds.Key, Amount]:
+        """Return the most that running gangs could give up for a gang, by leaf; with `own`, of its own leaf alone."""
         own_leaf = self._order.leaf(gang)
         found: dict[poolbounds.Key, Amount] = {}
-        for leaf, herd in self._herds.items():
+        for leaf, candidates in self._by_leaf.items():
             if leaf == own_leaf:
-                found[leaf, True] = herd.held if self._order.sizes(leaf) or herd.elastic else herd.below(level)
+                found[leaf, True] = (
+                    candidates.held if self._order.sizes(leaf) or candidates.elastic else candidates.below(level)
+                )
             elif not own and self._lends(leaf, gang):
-                found[leaf, True] = herd.held
+                found[leaf, True] = candidates.held
         return found
 
     def movable(self, gang: plans.Gang, level: float) -> list[Victim]:
-        """Smaller gangs that could stand elsewhere, none that ranks before it."""
+        """Return smaller gangs that could be moved, none that ranks before `gang`."""
         most = amounts.weight(self._facts.of(gang).least) / 2
         found: list[Victim] = []
         for weight, _, job in self._settled:
@@ -199,12 +185,14 @@ class Victims:
         return found
 
     def donors(self, gang: plans.Gang) -> list[Victim]:
-        """Gangs of its leaf that their policy wishes smaller, by what they are to give up."""
+        """Return gangs of the same leaf that their policy wishes smaller, each with the holdings to give up."""
         leaf = self._order.leaf(gang)
         if not self._order.sizes(leaf):
             return []
         wished = [
-            (self._order.turn(job).wish, job) for _, _, job in self._herd(leaf).lowest_first if self.may_give_way(job)
+            (self._order.turn(job).wish, job)
+            for _, _, job in self._of_leaf(leaf).lowest_first
+            if self.may_give_way(job)
         ]
         return [
             self._to(job, wish.size)
@@ -213,15 +201,15 @@ class Victims:
         ]
 
     def shrinkable(self, gang: plans.Gang, level: float, *, own: bool = False) -> list[Victim]:
-        """Donors, and what others that do not rank before it have above their least; `own`: of its leaf alone."""
+        """Return donors, and elastic gangs that do not rank before `gang`; with `own`, of its leaf alone."""
         found, own_leaf = self.donors(gang), self._order.leaf(gang)
-        for leaf in self._herds:
+        for leaf in self._by_leaf:
             if self._order.sizes(leaf):
                 continue
             if leaf == own_leaf:
                 found += (
                     self._to(job, self._facts.of(job.gang).smallest)._replace(bends=True)
-                    for job in self._herd(leaf).elastic
+                    for job in self._of_leaf(leaf).elastic
                     if self.may_give_way(job) and self._order.extras_level(job) >= level
                 )
             elif not own and self._lends(leaf, gang):
@@ -229,9 +217,9 @@ class Victims:
         return found
 
     def killable(self, gang: plans.Gang, amount: Amount, level: float, *, own: bool = False) -> list[Victim]:
-        """Whole gangs that rank lower, or (not with `own`) that run on what their pool has borrowed."""
+        """Return whole gangs that rank lower or, without `own`, gangs of pools that have borrowed."""
         own_leaf, found, together = self._order.leaf(gang), [], amounts.NOTHING
-        for lower, _, job in self._herd(own_leaf).lowest_first:
+        for lower, _, job in self._of_leaf(own_leaf).lowest_first:
             if -lower <= level:
                 break
             if self.may_give_way(job):
@@ -239,25 +227,25 @@ class Victims:
                 together = amounts.plus(together, found[-1].amount)
         if not own:
             guaranteed = self._bounds.within_reservation(gang, amount, together)
-            for leaf in self._herds:
+            for leaf in self._by_leaf:
                 if leaf != own_leaf and self._lends(leaf, gang):
                     found += self._reclaimed(leaf, gang, amount, guaranteed=guaranteed)
         return found
 
     def reshaped(self, victim: Victim, size: plans.Size) -> Victim:
-        """One that bends, giving up less."""
+        """Return a victim that bends at another size."""
         return self._to(victim.running, size)._replace(bends=True)
 
-    # What pools have borrowed
+    # Pools that have borrowed
 
     def _lends(self, leaf: str, gang: plans.Gang) -> bool:
         return self._bounds.borrows(leaf, self._facts.of(gang).least)
 
     def _bent(self, leaf: str, gang: plans.Gang) -> Iterator[Victim]:
-        """Elastic gangs of a pool that borrows, each by no more than is borrowed."""
+        """Yield elastic gangs of a pool that borrows; together they give up no more than the pool has borrowed."""
         asked = self._facts.of(gang).least
         excess = [self._bounds.excess(leaf, one) if asked[one] else 0 for one in range(3)]
-        for job in self._herd(leaf).elastic:
+        for job in self._of_leaf(leaf).elastic:
             if all(have <= 0 for have in excess):
                 break
             if not self.may_give_way(job):
@@ -274,11 +262,11 @@ class Victims:
             yield one._replace(bends=True)
 
     def _reclaimed(self, leaf: str, gang: plans.Gang, amount: Amount, *, guaranteed: bool) -> Iterator[Victim]:
-        """Of a pool that borrows: lower priority first, then the newest, until it borrows no more."""
+        """Yield gangs of a pool that borrows, lower priority first, then the newest, until it borrows no more."""
         least = self._bounds.ratio(gang.pool)
         excess = [self._bounds.excess(leaf, place) for place in range(3)]
         given = amounts.NOTHING
-        for number, job in enumerate(self._herd(leaf).cheapest_first):
+        for number, job in enumerate(self._of_leaf(leaf).cheapest_first):
             enough = number >= RECLAIMED_AT_LEAST and all(
                 2 * asked <= had for asked, had in zip(amount, given, strict=True)
             )
@@ -289,60 +277,53 @@ class Victims:
                 given = together
                 yield self._all_of(job)
 
-    # Who can be asked
+    # The gangs that may be stopped
 
-    def _herd(self, leaf: str) -> Herd:
-        return self._herds.get(leaf) or Herd([], self._order, self._facts)
+    def _of_leaf(self, leaf: str) -> LeafCandidates:
+        return self._by_leaf.get(leaf) or LeafCandidates([], self._order, self._facts)
 
     @cached_property
-    def _herds(self) -> dict[str, Herd]:
-        """By leaf, in the order of their names."""
+    def _by_leaf(self) -> dict[str, LeafCandidates]:
+        """Candidates by leaf, in the order of the leaves' names."""
         found: dict[str, list[plans.Running]] = {}
         for job in self._running:
             if self._has_run(job, self._rules.min_runtime_s):
                 found.setdefault(self._order.leaf(job.gang), []).append(job)
-        return {leaf: Herd(found[leaf], self._order, self._facts) for leaf in sorted(found)}
+        return {leaf: LeafCandidates(found[leaf], self._order, self._facts) for leaf in sorted(found)}
 
     @cached_property
     def _settled(self) -> list[tuple[float, str, plans.Running]]:
-        """Those that are worth a move, the smallest first."""
+        """Gangs that have run long enough to be moved, the smallest first."""
         return sorted(
             (self._facts.held(job).weight, job.gang.job, job)
             for job in self._running
             if self._has_run(job, self.settled_s)
         )
 
-    # What they give up
+    # The victims
 
     def _all_of(self, job: plans.Running) -> Victim:
-        known = self._whole.get(job.gang.job)
-        if known is None:
-            nothing = (0,) * len(job.gang.asks)
-            amount = self._facts.held(job).amount
-            known = self._whole[job.gang.job] = Victim(job, job.holdings, nothing, self._lost_work(job), amount)
-        return known
+        nothing = (0,) * len(job.gang.asks)
+        return Victim(job, job.holdings, nothing, self._lost_work(job), self._facts.held(job).amount)
 
     def _to(self, job: plans.Running, size: plans.Size) -> Victim:
         if not any(size):
             return self._all_of(job)
         claims = surplus(job, size)
-        amount = amounts.NOTHING
-        for claim in claims:
-            amount = amounts.plus(amount, amounts.amount(claim.amount))
-        return Victim(job, claims, size, self._lost_work(job), amount)
+        return Victim(job, claims, size, self._lost_work(job), amounts.of_claims(claims))
 
     def _lost_work(self, job: plans.Running) -> float:
         return lost_s(job, self._now) * self._facts.held(job).weight
 
 
 def lost_s(job: plans.Running, now: float) -> float:
-    """Seconds of work that stopping it now would lose."""
+    """Return the seconds of work that a stop at `now` loses."""
     since = job.started_at if job.checkpoint_at is None else max(job.checkpoint_at, job.started_at)
     return max(0.0, now - since)
 
 
 def surplus(job: plans.Running, size: plans.Size) -> Claims:
-    """The claims that it gives up to go on with `size`: from the nodes where it has the fewest first."""
+    """Return the holdings that a gang gives up to go on at `size`: first those on nodes where it has fewest."""
     here: dict[str, int] = {}
     for claim in job.holdings:
         here[claim.node] = here.get(claim.node, 0) + 1
@@ -358,7 +339,7 @@ def surplus(job: plans.Running, size: plans.Size) -> Claims:
 
 
 def left(job: plans.Running, given: Sequence[holdings.Holding]) -> Claims:
-    """What it goes on with, its tasks numbered anew."""
+    """Return the holdings that a gang keeps. Its tasks are numbered from 0 again."""
     gone = {(claim.role, claim.index) for claim in given}
     count: dict[str, int] = {}
     kept: list[holdings.Holding] = []

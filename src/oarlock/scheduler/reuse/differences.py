@@ -1,16 +1,16 @@
-"""Who has come and gone from one snapshot to the next, by identity: what is the same object has not changed."""
+"""The gangs that came and went between two snapshots, by identity: the same object has not changed."""
 
 from __future__ import annotations
 
-from oarlock.scheduler.policies import contract
 from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import plans
 
 
 class Differences:
-    """`came` and `went` are those of the last `follow`. `pools` has those that wait by their pools. `noted` are the
-    waiting gangs for whom a place was found in an earlier plan (`resuming`), `stopping` the running ones that are being
-    stopped.
+    """The differences that the last `follow` found.
+
+    `pools` has the waiting gangs by their pools. `noted` has the waiting gangs for which an earlier plan found a place
+    (`resuming`), `stopping` the running gangs that are being stopped.
     """
 
     def __init__(self, facts: gangfacts.Facts) -> None:
@@ -21,7 +21,6 @@ class Differences:
         self.waiting_went: list[plans.Gang] = []
         self.running_came: list[plans.Running] = []
         self.running_went: list[plans.Running] = []
-        self._candidates: dict[int, contract.Candidate] = {}
         self.pools: dict[str, dict[int, plans.Gang]] = {}
         self.noted: dict[int, plans.Gang] = {}
         self.stopping: list[plans.Running] = []
@@ -36,17 +35,9 @@ class Differences:
         self._waiting, self._running = waiting, running
         for gang in self.waiting_went:
             self.noted.pop(id(gang), None)
-            self._candidates.pop(id(gang), None)
             self.pools[gang.pool].pop(id(gang))
         for gang in self.waiting_came:
             self.pools.setdefault(gang.pool, {})[id(gang)] = gang
             if not self._facts.of(gang).plain:
                 self.noted[id(gang)] = gang
         self.stopping = [job for job in snapshot.running if job.stopping]
-
-    def candidate(self, gang: plans.Gang) -> contract.Candidate:
-        """Of one that waits: the same object as long as nothing about it has changed."""
-        known = self._candidates.get(id(gang))
-        if known is None:
-            known = self._candidates[id(gang)] = contract.Candidate(gang=gang, served_s=gang.served_s)
-        return known

@@ -1,7 +1,7 @@
-"""What never changes of a gang, or of what runs, as long as it is the same object: worked out once, and kept.
+"""Facts that do not change as long as a gang is the same object: worked out once, and kept.
 
-A plan of ten thousand gangs is made again at every change of one of them. All that hangs on a gang alone (sums, sizes,
-which gangs are alike) is looked up here by the gang's identity; so it is the same with and without a memory of it.
+A plan of ten thousand gangs is made again at every change of one of them. Facts that depend on one gang alone (sums,
+sizes, which gangs are alike) are looked up here by the identity of the gang.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class GangFacts(msgspec.Struct, gc=False):
-    """One gang. `shape` is equal for gangs of which one fits exactly where the other does, at the same size; `kin` for
-    those that moreover ask the same of the same pool, `claim` for those whose least is as much of the same pool; `kind`
-    says which devices they wait for. `plain`: nothing was found for it, or is to be waited for, before its turn.
+    """One gang. `kin` is equal for gangs that ask the same of the same pool; where one of them fits, the other does.
+
+    `claim` is equal for gangs that take the same amount of the same pool at their smallest size. `kind` names the types
+    of devices that the gang waits for. `plain`: no earlier plan found a place for it, and it may start at once.
     """
 
     gang: plans.Gang
-    shape: int
     kin: int
     claim: int
     kind: tuple[tuple[str, ...], ...]
@@ -34,15 +34,13 @@ class GangFacts(msgspec.Struct, gc=False):
     wanted: plans.Size
     least: amounts.Amount
     most: amounts.Amount
-    by_size: dict[plans.Size, amounts.Amount]  # those that were asked for
 
     @classmethod
-    def new(cls, gang: plans.Gang, shape: int, kin: int, claim: int) -> Self:
+    def new(cls, gang: plans.Gang, kin: int, claim: int) -> Self:
         refusal, smallest = gang.refusal, gang.smallest
         promised = refusal is not None and refusal.code is refusals.Code.STOPPING and refusal.kept
         return cls(
             gang=gang,
-            shape=shape,
             kin=kin,
             claim=claim,
             kind=tuple(sorted({ask.gpu_types for ask in gang.asks if ask.amount.gpus or ask.amount.gpu_milli})),
@@ -52,21 +50,15 @@ class GangFacts(msgspec.Struct, gc=False):
             wanted=gang.wanted,
             least=_sum(gang, smallest),
             most=_sum(gang, gang.largest),
-            by_size={},
         )
 
     def amount(self, size: plans.Size) -> amounts.Amount:
-        """What it holds at `size`."""
-        if size == self.smallest:
-            return self.least
-        known = self.by_size.get(size)
-        if known is None:
-            known = self.by_size[size] = _sum(self.gang, size)
-        return known
+        """Return the amount that the gang holds at `size`."""
+        return self.least if size == self.smallest else _sum(self.gang, size)
 
 
 class RunningFacts(msgspec.Struct, gc=False):
-    """One running gang: what it holds, in sum and as a weight (devices; cores where it has no device), and where."""
+    """One running gang: the sum that it holds, its size, its nodes and its weight (devices; cores without a device)."""
 
     running: plans.Running
     amount: amounts.Amount
@@ -82,7 +74,7 @@ class RunningFacts(msgspec.Struct, gc=False):
 
 
 class Facts:
-    """All that were met, by identity."""
+    """The facts about all known gangs, by the identity of the gang."""
 
     def __init__(self) -> None:
         self._gangs: dict[int, GangFacts] = {}
@@ -93,10 +85,10 @@ class Facts:
     def of(self, gang: plans.Gang) -> GangFacts:
         known = self._gangs.get(id(gang))
         if known is None:
-            shape = self._number((*_needs(gang), gang.placement))
-            kin = self._number((shape, gang.pool, gang.preemptible, gang.smallest, gang.wanted))
+            size = gang.smallest, gang.wanted
+            kin = self._number((*_needs(gang), gang.placement, gang.pool, gang.preemptible, size))
             claim = self._number((gang.pool, gang.preemptible, amounts.amount(gang.amount(gang.smallest))))
-            known = self._gangs[id(gang)] = GangFacts.new(gang, shape, kin, claim)
+            known = self._gangs[id(gang)] = GangFacts.new(gang, kin, claim)
         return known
 
     def held(self, running: plans.Running) -> RunningFacts:
@@ -106,12 +98,10 @@ class Facts:
         return known
 
     def follow(self, snapshot: plans.Snapshot) -> None:
-        """Forget those that are no more, when they have become many."""
+        """Forget gangs that are gone, once there are many of them."""
         if len(self._gangs) > 2 * (len(snapshot.waiting) + len(snapshot.running)) + 1000:
             self._gangs = _kept(self._gangs, [*snapshot.waiting, *(job.gang for job in snapshot.running)])
-            alive = {
-                number for profile in self._gangs.values() for number in (profile.shape, profile.kin, profile.claim)
-            }
+            alive = {number for one in self._gangs.values() for number in (one.kin, one.claim)}
             self._numbers = {likeness: number for likeness, number in self._numbers.items() if number in alive}
         if len(self._held) > 2 * len(snapshot.running) + 1000:
             self._held = _kept(self._held, snapshot.running)

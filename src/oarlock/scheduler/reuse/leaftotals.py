@@ -11,16 +11,16 @@ from oarlock.spec import plans, pools
 T = TypeVar("T")
 
 Key = tuple[str, bool]
-"""A leaf, and whether the gang may be preempted: what decides which bounds hold for it."""
+"""A leaf pool, and whether the gang may be preempted. The two decide which bounds hold for the gang."""
 
 Counted = tuple[int, amounts.Amount]
-"""How many gangs, and what they hold or want together."""
+"""A number of gangs, and the sum that they hold or ask for."""
 
 _NONE: Counted = (0, amounts.NOTHING)
 
 
 class LeafTotals:
-    """Sums by leaf over all gangs, from one snapshot to the next: what is the same object is not counted again."""
+    """Sums by leaf pool. A gang that is the same object in the next snapshot is not counted again."""
 
     def __init__(self, facts: gangfacts.Facts) -> None:
         self._facts = facts
@@ -39,14 +39,14 @@ class LeafTotals:
             self._hold(job, 1)
 
     def held(self) -> dict[Key, tuple[amounts.Amount, amounts.Amount]]:
-        """What gangs that stay hold, and what those do that are being stopped."""
+        """Return the amounts held by gangs that stay, and by gangs that are being stopped."""
         return {
             key: (self._held.get(key, _NONE)[1], self._leaving.get(key, _NONE)[1])
             for key in self._held.keys() | self._leaving.keys()
         }
 
     def demand(self) -> dict[str, dict[str, float]]:
-        """By leaf: what its gangs would hold, were there room for each at its largest (as `entitlement.demand`)."""
+        """Return the demand of each leaf: the sum of its gangs' largest sizes (as `entitlement.demand`)."""
         return {
             pool: {name: of / unit for name, unit, of in zip(pools.RESOURCES, amounts.UNITS, wanted, strict=True)}
             for pool, (_, wanted) in self._wanted.items()

@@ -13,14 +13,14 @@ from oarlock.spec import plans
 
 
 class LeafRanking(NamedTuple):
-    """How a leaf's policy ranks its gangs, and whether places are kept for them."""
+    """The ranking of a leaf's policy, and whether places are kept for its gangs."""
 
     rank: contract.Ranking
     reserves: bool
 
 
 class WaitingOrder:
-    """The waiting gangs of one leaf whose policy ranks them, kept in order from one snapshot to the next."""
+    """The waiting gangs of one leaf, kept in the order of its policy from one snapshot to the next."""
 
     def __init__(self, rank: contract.Ranking, facts: gangfacts.Facts, *, reserves: bool) -> None:
         self.rank = rank
@@ -40,13 +40,13 @@ class WaitingOrder:
         del self.entries[bisect.bisect_left(self.entries, (key,))]
 
     def add(self, gang: plans.Gang) -> None:
-        entry = self.entry(contract.Candidate(gang=gang, served_s=gang.served_s))
+        entry = self.entry(contract.waiting(gang))
         self._keys[id(gang)] = entry[0]
         bisect.insort(self.entries, entry, key=turns.by_key)
 
 
 class WaitingOrders:
-    """By leaf. They are made anew when what the gangs are ranked by has changed."""
+    """The orders of all leaves. They are made anew when the rankings have changed."""
 
     def __init__(self, facts: gangfacts.Facts) -> None:
         self._facts = facts
@@ -60,7 +60,7 @@ class WaitingOrders:
         rankings: Mapping[str, LeafRanking],
         by: object,
     ) -> None:
-        """`rankings` by leaf; `by` says what they are, in values that can be compared."""
+        """Take in the changes since the last snapshot. `by` describes `rankings` in values that can be compared."""
         if by == self._ranked_by:
             for gang in changed.waiting_went:
                 if (standing := self._by_leaf.get(_leaf(gang, rankings))) is not None:
