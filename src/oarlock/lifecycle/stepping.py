@@ -90,6 +90,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     begun = attempts.Attempt(
         number=number,
         started_at=now,
+        reason=event.reason,
         batch=event.batch,
         held=sum((claim.amount for claim in event.holdings), holdings.Resources()),
         price_per_h=event.price_per_h,
@@ -113,7 +114,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         refusal=None,
         not_before=None,
         destined=(),
-        reason=event.reason,
+        reason="",
     )
 
 

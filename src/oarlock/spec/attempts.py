@@ -192,6 +192,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     started_at: float
+    reason: str = ""  # why the gang was admitted now and there, one line
     round: int = 0  # 0: the gang has not met at the barrier yet
     tasks: tuple[Task, ...] = ()
     launched_at: float | None = None  # the backend has made and bound all tasks

@@ -48,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[jobfile.LeftOut, ...] = ()  # of the directory, not in the snapshot
     intent: intents.Intent = intents.Intent.RUN
     phase: phases.Phase = phases.Phase.QUEUED
-    reason: str = ""  # why it is in this phase, one line
+    reason: str = ""  # why it waits, stops or has ended, one line; empty while it runs
     phase_at: float = 0.0
     attempts: tuple[attempts.Attempt, ...] = ()
     restarts: int = 0  # of its own making: counted against max_restarts

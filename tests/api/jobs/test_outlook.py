@@ -87,6 +87,16 @@ async def test_why_a_job_runs_where_it_does(rig: rigs.Rig) -> None:
     ]
 
 
+async def test_a_running_job_has_no_reason_to_wait(rig: rigs.Rig) -> None:
+    """Its place in the queue was the reason of its start, and stays with the attempt."""
+    job = await fill(rig, "big", 2)
+    async with rig.as_user("ann") as http:
+        found = (await http.get(f"/api/v1/jobs/{job.id}")).json()
+        assert (found["phase"], found["reason"], found["attempts"][0]["reason"]) == ("PROCESSING", "", "first in order")
+        await finish(rig, job)
+        assert (await http.get(f"/api/v1/jobs/{job.id}")).json()["reason"] == ""
+
+
 async def test_why_a_job_has_ended(rig: rigs.Rig) -> None:
     job = await rig.submit(name="digits")
     await rig.launch(job)

@@ -100,7 +100,7 @@ def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
     devices = sum(len(task.devices) for task in live.tasks)
     held = f"{wording.shown('gpus', devices)} on " if devices else ""
     nodes = wording.named(dict.fromkeys(task.node for task in live.tasks), "more nodes")
-    reason = f" It was admitted for this reason: {job.reason.rstrip('.')}." if job.reason else ""
+    reason = f" It was admitted for this reason: {live.reason.rstrip('.')}." if live.reason else ""
     return f"It has held {held}{nodes} for {wording.about(max(0.0, now - live.started_at))}.{reason}"
 
 
