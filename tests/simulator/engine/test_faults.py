@@ -34,9 +34,9 @@ def test_a_job_on_a_lost_node_starts_again_from_its_checkpoint() -> None:
     sim = smallcases.prepared(
         [smallcases.job("a", 0.0, 2000.0)], "2x1", checkpoint_s=400.0, faults=faults.Faults(node_gone_s=300.0)
     )
-    strikes = sim._strikes
-    strikes._push(sim.now + 1000.0, "n2", "lose")
-    strikes._chances["n2"].seed(0)
+    schedule = sim._faults
+    schedule._push(sim.now + 1000.0, "n2", "lose")
+    schedule._chances["n2"].seed(0)
     found = asyncio.run(sim.run()).outcome
     first, second = found.spans
     assert first.held == (("n2", (0,)),)
