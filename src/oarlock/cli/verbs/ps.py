@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 @command.option("--owner", metavar="USER", help="List only jobs of this user.")
 @command.option("--name", metavar="NAME", help="List only jobs of this name.")
 @command.option("--wide", "-w", is_flag=True, help="Add columns: loss, age, owner, priority, cost.")
-@command.option("--everybody", is_flag=True, help="List the running and waiting jobs of all users, and what they hold.")
+@command.option(
+    "--everybody",
+    is_flag=True,
+    help="List the running and waiting jobs of all users, with the resources that they hold.",
+)
 @command.option("--quiet", "-q", is_flag=True, help="Print only the jobs' ids.")
 @command.json_option
 @command.connected
