@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from oarlock.train.allotment import Batch
     from oarlock.train.batches import Batches
+    from oarlock.train.compression.dgc import DGC
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
     from oarlock.train.hooks import Hook
     from oarlock.train.session import Session, Stopped
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
+    "DGC": "compression.dgc",
     "Batch": "allotment",
     "Batches": "batches",
     "CheckpointError": "errors",
@@ -55,6 +57,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DGC",
     "AllReduce",
     "Batch",
     "Batches",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from oarlock.train import errors
+from oarlock.train.compression.dgc import DGC, DeepGradientCompression
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.independent import Independent
 from oarlock.train.strategies.strategy import Strategy
@@ -21,7 +22,7 @@ from oarlock.train.strategies.strategy import Strategy
 VARIABLE = "OARLOCK_STRATEGY"
 KINDS = ("allreduce", "none")
 WIRES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-COMPRESSIONS = ("none", *WIRES)
+COMPRESSIONS = ("none", *WIRES, "dgc")
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,16 @@ class Choice:
 
     kind: str
     compression: str = "none"
+    settings: DGC | None = None
 
 
-def choose(strategy: str | Strategy | None, compression: str | None, environ: Mapping[str, str]) -> Choice | Strategy:
+def choose(
+    strategy: str | Strategy | None, compression: str | DGC | None, environ: Mapping[str, str]
+) -> Choice | Strategy:
     """Return the strategy that the script gives as an object, or the names of the one to make.
 
-    The job file wins, field by field. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
+    The job file wins, field by field. Where it names the compression of the script, the script's settings hold. Raises
+    StateError for a name that is not one of KINDS or COMPRESSIONS.
     """
     told = _told(environ)
     if isinstance(strategy, Strategy):
@@ -46,18 +51,20 @@ def choose(strategy: str | Strategy | None, compression: str | None, environ: Ma
                 )
             return strategy
         strategy = strategy.kind
-    choice = Choice(
-        str(told.get("kind") or strategy or "allreduce"), str(told.get("compression") or compression or "none")
-    )
-    _check("strategy", choice.kind, KINDS)
-    _check("compression", choice.compression, COMPRESSIONS)
-    return choice
+    settings = compression if isinstance(compression, DGC) else None
+    kind = str(told.get("kind") or strategy or "allreduce")
+    name = str(told.get("compression") or ("dgc" if settings else compression) or "none")
+    _check("strategy", kind, KINDS)
+    _check("compression", name, COMPRESSIONS)
+    return Choice(kind, name, settings if name == "dgc" else None)
 
 
 def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strategy:
     """Return the strategy of these names."""
     if choice.kind == "none":
         return Independent()
+    if choice.compression == "dgc":
+        return DeepGradientCompression(choice.settings, unused_parameters=unused_parameters)
     return AllReduce(unused_parameters=unused_parameters, bucket_bytes=bucket_bytes, wire=WIRES.get(choice.compression))
 
 

@@ -1,0 +1,330 @@
+"""Deep Gradient Compression (Lin et al., ICLR 2018, arXiv 1712.01887): a rank sends only the largest thousandth of its
+accumulated gradient, and keeps the rest for later steps.
+
+Each rank, for every tensor with more than one dimension, in each exchange, with its gradient g scaled to its part of
+the mean:
+
+    g <- g, clipped to clip_norm / sqrt(ranks)      local clipping, before the accumulation
+    u <- momentum u + g                             momentum correction: the velocity is accumulated, not the gradient
+    v <- v + u                                      (Nesterov: v + g + momentum u)
+    send the largest elements of v; there           momentum factor masking: a delayed element starts
+    v <- 0 and u <- 0                               without its stale momentum
+
+The sum over the ranks becomes the gradient. The first steps send more (the warm-up). Where sparse gradients would not
+be smaller than dense ones, the step is dense: all of v is sent and nothing was delayed, so u stays. Without sparsity
+the result is that of dense training with momentum.
+
+Momentum and weight decay are still those of the user's SGD, and are applied once. The hooks around its step take them
+over: weight decay needs no exchange, so it has a velocity of its own (the optimizer's `momentum_buffer`, the same on
+every rank), as do tensors of one dimension, which are exchanged densely. The update is linear in the velocity, so a
+checkpoint of dense training continues under compression with its momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn, optim
+
+from oarlock.train import errors
+from oarlock.train import world as worlds
+from oarlock.train.compression import runlengths, selection
+from oarlock.train.compression.momentum import Momentum
+from oarlock.train.strategies import backward, replicas
+from oarlock.train.strategies.strategy import Figures, Strategy
+
+WARM_UP_STAGES = 4
+_HEAD_BYTES = 16  # two 64-bit numbers: run lengths and values that follow
+_HASH = 2654435761
+
+
+@dataclass(frozen=True)
+class DGC:
+    """The settings of Deep Gradient Compression.
+
+    `sparsity` is the part of each tensor that is not sent, after the warm-up. `clip_norm` bounds the norm of the
+    gradient of all ranks together. During `warm_up_steps` the sparsity rises in four equal stages. `half_values` sends
+    values as fp16; the rounding error stays in the residual.
+    """
+
+    sparsity: float = 0.999
+    clip_norm: float | None = None
+    warm_up_steps: int = 1000
+    half_values: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise errors.StateError(f"sparsity={self.sparsity} is not a number from 0 to below 1, such as 0.999")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise errors.StateError(f"clip_norm={self.clip_norm} is not above 0: leave it out to clip nothing")
+        if self.warm_up_steps < 0:
+            raise errors.StateError(f"warm_up_steps={self.warm_up_steps} is below 0: 0 means no warm-up")
+
+    def density(self, exchanges: int) -> float:
+        """Return the part of each tensor that is sent after so many exchanges."""
+        final = 1 - self.sparsity
+        if exchanges >= self.warm_up_steps:
+            return final
+        stage = exchanges * WARM_UP_STAGES // self.warm_up_steps
+        return float(final ** ((stage + 1) / (WARM_UP_STAGES + 1)))
+
+
+class DeepGradientCompression(Strategy):
+    """Allreduce of gradients that are mostly kept back, for SGD with or without momentum."""
+
+    kind = "allreduce"
+
+    def __init__(self, settings: DGC | None = None, *, unused_parameters: bool = False) -> None:
+        self.settings = settings or DGC()
+        self._world = worlds.init()
+        self._unused = unused_parameters
+        self._sparse: list[_Tensor] = []
+        self._dense: list[nn.Parameter] = []
+        self._named: list[tuple[str, nn.Parameter]] = []
+        self._made: set[int] = set()
+        self._pass: backward.BackwardPass | None = None
+        self._momentum: Momentum | None = None
+        self._exchanges = 0  # in the life of the training, restarts included
+        self.figures: Figures = Figures(self._world)
+
+    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        if self._world.world_size == 1:
+            return model
+        self._named = replicas.trained(model)
+        self._momentum = Momentum(optimizer, self._named)
+        replicas.check_same(self._world, self._named)
+        replicas.broadcast(model)
+        offset = 0
+        for name, parameter in self._named:
+            if parameter.dim() > 1:
+                self._sparse.append(_Tensor(name, parameter, offset))
+                offset += parameter.numel()
+            else:
+                self._dense.append(parameter)
+        self._momentum.compressed = {id(tensor.parameter) for tensor in self._sparse}
+        self._pass = backward.BackwardPass([parameter for _, parameter in self._named], self)
+        if any(True for _ in model.buffers()):
+            model.register_forward_pre_hook(self._share_buffers)
+        return model
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._pass.held_back() if self._pass else nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self._sparse:
+            return {}
+        return {
+            "exchanges": self._exchanges,
+            "velocity": {tensor.name: tensor.velocity for tensor in self._sparse},
+            "residual": {tensor.name: tensor.residual for tensor in self._sparse},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._exchanges = state["exchanges"]
+        for tensor in self._sparse:
+            tensor.velocity.copy_(state["velocity"][tensor.name])
+            tensor.residual.copy_(state["residual"][tensor.name])
+
+    def pass_began(self) -> None:
+        self._made.clear()
+
+    def gradient_ready(self, index: int) -> None:
+        gradient = self._named[index][1].grad
+        if gradient is not None and gradient.is_sparse:
+            raise errors.StateError(
+                f"{self._named[index][0]} has a sparse gradient, which compression does not exchange: use sparse=False"
+            )
+        self._made.add(index)
+
+    @torch.no_grad()
+    def pass_ended(self) -> None:
+        if not self._unused:
+            backward.refuse_missing([name for index, (name, _) in enumerate(self._named) if index not in self._made])
+        for _, parameter in self._named:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = parameter.grad.contiguous()
+        scale = self._clipping() / self._world.world_size
+        small = self._start_small(scale)
+        density = self.settings.density(self._exchanges)
+        layout = _Layout(self._sparse, density, self.settings.half_values)
+        if layout.smaller_than_dense(self._world.world_size):
+            self._exchange_sparse(layout, scale, self._settings())
+        else:
+            self._exchange_dense(scale, self._settings())
+        self._finish_small(small)
+        self.figures.waiting.settle()
+        self.figures.exchanges += 1
+        self._exchanges += 1
+
+    def _clipping(self) -> float:
+        """Return the factor that bounds this rank's gradient: the norm of a sum of independent gradients grows with the
+        square root of their number.
+        """
+        if self.settings.clip_norm is None:
+            return 1.0
+        gradients = [_gradient(parameter) for _, parameter in self._named]
+        norm = math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=_wide(each)).square()) for each in gradients))
+        bound = self.settings.clip_norm / math.sqrt(self._world.world_size)
+        ours = norm / self._world.world_size
+        return bound / ours if ours > bound else 1.0
+
+    def _start_small(self, scale: float) -> list[tuple[list[nn.Parameter], torch.Tensor, Any]]:
+        """Begin the dense sum of the tensors of one dimension."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in self._dense:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        started = []
+        for alike in kinds.values():
+            flat = torch.cat([_gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
+            started.append((alike, flat, distributed.all_reduce(flat, async_op=True)))
+            self._count_ring(flat)
+        return started
+
+    def _finish_small(self, started: Sequence[tuple[list[nn.Parameter], torch.Tensor, Any]]) -> None:
+        for alike, flat, work in started:
+            with self.figures.waiting:
+                work.wait()
+            for parameter, values in zip(alike, torch.split(flat, [parameter.numel() for parameter in alike])):
+                _gradient(parameter).copy_(values.view_as(parameter))
+
+    def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
+        works = []
+        for tensor in self._sparse:
+            tensor.accumulate(scale, *momentum[id(tensor.parameter)])
+            works.append(distributed.all_reduce(tensor.residual, async_op=True))
+            self._count_ring(tensor.residual)
+        for tensor, work in zip(self._sparse, works):
+            with self.figures.waiting:
+                work.wait()
+            _gradient(tensor.parameter).view(-1).copy_(tensor.residual)
+            tensor.residual.zero_()
+
+    def _exchange_sparse(self, layout: _Layout, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
+        positions, values = [], []
+        for number, (tensor, count) in enumerate(zip(self._sparse, layout.counts)):
+            tensor.accumulate(scale, *momentum[id(tensor.parameter)])
+            chosen = tensor.choose(count, (self._exchanges * 31 + number) * _HASH >> 8)
+            positions.append(chosen + tensor.offset)
+            values.append(tensor.take(chosen, layout.dtype))
+        ours = layout.pack(torch.cat(positions), torch.cat(values))
+        everyones = ours.new_empty(self._world.world_size * len(ours))
+        with self.figures.waiting:
+            _gather(everyones, ours)
+        self.figures.sent_bytes += (self._world.world_size - 1) * len(ours)
+        ends = torch.tensor([tensor.offset + tensor.parameter.numel() for tensor in self._sparse], device=ours.device)
+        for theirs in everyones.view(self._world.world_size, -1):  # in the order of the ranks: the same bits everywhere
+            found, sent = layout.unpack(theirs)
+            parts = torch.searchsorted(found, ends).tolist()
+            for tensor, begin, end in zip(self._sparse, [0, *parts], parts):
+                flat = _gradient(tensor.parameter).view(-1)
+                flat.index_add_(0, found[begin:end] - tensor.offset, sent[begin:end].to(flat.dtype))
+
+    def _settings(self) -> dict[int, tuple[float, bool]]:
+        return self._momentum.settings() if self._momentum is not None else {}
+
+    def _count_ring(self, flat: torch.Tensor) -> None:
+        ranks = self._world.world_size
+        self.figures.sent_bytes += round(2 * (ranks - 1) / ranks * flat.numel() * flat.element_size())
+
+    def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
+        if model.training and torch.is_grad_enabled() and self._pass is not None and self._pass.exchanges:
+            replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
+
+
+class _Tensor:
+    """A compressed tensor: `velocity` and `residual` (u and v above) are flat, in fp32 at least. `offset` is the
+    position of its first element among all compressed ones.
+    """
+
+    def __init__(self, name: str, parameter: nn.Parameter, offset: int) -> None:
+        self.name, self.parameter, self.offset = name, parameter, offset
+        size = parameter.numel()
+        self.velocity = torch.zeros(size, dtype=_wide(parameter), device=parameter.device)
+        self.residual = torch.zeros_like(self.velocity)
+        self._peaks = selection.Peaks(size, self.residual)
+        self._stride = selection.stride_of(parameter.shape)
+
+    def accumulate(self, scale: float, momentum: float, nesterov: bool) -> None:
+        """Add the gradient, times `scale`, to the velocity and that to the residual. The gradient becomes 0."""
+        gradient, velocity, residual = _gradient(self.parameter).view(-1), self.velocity, self.residual
+
+        def update(begin: int, end: int) -> None:
+            g, u, v = gradient[begin:end], velocity[begin:end], residual[begin:end]
+            u.mul_(momentum).add_(g, alpha=scale)
+            if nesterov:
+                v.add_(g, alpha=scale).add_(u, alpha=momentum)
+            else:
+                v.add_(u)
+            g.zero_()
+
+        self._peaks.note(residual, update)
+
+    def choose(self, count: int, start: int) -> torch.Tensor:
+        return selection.largest(self.residual, self._peaks, count, self._stride, start)
+
+    def take(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the residual there as it is sent, and start these elements anew. A rounding error stays behind."""
+        values = self.residual[positions]
+        sent = values.to(dtype)
+        self.residual[positions] = values - sent
+        self.velocity[positions] = 0
+        return sent
+
+
+class _Layout:
+    """The bytes of one rank's sparse gradient: two counts, run lengths, values. The size is the same on every rank,
+    since gloo gathers only pieces of one size.
+    """
+
+    def __init__(self, tensors: Sequence[_Tensor], density: float, half_values: bool) -> None:
+        sizes = [tensor.parameter.numel() for tensor in tensors]
+        self.counts = [max(1, math.ceil(size * density)) for size in sizes]
+        self.dtype = torch.float16 if half_values else torch.float32
+        for tensor in tensors:
+            if not half_values:
+                self.dtype = torch.promote_types(self.dtype, tensor.residual.dtype)
+        lengths = runlengths.most(sum(self.counts), sum(sizes))
+        self._values_at = _aligned(_HEAD_BYTES + 2 * lengths)
+        self._bytes = _aligned(self._values_at + sum(self.counts) * self.dtype.itemsize)
+        self._dense_bytes = sum(tensor.residual.numel() * tensor.residual.element_size() for tensor in tensors)
+
+    def smaller_than_dense(self, ranks: int) -> bool:
+        """Whether gathering these bytes from all ranks moves fewer than a ring of the dense gradient."""
+        return bool(self.counts) and (ranks - 1) * self._bytes < 2 * (ranks - 1) / ranks * self._dense_bytes
+
+    def pack(self, positions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        lengths = runlengths.encode(positions)
+        packed = torch.zeros(self._bytes, dtype=torch.uint8, device=values.device)
+        packed[:_HEAD_BYTES].view(torch.int64).copy_(torch.tensor([len(lengths), len(values)]))
+        packed[_HEAD_BYTES : _HEAD_BYTES + 2 * len(lengths)] = lengths.view(torch.uint8)
+        packed[self._values_at : self._values_at + len(values) * values.element_size()] = values.view(torch.uint8)
+        return packed
+
+    def unpack(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths, values = packed[:_HEAD_BYTES].view(torch.int64).tolist()
+        positions = runlengths.decode(packed[_HEAD_BYTES : _HEAD_BYTES + 2 * lengths].view(torch.int16))
+        end = self._values_at + values * self.dtype.itemsize
+        return positions, packed[self._values_at : end].view(self.dtype)
+
+
+_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor  # its older name
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    if parameter.grad is None:
+        raise errors.StateError("a gradient was removed during the backward pass: do that after backward()")
+    return parameter.grad
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 8) * 8
