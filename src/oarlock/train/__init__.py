@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from oarlock.train.allotment import Batch
     from oarlock.train.batches import Batches
     from oarlock.train.compression.dgc import DGC
+    from oarlock.train.compression.powersgd import PowerSGD
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
     from oarlock.train.hooks import Hook
     from oarlock.train.session import Session, Stopped
@@ -38,6 +39,7 @@ _HOMES = {
     "Batches": "batches",
     "CheckpointError": "errors",
     "Hook": "hooks",
+    "PowerSGD": "compression.powersgd",
     "ReportError": "errors",
     "Session": "session",
     "StateError": "errors",
@@ -63,6 +65,7 @@ __all__ = [
     "Batches",
     "CheckpointError",
     "Hook",
+    "PowerSGD",
     "ReportError",
     "Session",
     "StateError",

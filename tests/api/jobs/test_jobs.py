@@ -138,7 +138,6 @@ async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -
         ({"strategy": {"kind": "ps"}}, 409, "unsupported", "strategy.kind"),
         ({"strategy": {"kind": "auto"}}, 409, "unsupported", "strategy.kind"),
         ({"strategy": {"compression": "auto"}}, 409, "unsupported", "strategy.compression"),
-        ({"strategy": {"compression": "powersgd"}}, 409, "unsupported", "strategy.compression"),
         ({"topology": {"same": "rack"}}, 409, "unsupported", "topology.same"),
         ({"size": "3-v100"}, 422, "invalid_input", "size"),
         ({"roles": {"worker": {"count": 2, "min": 1}}}, 409, "unsupported", "roles.worker.min"),

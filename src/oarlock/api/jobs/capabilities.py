@@ -20,7 +20,6 @@ class Capability(StrEnum):
     GPU_SHARES = "gpu-shares"  # several tasks on one device
     TOPOLOGY = "topology"  # nodes tell their rack, zone or switch
     PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
-    LOW_RANK = "low-rank"  # gradients are compressed by PowerSGD
     AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
     IN_PLACE = "in-place"  # tasks can run in the user's own directory
 
@@ -54,9 +53,7 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
     if spec.strategy.kind is jobfile.StrategyKind.AUTO:
         yield Capability.AUTOMATIC_STRATEGY, "strategy.kind", "Use `allreduce`."
     if spec.strategy.compression is jobfile.Compression.AUTO:
-        yield Capability.AUTOMATIC_STRATEGY, "strategy.compression", "Use `none`, `fp16`, `bf16` or `dgc`."
-    if spec.strategy.compression is jobfile.Compression.POWERSGD:
-        yield Capability.LOW_RANK, "strategy.compression", "Use `none`, `fp16`, `bf16` or `dgc`."
+        yield Capability.AUTOMATIC_STRATEGY, "strategy.compression", "Use `none`, or name one."
     if spec.topology is not None and spec.topology.same is not jobfile.Domain.NODE:
         yield Capability.TOPOLOGY, "topology.same", "Use `node`, or leave topology out."
     for name, role in spec.roles.items():

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +31,9 @@ import torch
 from torch import distributed, nn, optim
 
 from oarlock.train import errors
-from oarlock.train import world as worlds
 from oarlock.train.compression import runlengths, selection
 from oarlock.train.compression.momentum import Momentum
-from oarlock.train.strategies import backward, replicas
-from oarlock.train.strategies.strategy import Figures, Strategy
+from oarlock.train.strategies.wholegradient import WholeGradient, gradient
 
 WARM_UP_STAGES = 4
 _HEAD_BYTES = 16  # two 64-bit numbers: run lengths and values that follow
@@ -74,46 +71,27 @@ class DGC:
         return float(final ** ((stage + 1) / (WARM_UP_STAGES + 1)))
 
 
-class DeepGradientCompression(Strategy):
+class DeepGradientCompression(WholeGradient):
     """Allreduce of gradients that are mostly kept back, for SGD with or without momentum."""
 
-    kind = "allreduce"
-
     def __init__(self, settings: DGC | None = None, *, unused_parameters: bool = False) -> None:
+        super().__init__(unused_parameters=unused_parameters)
         self.settings = settings or DGC()
-        self._world = worlds.init()
-        self._unused = unused_parameters
         self._sparse: list[_Tensor] = []
         self._dense: list[nn.Parameter] = []
-        self._named: list[tuple[str, nn.Parameter]] = []
-        self._made: set[int] = set()
-        self._pass: backward.BackwardPass | None = None
         self._momentum: Momentum | None = None
         self._exchanges = 0  # in the life of the training, restarts included
-        self.figures: Figures = Figures(self._world)
 
-    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
-        if self._world.world_size == 1:
-            return model
-        self._named = replicas.trained(model)
-        self._momentum = Momentum(optimizer, self._named)
-        replicas.check_same(self._world, self._named)
-        replicas.broadcast(model)
+    def prepare(self, optimizer: optim.Optimizer | None) -> None:
+        self._momentum = Momentum(optimizer, self.named)
         offset = 0
-        for name, parameter in self._named:
+        for name, parameter in self.named:
             if parameter.dim() > 1:
                 self._sparse.append(_Tensor(name, parameter, offset))
                 offset += parameter.numel()
             else:
                 self._dense.append(parameter)
         self._momentum.compressed = {id(tensor.parameter) for tensor in self._sparse}
-        self._pass = backward.BackwardPass([parameter for _, parameter in self._named], self)
-        if any(True for _ in model.buffers()):
-            model.register_forward_pre_hook(self._share_buffers)
-        return model
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._pass.held_back() if self._pass else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         if not self._sparse:
@@ -130,36 +108,16 @@ class DeepGradientCompression(Strategy):
             tensor.velocity.copy_(state["velocity"][tensor.name])
             tensor.residual.copy_(state["residual"][tensor.name])
 
-    def pass_began(self) -> None:
-        self._made.clear()
-
-    def gradient_ready(self, index: int) -> None:
-        gradient = self._named[index][1].grad
-        if gradient is not None and gradient.is_sparse:
-            raise errors.StateError(
-                f"{self._named[index][0]} has a sparse gradient, which compression does not exchange: use sparse=False"
-            )
-        self._made.add(index)
-
-    @torch.no_grad()
-    def pass_ended(self) -> None:
-        if not self._unused:
-            backward.refuse_missing([name for index, (name, _) in enumerate(self._named) if index not in self._made])
-        for _, parameter in self._named:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad = parameter.grad.contiguous()
-        scale = self._clipping() / self._world.world_size
+    def exchange(self) -> None:
+        scale = self._clipping() / self.world.world_size
         small = self._start_small(scale)
         density = self.settings.density(self._exchanges)
         layout = _Layout(self._sparse, density, self.settings.half_values)
-        if layout.smaller_than_dense(self._world.world_size):
+        if layout.smaller_than_dense(self.world.world_size):
             self._exchange_sparse(layout, scale, self._settings())
         else:
             self._exchange_dense(scale, self._settings())
         self._finish_small(small)
-        self.figures.waiting.settle()
-        self.figures.exchanges += 1
         self._exchanges += 1
 
     def _clipping(self) -> float:
@@ -168,10 +126,10 @@ class DeepGradientCompression(Strategy):
         """
         if self.settings.clip_norm is None:
             return 1.0
-        gradients = [_gradient(parameter) for _, parameter in self._named]
+        gradients = [gradient(parameter) for _, parameter in self.named]
         norm = math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=_wide(each)).square()) for each in gradients))
-        bound = self.settings.clip_norm / math.sqrt(self._world.world_size)
-        ours = norm / self._world.world_size
+        bound = self.settings.clip_norm / math.sqrt(self.world.world_size)
+        ours = norm / self.world.world_size
         return bound / ours if ours > bound else 1.0
 
     def _start_small(self, scale: float) -> list[tuple[list[nn.Parameter], torch.Tensor, Any]]:
@@ -181,9 +139,9 @@ class DeepGradientCompression(Strategy):
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         started = []
         for alike in kinds.values():
-            flat = torch.cat([_gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
+            flat = torch.cat([gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
             started.append((alike, flat, distributed.all_reduce(flat, async_op=True)))
-            self._count_ring(flat)
+            self.count_ring(flat)
         return started
 
     def _finish_small(self, started: Sequence[tuple[list[nn.Parameter], torch.Tensor, Any]]) -> None:
@@ -191,18 +149,18 @@ class DeepGradientCompression(Strategy):
             with self.figures.waiting:
                 work.wait()
             for parameter, values in zip(alike, torch.split(flat, [parameter.numel() for parameter in alike])):
-                _gradient(parameter).copy_(values.view_as(parameter))
+                gradient(parameter).copy_(values.view_as(parameter))
 
     def _exchange_dense(self, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
         works = []
         for tensor in self._sparse:
             tensor.accumulate(scale, *momentum[id(tensor.parameter)])
             works.append(distributed.all_reduce(tensor.residual, async_op=True))
-            self._count_ring(tensor.residual)
+            self.count_ring(tensor.residual)
         for tensor, work in zip(self._sparse, works):
             with self.figures.waiting:
                 work.wait()
-            _gradient(tensor.parameter).view(-1).copy_(tensor.residual)
+            gradient(tensor.parameter).view(-1).copy_(tensor.residual)
             tensor.residual.zero_()
 
     def _exchange_sparse(self, layout: _Layout, scale: float, momentum: Mapping[int, tuple[float, bool]]) -> None:
@@ -213,28 +171,20 @@ class DeepGradientCompression(Strategy):
             positions.append(chosen + tensor.offset)
             values.append(tensor.take(chosen, layout.dtype))
         ours = layout.pack(torch.cat(positions), torch.cat(values))
-        everyones = ours.new_empty(self._world.world_size * len(ours))
+        everyones = ours.new_empty(self.world.world_size * len(ours))
         with self.figures.waiting:
             _gather(everyones, ours)
-        self.figures.sent_bytes += (self._world.world_size - 1) * len(ours)
+        self.figures.sent_bytes += (self.world.world_size - 1) * len(ours)
         ends = torch.tensor([tensor.offset + tensor.parameter.numel() for tensor in self._sparse], device=ours.device)
-        for theirs in everyones.view(self._world.world_size, -1):  # in the order of the ranks: the same bits everywhere
+        for theirs in everyones.view(self.world.world_size, -1):  # in the order of the ranks: the same bits everywhere
             found, sent = layout.unpack(theirs)
             parts = torch.searchsorted(found, ends).tolist()
             for tensor, begin, end in zip(self._sparse, [0, *parts], parts):
-                flat = _gradient(tensor.parameter).view(-1)
+                flat = gradient(tensor.parameter).view(-1)
                 flat.index_add_(0, found[begin:end] - tensor.offset, sent[begin:end].to(flat.dtype))
 
     def _settings(self) -> dict[int, tuple[float, bool]]:
         return self._momentum.settings() if self._momentum is not None else {}
-
-    def _count_ring(self, flat: torch.Tensor) -> None:
-        ranks = self._world.world_size
-        self.figures.sent_bytes += round(2 * (ranks - 1) / ranks * flat.numel() * flat.element_size())
-
-    def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
-        if model.training and torch.is_grad_enabled() and self._pass is not None and self._pass.exchanges:
-            replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 
 class _Tensor:
@@ -252,10 +202,10 @@ class _Tensor:
 
     def accumulate(self, scale: float, momentum: float, nesterov: bool) -> None:
         """Add the gradient, times `scale`, to the velocity and that to the residual. The gradient becomes 0."""
-        gradient, velocity, residual = _gradient(self.parameter).view(-1), self.velocity, self.residual
+        flat, velocity, residual = gradient(self.parameter).view(-1), self.velocity, self.residual
 
         def update(begin: int, end: int) -> None:
-            g, u, v = gradient[begin:end], velocity[begin:end], residual[begin:end]
+            g, u, v = flat[begin:end], velocity[begin:end], residual[begin:end]
             u.mul_(momentum).add_(g, alpha=scale)
             if nesterov:
                 v.add_(g, alpha=scale).add_(u, alpha=momentum)
@@ -314,12 +264,6 @@ class _Layout:
 
 
 _gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor  # its older name
-
-
-def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None:
-        raise errors.StateError("a gradient was removed during the backward pass: do that after backward()")
-    return parameter.grad
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:

@@ -60,7 +60,7 @@ class Peaks:
 def largest(tensor: torch.Tensor, peaks: Peaks, count: int, stride: int, start: int) -> torch.Tensor:
     """Return the ascending positions of about the `count` largest elements of the flat `tensor`, never of more.
 
-    `stride` and `start` choose the sample. Of a small tensor (stride 1) the selection is exact.
+    `stride` and `start` choose the sample. With a stride of 1, for small tensors, the selection is exact.
     """
     if stride == 1:
         return torch.topk(tensor.abs(), count, sorted=False).indices.sort().values

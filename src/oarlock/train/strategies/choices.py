@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import torch
 
 from oarlock.train import errors
 from oarlock.train.compression.dgc import DGC, DeepGradientCompression
+from oarlock.train.compression.powersgd import LowRank, PowerSGD
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.independent import Independent
 from oarlock.train.strategies.strategy import Strategy
@@ -22,7 +23,8 @@ from oarlock.train.strategies.strategy import Strategy
 VARIABLE = "OARLOCK_STRATEGY"
 KINDS = ("allreduce", "none")
 WIRES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-COMPRESSIONS = ("none", *WIRES, "dgc")
+COMPRESSIONS = ("none", *WIRES, "powersgd", "dgc")
+Settings = Union[DGC, PowerSGD]  # evaluated, by a Python that may be 3.9
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ class Choice:
 
     kind: str
     compression: str = "none"
-    settings: DGC | None = None
+    settings: Settings | None = None
 
 
 def choose(
-    strategy: str | Strategy | None, compression: str | DGC | None, environ: Mapping[str, str]
+    strategy: str | Strategy | None, compression: str | Settings | None, environ: Mapping[str, str]
 ) -> Choice | Strategy:
     """Return the strategy that the script gives as an object, or the names of the one to make.
 
@@ -51,21 +53,29 @@ def choose(
                 )
             return strategy
         strategy = strategy.kind
-    settings = compression if isinstance(compression, DGC) else None
+    settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
     kind = str(told.get("kind") or strategy or "allreduce")
-    name = str(told.get("compression") or ("dgc" if settings else compression) or "none")
+    name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS)
     _check("compression", name, COMPRESSIONS)
-    return Choice(kind, name, settings if name == "dgc" else None)
+    return Choice(kind, name, settings if settings and name == _name(settings) else None)
 
 
 def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strategy:
     """Return the strategy of these names."""
     if choice.kind == "none":
         return Independent()
+    settings = choice.settings
     if choice.compression == "dgc":
-        return DeepGradientCompression(choice.settings, unused_parameters=unused_parameters)
+        given = settings if isinstance(settings, DGC) else None
+        return DeepGradientCompression(given, unused_parameters=unused_parameters)
+    if choice.compression == "powersgd":
+        return LowRank(settings if isinstance(settings, PowerSGD) else None, unused_parameters=unused_parameters)
     return AllReduce(unused_parameters=unused_parameters, bucket_bytes=bucket_bytes, wire=WIRES.get(choice.compression))
+
+
+def _name(settings: Settings) -> str:
+    return "dgc" if isinstance(settings, DGC) else "powersgd"
 
 
 def _told(environ: Mapping[str, str]) -> dict[str, Any]:

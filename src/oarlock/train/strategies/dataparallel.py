@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from torch import nn, optim
 
 from oarlock.train import errors
-from oarlock.train.compression.dgc import DGC
 from oarlock.train.strategies import buckets, choices
 from oarlock.train.strategies.strategy import Strategy
 
@@ -21,15 +20,15 @@ def data_parallel(
     optimizer: optim.Optimizer | None = None,
     *,
     strategy: str | Strategy | None = None,
-    compression: str | DGC | None = None,
+    compression: str | choices.Settings | None = None,
     unused_parameters: bool = False,
     bucket_bytes: int = buckets.BUCKET_BYTES,
 ) -> nn.Module:
     """Train `model` on all ranks' batches together. Returns the same model, with the chief's weights.
 
     `strategy` is `allreduce` (the default), `none` or an object; `compression` is `none` (the default), `fp16`, `bf16`,
-    `dgc` or the settings of the last, a DGC. The job file's `strategy:` overrides both. A strategy that takes part in
-    the optimizer's step needs `optimizer`.
+    `powersgd`, `dgc`, or the settings of one of the last two (PowerSGD, DGC). The job file's `strategy:` overrides
+    both. A strategy that takes part in the optimizer's step needs `optimizer`.
 
     Give `unused_parameters=True` where some backward passes do not reach every parameter; without it that is an error
     which names them.

@@ -1,0 +1,122 @@
+"""PowerSGD (Vogels et al., NeurIPS 2019, arXiv 1905.13727): matrices travel as two thin factors.
+
+For each matrix M, the rank's gradient and the error that it kept, with the factor Q of the step before:
+
+    P <- mean over the ranks of M Q, made orthonormal
+    Q <- M^T P                                     this rank's own
+    error <- M - P Q^T                             what the factors do not say is sent in later steps
+    gradient <- P (mean over the ranks of Q)^T
+
+A tensor of more dimensions is the matrix of its first dimension by the others. Tensors of one dimension, and matrices
+that are hardly larger than their factors, travel densely.
+
+The factors of all matrices go in two sums, one after the other. Hooks that start sums of their own for each bucket,
+from callbacks, race with each other: on gloo the ranks then sum different buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn, optim
+
+from oarlock.train import errors
+from oarlock.train.strategies.wholegradient import WholeGradient, gradient
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """The settings of PowerSGD: `rank` is the number of columns of the factors."""
+
+    rank: int = 2
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise errors.StateError(f"rank={self.rank} is below 1: the authors use 1, 2 or 4")
+
+
+class LowRank(WholeGradient):
+    """Allreduce of gradients of low rank, for any optimizer."""
+
+    def __init__(self, settings: PowerSGD | None = None, *, unused_parameters: bool = False) -> None:
+        super().__init__(unused_parameters=unused_parameters)
+        self.settings = settings or PowerSGD()
+        self._matrices: list[_Matrix] = []
+        self._dense: list[nn.Parameter] = []
+
+    def prepare(self, optimizer: optim.Optimizer | None) -> None:
+        generator = torch.Generator().manual_seed(0)  # the same factors on every rank
+        for name, parameter in self.named:
+            rows = parameter.shape[0] if parameter.dim() > 1 else 1
+            columns = parameter.numel() // max(1, rows)
+            if 2 * self.settings.rank * (rows + columns) <= rows * columns:
+                self._matrices.append(_Matrix(name, parameter, self.settings.rank, generator))
+            else:
+                self._dense.append(parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self._matrices:
+            return {}
+        return {
+            "error": {matrix.name: matrix.error for matrix in self._matrices},
+            "factor": {matrix.name: matrix.right for matrix in self._matrices},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for matrix in self._matrices:
+            matrix.error.copy_(state["error"][matrix.name])
+            matrix.right.copy_(state["factor"][matrix.name])
+
+    def exchange(self) -> None:
+        dense = [gradient(parameter) for parameter in self._dense]
+        lefts = [matrix.project() for matrix in self._matrices]
+        means = self._mean([*dense, *lefts])
+        for one, mean in zip(dense, means):
+            one.copy_(mean)
+        rights = [matrix.back(left) for matrix, left in zip(self._matrices, means[len(dense) :])]
+        for matrix, right in zip(self._matrices, self._mean(rights)):
+            matrix.restore(right)
+
+    def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the means over the ranks, of one exchange for each type."""
+        means: list[torch.Tensor] = list(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            flat = torch.cat([tensors[place].reshape(-1) for place in places]).div_(self.world.world_size)
+            with self.figures.waiting:
+                distributed.all_reduce(flat)
+            self.count_ring(flat)
+            for place, values in zip(places, torch.split(flat, [tensors[place].numel() for place in places])):
+                means[place] = values.view_as(tensors[place])
+        return means
+
+
+class _Matrix:
+    """A compressed tensor: this rank's `error`, and the factors `left` (rows x rank) and `right` (columns x rank)."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, rank: int, generator: torch.Generator) -> None:
+        self.name, self.parameter = name, parameter
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        rows, columns = parameter.shape[0], parameter.numel() // parameter.shape[0]
+        self.error = torch.zeros(rows, columns, dtype=dtype, device=parameter.device)
+        self.left = self.error.new_zeros(rows, rank)
+        self.right = torch.randn(columns, rank, generator=generator, dtype=dtype).to(parameter.device)
+
+    def project(self) -> torch.Tensor:
+        """Take up the gradient, and return this rank's part of the left factor."""
+        self.error += gradient(self.parameter).view_as(self.error)
+        return self.error @ self.right
+
+    def back(self, left: torch.Tensor) -> torch.Tensor:
+        """Take the left factor of all ranks. Keep the error, and return this rank's part of the right factor."""
+        self.left = torch.linalg.qr(left).Q
+        right = self.error.T @ self.left
+        self.error.addmm_(self.left, right.T, alpha=-1)
+        return right
+
+    def restore(self, right: torch.Tensor) -> None:
+        self.right.copy_(right)
+        gradient(self.parameter).copy_((self.left @ self.right.T).view_as(self.parameter))

@@ -1,0 +1,95 @@
+"""Strategies that exchange the whole gradient at the end of the backward pass.
+
+A compressed gradient is small: one exchange of everything costs less than many that overlap with the pass, and all
+ranks issue it at the same place.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train import errors
+from oarlock.train import world as worlds
+from oarlock.train.strategies import backward, replicas
+from oarlock.train.strategies.strategy import Figures, Strategy
+
+
+class WholeGradient(Strategy):
+    """The moments of a pass. A subclass overrides `prepare` and `exchange`.
+
+    `named` are the trained parameters. In `exchange` each has a contiguous dense gradient: this rank's, then the mean.
+    """
+
+    kind = "allreduce"
+
+    def __init__(self, *, unused_parameters: bool = False) -> None:
+        self.world = worlds.init()
+        self.named: list[tuple[str, nn.Parameter]] = []
+        self._unused = unused_parameters
+        self._made: set[int] = set()
+        self._pass: backward.BackwardPass | None = None
+        self.figures: Figures = Figures(self.world)
+
+    def prepare(self, optimizer: optim.Optimizer | None) -> None:
+        """Make the state for `named`. All ranks have the same parameters, not yet the same weights."""
+        raise NotImplementedError
+
+    def exchange(self) -> None:
+        """Replace every gradient by the mean of all ranks' gradients, or by what stands for it."""
+        raise NotImplementedError
+
+    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        if self.world.world_size == 1:
+            return model
+        self.named = replicas.trained(model)
+        self.prepare(optimizer)
+        replicas.check_same(self.world, self.named)
+        replicas.broadcast(model)
+        self._pass = backward.BackwardPass([parameter for _, parameter in self.named], self)
+        if any(True for _ in model.buffers()):
+            model.register_forward_pre_hook(self._share_buffers)
+        return model
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._pass.held_back() if self._pass else nullcontext()
+
+    def pass_began(self) -> None:
+        self._made.clear()
+
+    def gradient_ready(self, index: int) -> None:
+        name, parameter = self.named[index]
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise errors.StateError(f"{name} has a sparse gradient, which compression does not know: use sparse=False")
+        self._made.add(index)
+
+    @torch.no_grad()
+    def pass_ended(self) -> None:
+        if not self._unused:
+            backward.refuse_missing([name for index, (name, _) in enumerate(self.named) if index not in self._made])
+        for _, parameter in self.named:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = parameter.grad.contiguous()
+        self.exchange()
+        self.figures.waiting.settle()
+        self.figures.exchanges += 1
+
+    def count_ring(self, flat: torch.Tensor) -> None:
+        """Count the bytes that this rank sends to sum `flat` by a ring."""
+        ranks = self.world.world_size
+        self.figures.sent_bytes += round(2 * (ranks - 1) / ranks * flat.numel() * flat.element_size())
+
+    def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
+        if model.training and torch.is_grad_enabled() and self._pass is not None and self._pass.exchanges:
+            replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
+
+
+def gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """Return the gradient that `exchange` was promised."""
+    if parameter.grad is None:
+        raise errors.StateError("a gradient was removed during the backward pass: do that after backward()")
+    return parameter.grad
