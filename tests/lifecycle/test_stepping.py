@@ -331,3 +331,9 @@ def test_a_moment_of_processing_counts_as_a_moment() -> None:
     for line in ("gone worker-0 worker-1", "do"):
         play.run(line)
     assert play.job.processed_s == pytest.approx(0.25)
+
+
+def test_a_job_that_is_canceled_while_it_waits_has_the_exit_code_of_a_canceled_one() -> None:
+    waiting = script.new_job()
+    ended = stepping.step(waiting, events.Intended(intent=intents.Intent.CANCEL, by="ann"), script.START + 1)
+    assert (ended.phase, ended.exit_code, ended.ended_at) == ("CANCELED", 130, script.START + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.lifecycle import script
 
@@ -34,6 +35,9 @@ def test_claims_that_are_no_gang_are_a_defect() -> None:
         stepping.step(job, events.Admitted(attempt=1, holdings=script.places(job, 1, {"worker": 1})), script.START)
     assert refused.value.message == "that is no gang of j: worker has the tasks [0], and is to have 2 to 2"
     assert refused.value.hint == "This is a defect: report it."
+    stranger = msgspec.structs.replace(script.places(job, 1)[0], role="ps")
+    with pytest.raises(errors.Conflict, match="that is no gang of j: it has no role ps"):
+        stepping.step(job, events.Admitted(attempt=1, holdings=(*script.places(job, 1), stranger)), script.START)
 
 
 def test_only_those_of_the_communicator_that_still_run_are_asked_whether_they_can_rejoin() -> None:
