@@ -56,7 +56,7 @@ def test_two_jobs_may_share_a_directory_and_are_told(shell: shells.Shell) -> Non
 def test_what_cannot_be_meant_is_refused(shell: shells.Shell) -> None:
     shell.write("ok.py", "")
     done = shell.do("run", "--in-place", "--no-snapshot", "--", "python", "ok.py", code=2)
-    assert "there is no directory to run in" in done.stderr
+    assert "the job has no directory to run in" in done.stderr
     done = shell.do("run", "--in-place", "--dir", "nowhere", "--", "python", "-c", "1", code=2)
     assert "nowhere is not a directory" in done.stderr
 
