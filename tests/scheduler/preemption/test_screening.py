@@ -1,0 +1,46 @@
+"""The upper bounds of the screening: a place that there is, once gangs are gone, is never ruled out."""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from tests.scheduler import lives
+
+from oarlock.scheduler.placement import freespace, placing
+from oarlock.scheduler.preemption import screening
+from oarlock.spec import holdings, nodes, plans
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(st.randoms(use_true_random=False), st.integers(2, 12))
+def test_a_place_is_never_ruled_out(dice: random.Random, steps: int) -> None:
+    life = lives.Life(dice, lives.Kind(faults=False))
+    for _ in range(steps):
+        life.step()
+    snapshot = life.world.snapshot()
+    held = [claim for job in snapshot.running for claim in job.holdings]
+    space = freespace.FreeSpace(snapshot.nodes, held)
+    going = [claim for claim in held if dice.random() < 0.7]
+    gang = life.draw("newcomer")
+    may_fit = screening.could_fit(gang, gang.smallest, screening.freed(going), space)
+    with space.trial():
+        space.give_back(going)
+        assert may_fit or placing.place(gang, space, gang.smallest) is None
+
+
+@pytest.mark.parametrize(("tasks", "may_fit"), [(3, True), (4, True), (5, False)])
+def test_a_search_in_vain_is_ruled_out(tasks: int, may_fit: bool) -> None:
+    """Four nodes with two CPUs each, one of them held: a task needs both CPUs of a node."""
+    of = [nodes.Node(name=name, capacity=holdings.Resources(2000)) for name in "abcd"]
+    held = [
+        holdings.Holding(job=name, attempt=1, role="worker", index=0, node=name, amount=holdings.Resources(1000))
+        for name in "abcd"
+    ]
+    space = freespace.FreeSpace(of, held)
+    ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=holdings.Resources(2000))
+    gang = plans.Gang(job="newcomer", name="newcomer", pool="default", asks=(ask,), submitted_at=0.0)
+    assert screening.could_fit(gang, (tasks,), screening.freed(held), space) is may_fit
+    assert not screening.could_fit(gang, (tasks,), screening.freed(held[:2]), space)

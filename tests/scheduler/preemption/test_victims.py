@@ -1,0 +1,75 @@
+"""The one rule by which a running gang may be restarted: for its own sake, or for the sake of another gang."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from oarlock.scheduler.ordering import budgets, turnorder
+from oarlock.scheduler.planning import Memo
+from oarlock.scheduler.pools import poolbounds
+from oarlock.scheduler.preemption import victims
+from oarlock.scheduler.reuse import shortcuts
+from oarlock.spec import holdings, nodes, plans
+
+NOW = 1000.0
+RULES = plans.Rules(policy="priority", min_runtime_s=60.0, restart_s=10.0)
+
+
+class Case(NamedTuple):
+    """A gang that has run for `ran_s`, and the answers: for its own sake, for another's, and for a better place."""
+
+    ran_s: float = 600.0
+    own: bool = True
+    other: bool = True
+    settled: bool = True
+    preemptible: bool = True
+    stopping: bool = False
+    decided: bool = False
+    spared: bool = False
+    reallocate: bool = True
+
+
+CASES = {
+    "it has run for long": Case(),
+    "it has just started": Case(ran_s=0.0, other=False, settled=False),
+    "it has run for the minimum": Case(ran_s=60.0, settled=False),
+    "a little less than the minimum": Case(ran_s=59.0, other=False, settled=False),
+    "it has run for ten restarts": Case(ran_s=100.0),
+    "it must not be preempted": Case(preemptible=False, own=False, other=False, settled=False),
+    "it is stopping": Case(stopping=True, own=False, other=False, settled=False),
+    "this plan has decided about it": Case(decided=True, own=False, other=False, settled=False),
+    "an earlier gang waits for its end": Case(spared=True, other=False),
+    "the plan may touch no gang": Case(reallocate=False, own=False, other=False, settled=False),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_whether_a_running_gang_may_be_restarted(case: Case) -> None:
+    ask = plans.Ask(role="worker", count=1, min=1, max=1, amount=holdings.Resources(1000))
+    gang = plans.Gang(
+        job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0, preemptible=case.preemptible
+    )
+    claim = holdings.Holding(job="one", attempt=1, role="worker", index=0, node="a", amount=ask.amount)
+    running = plans.Running(gang=gang, holdings=(claim,), started_at=NOW - case.ran_s, stopping=case.stopping)
+    node = nodes.Node(name="a", capacity=holdings.Resources(4000))
+    found = _victims(plans.Snapshot(nodes=(node,), running=(running,), rules=RULES, reallocate=case.reallocate))
+    if case.decided:
+        found.decided("one")
+    if case.spared:
+        found.spare({"one"})
+    assert found.may_restart(running) is case.own
+    assert found.may_give_way(running) is case.other
+    assert found.may_restart(running, found.settled_s) is case.settled
+
+
+def _victims(snapshot: plans.Snapshot) -> victims.Victims:
+    memo = Memo()
+    memo.follow(snapshot)
+    budget = budgets.whole(snapshot.nodes)
+    bounds = poolbounds.PoolBounds(snapshot, NOW, budget.amount, memo.totals)
+    order = turnorder.Order(
+        snapshot, NOW, bounds, budget, memo.facts, memo.changed, memo.standings, memo.declared, shortcuts.ALL
+    )
+    return victims.Victims(snapshot, NOW, bounds, order, memo.facts)
