@@ -48,12 +48,14 @@ COPIED = ("tests", "docs", "bench", "examples", "README.md", "ARCHITECTURE.md", 
 class Room(NamedTuple):
     """`files` get the bugs, `tests` must notice them; both are patterns or paths from the root of the tree.
 
-    `share` is the part of the bugs that is planted.
+    `share` is the part of the bugs that is planted. `left_out` are tests that start programs of their own: what was
+    planted reaches no other process.
     """
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
     share: float = 1.0
+    left_out: tuple[str, ...] = ()
 
 
 ROOMS = {
@@ -61,6 +63,7 @@ ROOMS = {
     "store": Room(
         ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
         ("tests/store/test_memory.py", "tests/store/test_sqlite.py"),
+        left_out=("tests/store/test_sqlite.py::test_a_flush_that_fails_is_not_acknowledged",),
     ),
 }
 
@@ -86,11 +89,12 @@ def prepare(name: str, room: Room) -> Path:
         if not link.is_symlink():
             link.symlink_to(TREE / entry)
     tests = sorted(str(path.relative_to(TREE)) for pattern in room.tests for path in TREE.glob(pattern))
+    left_out = [word for test in room.left_out for word in ("--deselect", test)]
     settings = {
         "source_paths": ["src"],
         "only_mutate": list(room.files),
         "also_copy": list(COPIED),
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-x", "-q"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-x", "-q", *left_out],
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": False,
     }
