@@ -22,10 +22,7 @@ MAX_LINES = 600
 NAMELESS = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "shared", "util", "utils"}
 
 LIMIT = language.Rates(who=1.0, nobody=0.3, what=4.0, starts=0)
-UNMENDED: dict[str, language.Rates] = {
-    "docs": language.Rates(who=3.4, nobody=1.9, what=10.0, starts=7),
-    "train": language.Rates(who=2.0, nobody=1.8, what=10.9, starts=3),
-}
+UNMENDED: dict[str, language.Rates] = {}
 """Rooms whose text is not yet plain, with their present rates. These may only fall; a mended room leaves the list."""
 
 

@@ -15,12 +15,6 @@ def series(name: str, *values: float | None) -> answers.Series:
     return answers.Series(task="worker-0", process=0, name=name, points=points)
 
 
-def test_the_check_sum_is_crc_32c() -> None:
-    """The standard's test vector: 32 bytes of zero."""
-    crc = 0x8A9136AA
-    assert eventfiles.masked_crc(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def test_tensorboard_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1.x"
     path.write_bytes(eventfiles.encoded([series("loss", 3.0, None, 1.5), series("größe", 1e300)]))

@@ -33,7 +33,7 @@ SCRIPT = """
     import fcntl, os, sys, time, torch
     from torch import nn
     from oarlock import train
-    from oarlock.train import pace
+    from oarlock.train.measuring import pace
 
     folder, name, other = sys.argv[1:]
     world = train.init()

@@ -13,7 +13,7 @@ from torch.utils import data
 
 from oarlock.train import errors
 from oarlock.train.batches import Batches
-from oarlock.train.world import World
+from oarlock.train.worlds import World
 
 CPU = torch.device("cpu")
 
@@ -117,7 +117,7 @@ def test_a_dataset_read_ahead_resumes_with_the_same_random_numbers(workers: int)
 def test_what_has_no_position_or_makes_no_batch_is_refused() -> None:
     with pytest.raises(errors.StateError, match=r"no length .* session\.steps\(iterable\)"):
         Batches(iter([1]), 1, world=World(0, 1, 0, CPU))
-    with pytest.raises(errors.StateError, match="10 examples make no batch of 6 for each of 2 ranks"):
+    with pytest.raises(errors.StateError, match="10 examples are too few for batches of 6 on 2 ranks"):
         crew(10, 6, 2)
     (batches,) = crew(10, 5, 1)
     (other,) = crew(12, 5, 1)

@@ -15,7 +15,8 @@ import torch
 from tests.train import crew, scripts
 from tests.train.test_resume import assert_same
 
-from oarlock.train import failpoints, manifests
+from oarlock.train import failpoints
+from oarlock.train.checkpointing import manifests
 
 STEPS = 13  # saves at 5, 10 and 13
 PACKAGE = Path(failpoints.__file__).parent

@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 import torch
 from tests.train import crew, scripts
-from tests.train.test_reports import events, frames
+from tests.train.reporting.test_reports import events, frames
 from torch import nn
 
 from oarlock import train
-from oarlock.train import agreement, errors, manifests, world
+from oarlock.train import agreement, errors, worlds
+from oarlock.train.checkpointing import manifests
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    world.shutdown()
+    worlds.shutdown()
 
 
 def diary(folder: Path, rank: int = 0) -> list[str]:
@@ -144,14 +145,14 @@ def test_state_that_the_checkpoint_lacks_is_an_error_and_what_it_has_too_much_is
         pass
     changed = train.Session(model=nn.Linear(2, 1), **options)
     with (
-        pytest.raises(errors.CheckpointError, match=r"(?s)model does not take .*size mismatch.*resume=False"),
+        pytest.raises(errors.CheckpointError, match=r"(?s)model cannot load its state .*size mismatch.*resume=False"),
         changed,
     ):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a session that did not open leaves nothing behind"
     with train.Session(**options) as session:
         assert session.step == 4
-    assert "also holds model, which this session does not keep" in capfd.readouterr().err
+    assert "also holds model, which this session does not use" in capfd.readouterr().err
 
 
 def test_what_cannot_be_kept_is_refused_at_once() -> None:
@@ -169,7 +170,7 @@ def test_what_cannot_be_kept_is_refused_at_once() -> None:
 def test_a_directory_that_cannot_be_is_an_error_before_any_step(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     session = train.Session(checkpoints=tmp_path / "file" / "checkpoints")
-    with pytest.raises(errors.CheckpointError, match="give a directory that can be written"), session:
+    with pytest.raises(errors.CheckpointError, match="use a directory that can be written"), session:
         pass
 
 
@@ -236,7 +237,7 @@ def test_strategies_and_per_rank_state_come_back_to_their_ranks_and_are_dropped_
     dropped = {"strategy": [], "mine": [[]]}
     assert crew.run(scripts.remember, tmp_path, 3, dropped, folder=tmp_path, world_size=1) == [0], crew.output(tmp_path)
     said = (tmp_path / "rank-0.txt").read_text()
-    assert "made by 2 ranks, now there are 1: the random generators' states and mine and strategy are dropped" in said
+    assert "saved by 2 ranks, now 1: the random generators' states and mine and strategy are dropped" in said
 
 
 def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_one_rank_s_bad_shard_makes_all_take_the_checkpoint_before(tmp_path: Pat
     assert "the digest of rank-1.pt is not the one in its manifest" in crew.output(tmp_path)
 
 
-class Echo(world.World):
+class Echo(worlds.World):
     """A chief whose peers wish nothing."""
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:

@@ -13,8 +13,8 @@ import torch
 from tests.train import crew, scripts
 
 from oarlock import train
-from oarlock.train import agreement, allotment, noise, pace
-from oarlock.train import world as worlds
+from oarlock.train import agreement, batchsizes, environment, worlds
+from oarlock.train.measuring import noise, pace
 
 
 class Clock:
@@ -38,7 +38,7 @@ def test_a_step_is_counted_from_end_to_end_and_warm_up_and_saving_are_not() -> N
     assert mean.since() == (3.0, 1.0)
     assert mean.since() is None, "nothing new"
     clock.now += 30  # a checkpoint
-    kept.anew()
+    kept.restart()
     clock.now += 5
     kept.ended(counts=False, waited_s=0.0)  # a part without an exchange
     clock.now += 1
@@ -53,7 +53,7 @@ def test_a_new_batch_size_warms_up_again() -> None:
         clock.now += 1
         kept.ended(counts=True, waited_s=0.0)
     before = kept.total[0]
-    kept.anew(cold=True)
+    kept.restart(cold=True)
     for _ in range(pace.WARM_UP_STEPS):
         kept.ended(counts=True, waited_s=0.0)
     assert kept.total[0] == before
@@ -127,10 +127,11 @@ def test_squares_of_half_precision_do_not_overflow() -> None:
 def test_decisions_are_found_in_the_environment_and_then_in_the_file(tmp_path: Path) -> None:
     clock = Clock()
     environ = {"OARLOCK_LOCAL_BATCH": "32", "OARLOCK_ACCUMULATE": "2", "OARLOCK_REPORT": str(tmp_path)}
-    told = allotment.Allotment(environ, clock)
-    assert told.first == train.Batch(32, 2)
+    given = environment.Environment.read(environ)
+    assert given.batch == train.Batch(32, 2)
+    told = batchsizes.BatchFile(given.report, clock)
     assert told.look() is None
-    path = tmp_path / allotment.FILE
+    path = tmp_path / batchsizes.FILE
     for text, expected in [
         ('{"local": 64, "accumulate": 1}', train.Batch(64)),
         ("not json", train.Batch(64)),
@@ -143,7 +144,7 @@ def test_decisions_are_found_in_the_environment_and_then_in_the_file(tmp_path: P
         assert told.look() == expected, text
     path.write_text('{"local": 1, "accumulate": 1}')
     assert told.look() == train.Batch(16, 8), "not looked at again so soon"
-    assert allotment.Allotment({"OARLOCK_LOCAL_BATCH": "many"}).first is None
+    assert environment.Environment.read({"OARLOCK_LOCAL_BATCH": "many"}).batch is None
     assert train.Batch.of(train.Batch(4096, 17).code) == train.Batch(4096, 17)
 
 
@@ -208,7 +209,7 @@ def test_a_change_is_taken_up_at_the_same_step_and_no_example_is_lost(tmp_path: 
 
 def adapt_midway(folder: Path) -> None:
     os.environ["OARLOCK_BATCH_SIZE"] = "16"
-    allotment.LOOK_EVERY_S = 0.0
+    batchsizes.LOOK_EVERY_S = 0.0
     scripts.adapt(folder, change={3: '{"local": 4, "accumulate": 3}'}, epochs=4)
 
 

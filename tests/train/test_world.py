@@ -14,16 +14,16 @@ from tests import needs
 from tests.train import crew
 
 from oarlock import train
-from oarlock.train import errors, world
+from oarlock.train import errors, worlds
 
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    world.shutdown()
+    worlds.shutdown()
     yield
-    world.shutdown()
+    worlds.shutdown()
 
 
 def test_alone_there_is_a_world_of_one_and_no_process_group() -> None:
@@ -175,7 +175,7 @@ def test_memory_is_bounded_on_a_shared_device_alone(monkeypatch: pytest.MonkeyPa
     for told in ("", "1", "0", "-0.5", "much"):
         monkeypatch.setenv("OARLOCK_GPU_FRACTION", told)
         train.init()
-        world.shutdown()
+        worlds.shutdown()
     assert gpu.bounded == []
     monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.25")
     train.init()
@@ -186,7 +186,7 @@ def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatc
     """Without a share, a second process on a host with one device has none of its own."""
     OneGpu(monkeypatch)
     joined: list[str | None] = []
-    monkeypatch.setattr(world, "_join", lambda rank, size, backend, *rest: joined.append(backend))
+    monkeypatch.setattr(worlds, "_join", lambda rank, size, backend, *rest: joined.append(backend))
     for name, value in {
         "RANK": "1",
         "WORLD_SIZE": "2",
@@ -200,4 +200,4 @@ def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.5")
     assert train.init().device == torch.device("cuda", 0)
     assert joined == ["gloo"], "NCCL refuses two processes on one device"
-    monkeypatch.setattr(world, "_world", None)
+    monkeypatch.setattr(worlds, "_world", None)

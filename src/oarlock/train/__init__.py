@@ -1,4 +1,4 @@
-"""The training library: what a training script imports.
+"""The training library, which a training script imports.
 
     from oarlock import train
 
@@ -10,8 +10,8 @@
             ...
             session.log(loss=loss)
 
-The same script runs alone, under torchrun and under Oarlock. Names are resolved on first use, so that importing this
-package costs nothing and asks for nothing: torch is imported when something that needs it is.
+The same script runs alone, under torchrun and under Oarlock. Names are resolved on first use. So the import of this
+package is cheap, and torch is imported only with a name that needs it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oarlock.train.allotment import Batch
     from oarlock.train.batches import Batches
+    from oarlock.train.batchsizes import Batch
     from oarlock.train.compression.dgc import DGC
     from oarlock.train.compression.powersgd import PowerSGD
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.strategy import Strategy
-    from oarlock.train.world import World, device, init, is_chief, rank, shutdown, world_size
+    from oarlock.train.worlds import World, device, init, is_chief, rank, shutdown, world_size
 
 _HOMES = {
     "AllReduce": "strategies.allreduce",
     "DGC": "compression.dgc",
-    "Batch": "allotment",
+    "Batch": "batchsizes",
     "Batches": "batches",
     "CheckpointError": "errors",
     "Hook": "hooks",
@@ -46,16 +46,16 @@ _HOMES = {
     "Stopped": "session",
     "Strategy": "strategies.strategy",
     "TrainError": "errors",
-    "World": "world",
+    "World": "worlds",
     "WorldError": "errors",
     "data_parallel": "strategies.dataparallel",
-    "device": "world",
-    "init": "world",
-    "is_chief": "world",
+    "device": "worlds",
+    "init": "worlds",
+    "is_chief": "worlds",
     "no_sync": "strategies.dataparallel",
-    "rank": "world",
-    "shutdown": "world",
-    "world_size": "world",
+    "rank": "worlds",
+    "shutdown": "worlds",
+    "world_size": "worlds",
 }
 
 __all__ = [

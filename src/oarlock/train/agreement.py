@@ -1,14 +1,14 @@
-"""How the ranks stop and save at the same step.
+"""The agreement of the ranks to stop and to save at the same step.
 
-A signal reaches ranks at different moments, and clocks differ; but a collective that one rank enters alone never ends.
-So at step boundaries the ranks exchange small numbers: the strongest wish to stop, whether the chief's clock says that
-it is time to save, and what the chief has heard of the batch size and of the gradients' noise. What comes out is the
-same everywhere.
+A signal reaches the ranks at different moments, and clocks differ, but a collective that only one rank enters never
+ends. So at step boundaries the ranks exchange small numbers: the strongest wish to stop, whether the chief's clock says
+that a save is due, and the chief's values of the batch size and of the gradients' noise. The result is the same on
+every rank.
 
-An exchange takes 0.3 ms on an idle host and some milliseconds on a busy one, mostly waiting. So short steps share one:
-the chief says after how many steps the next begins, at most 8, so that about one begins every 50 ms; and its outcome is
-looked at when the next one begins, by when it has long arrived. Steps of 25 ms and more wait for an exchange of their
-own, so that a request to stop is heeded after the very step it came in.
+An exchange takes 0.3 ms on an idle host and some milliseconds on a busy one, mostly waiting. So short steps share one.
+The chief decides after how many steps the next exchange begins, at most 8, so that about one begins every 50 ms. Its
+result is read when the next exchange begins; by then it has arrived. A step of 25 ms or more waits for its own
+exchange, so that a request to stop takes effect after the step in which it came.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oarlock.train.world import World
+from oarlock.train.worlds import World
 
 EVERY_S = 0.05
 MOST_STEPS = 8
 
 MOST_NOISE_MILLI = 1 << 60
 
-GO_ON, FINISH, STOP = 0, 1, 2  # FINISH: the script has had enough. STOP: a signal asked for it. The stronger wins.
+GO_ON, FINISH, STOP = 0, 1, 2  # FINISH: the script wants to end. STOP: a signal asks for it. The higher number wins.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The same on every rank."""
+    """The result of an exchange, the same on every rank."""
 
     stop: int
     save: bool
-    batch: int = 0  # the chief's word (`allotment.Batch.code`), 0: none
+    batch: int = 0  # the chief's (`batchsizes.Batch.code`), 0: none
     noise: float | None = None  # the chief's, in examples
 
 
 class Agreement:
-    """Asked once at every step boundary, by every rank. `clock` gives seconds that never go back."""
+    """The exchanges at step boundaries. Every rank calls `settle` after every step. `clock` never goes back."""
 
     def __init__(self, world: World, clock: Callable[[], float] = time.monotonic) -> None:
         self._world = world
@@ -48,14 +48,14 @@ class Agreement:
         self._under_way: Callable[[], list[int]] | None = None
 
     def settle(self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None) -> Decision:
-        """This rank's wish to stop and, on the chief, the rest, into what all do and know now."""
+        """Return the decision of all ranks from this rank's wish to stop and, on the chief, the other values."""
         if self._world.world_size == 1:
             return Decision(stop, save, batch, noise)
         self._steps_left -= 1
         if self._steps_left:
             return Decision(GO_ON, False)
         outcomes = [self._under_way()] if self._under_way else []
-        save = save and not any(each[1] for each in outcomes)  # or one wish would be granted twice
+        save = save and not any(each[1] for each in outcomes)  # otherwise one request would save twice
         self._under_way = self._begin(stop, save, batch, noise)
         if self._stride == 1:
             outcomes.append(self._under_way())
@@ -81,7 +81,7 @@ class Agreement:
         return self._world.start_largest((stop, int(save), self._next_stride(), batch, noise_milli))
 
     def _next_stride(self) -> int:
-        """As many steps as fit into EVERY_S at the present pace, at most twice as many as last time."""
+        """Return the number of steps that fit into EVERY_S at the present pace, at most twice the last number."""
         now = self._clock()
         step_s = (now - self._began_at) / self._stride
         self._began_at = now

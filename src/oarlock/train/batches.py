@@ -1,9 +1,9 @@
-"""This rank's batches, in an order that can be taken up again in the middle.
+"""This rank's batches, in an order that can be continued in the middle.
 
 The order of an epoch is a permutation made from (seed, epoch) alone. It is cut into global batches, and each of those
-into one batch for every rank; the position is the number of examples that all ranks together have taken from it. So a
-resumed run sees the batches that it would have seen, and a run resumed with another number of ranks sees every example
-of the epoch once. Reading ahead does not move the position: taking a batch does.
+into one batch for every rank. The position is the number of examples that all ranks together have taken. So a resumed
+run sees the same batches as an uninterrupted run, and a run resumed with another number of ranks sees every example of
+the epoch once. Reading ahead does not move the position; taking a batch does.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from oarlock.train import errors
-from oarlock.train import world as worlds
+from oarlock.train import errors, worlds
 
 
 class Batches:
     """An endless iterator over this rank's batches, epoch after epoch.
 
-    `dataset` is a tuple of tensors of equal length, or any dataset with a length. `batch_size` counts one rank's
-    examples. With `drop_last` an epoch ends where no full global batch is left; without, the last one is smaller, and
-    filled up from the epoch's beginning to a multiple of the ranks. Tensors come on `device` (this process's, unless
-    said). `workers` processes read ahead; each example's random numbers there come from (seed, epoch, example), so that
-    they too are the same after a resumption.
+    `dataset` is a tuple of tensors of equal length, or any dataset with a length. `batch_size` is the number of
+    examples for one rank. With `drop_last` an epoch ends when no full global batch is left. Without it the last batch
+    is smaller, and examples from the epoch's beginning fill it to a multiple of the ranks. Tensors are on `device`
+    (default: this process's device). `workers` processes read ahead. There each example's random numbers come from
+    (seed, epoch, example), so that they are the same after a resumption.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Batches:
             )
         self.batch_size = batch_size
         self.epoch = 0
-        self.last = False  # the batch in hand is its epoch's last
+        self.last = False  # the present batch is its epoch's last
         self._taken = 0  # examples of this epoch taken, by all ranks together
         self._dataset, self._length = dataset, len(dataset)
         self._seed, self._shuffle, self._drop_last, self._workers = seed, shuffle, drop_last, workers
@@ -64,21 +63,21 @@ class Batches:
         self._stream: Iterator[Any] | None = None
         if len(self) < 1:
             raise errors.StateError(
-                f"{self._length} examples make no batch of {batch_size} for each of {self._world.world_size} ranks: "
+                f"{self._length} examples are too few for batches of {batch_size} on {self._world.world_size} ranks: "
                 "take a smaller batch_size, or drop_last=False"
             )
 
     def __len__(self) -> int:
-        """Batches in a whole epoch."""
+        """Return the number of batches in a whole epoch."""
         return self._batches_from(0)
 
     @property
     def examples(self) -> int:
-        """Examples taken since the first epoch, by all ranks together."""
+        """The number of examples taken since the first epoch, by all ranks together."""
         return self.epoch * self._length + self._taken
 
     def remaining(self, epochs: int) -> int:
-        """Batches still to come until `epochs` epochs are done."""
+        """Return the number of batches until `epochs` epochs are done."""
         return max(0, epochs - self.epoch - 1) * len(self) + (
             self._batches_from(self._taken) if self.epoch < epochs else 0
         )
@@ -97,9 +96,9 @@ class Batches:
         return _moved(batch, self._device)
 
     def resize(self, batch_size: int) -> None:
-        """Another number of examples for each rank, from the next batch on; all ranks at the same batch.
+        """Change the number of examples for each rank, from the next batch on. All ranks must do so at the same batch.
 
-        Where it does not go even once into an epoch, the largest that does is taken.
+        If an epoch is too short for one batch, the largest possible size is taken.
         """
         most = max(1, self._length // self._world.world_size) if self._drop_last else batch_size
         self.batch_size, self._stream = min(batch_size, most), None
@@ -108,9 +107,7 @@ class Batches:
         return {"seed": self._seed, "length": self._length, "epoch": self.epoch, "taken": self._taken}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Raises CheckpointError when the state belongs to other data or another seed: its position would mean nothing
-        here.
-        """
+        """Restore the position. CheckpointError if the state belongs to other data or another seed."""
         for name, here in (("seed", self._seed), ("length", self._length)):
             if state[name] != here:
                 raise errors.CheckpointError(
@@ -128,7 +125,7 @@ class Batches:
         return left // self._global_batch if self._drop_last else -(-left // self._global_batch)
 
     def _shares(self) -> Iterator[list[int]]:
-        """The indices of this rank's batches from the position on."""
+        """Yield the indices of this rank's batches from the position on."""
         generator = torch.Generator().manual_seed(_mixed(self._seed, self.epoch))
         order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
         ranks = self._world.world_size
@@ -152,14 +149,15 @@ class Batches:
                 num_workers=self._workers,
                 persistent_workers=self._workers > 0,
                 pin_memory=self._device.type == "cuda",
-                # The loader draws a seed: from torch's own generator, that would shift what is drawn after a resume.
+                # The loader draws a seed. Drawn from torch's own generator, it would change the numbers drawn after a
+                # resume.
                 generator=torch.Generator().manual_seed(_mixed(self._seed, -1)),
             )
         return iter(self._loader)
 
 
 class _Sampler:
-    """What a DataLoader reads ahead: indices, or for worker processes (epoch, index)."""
+    """The sampler for a DataLoader: indices, or (epoch, index) for worker processes."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -174,7 +172,7 @@ class _Sampler:
 
 
 class _Seeded(data.Dataset[Any]):
-    """Seeds a worker process for every example."""
+    """A dataset that seeds the worker process for every example."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset, self._seed = dataset, seed
@@ -190,7 +188,7 @@ class _Seeded(data.Dataset[Any]):
 
 
 def _mixed(seed: int, number: int) -> int:
-    """A 63-bit seed from two numbers (the finaliser of splitmix64), so that neighbours have nothing in common."""
+    """Return a 63-bit seed of two numbers (the finaliser of splitmix64), so that neighbours differ in all bits."""
     mixed = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF

@@ -1,27 +1,27 @@
 """The errors of the training library. Every message names the next step.
 
     TrainError
-      WorldError        who we are among the processes cannot be told, or does not fit the machine
-      StateError        what the session was asked to keep cannot be kept
+      WorldError        the rank of this process is unknown, or does not fit the machine
+      StateError        a value given to the session cannot be saved
       CheckpointError   no checkpoint can be restored, or it does not fit this session
       ReportError       a value cannot be reported
 
-The library imports nothing else of Oarlock, hence a tree of its own.
+The library imports nothing else of Oarlock, so it has its own tree of errors.
 """
 
 from __future__ import annotations
 
 
 class TrainError(Exception):
-    """Root of what this library raises."""
+    """The root of all errors of this library."""
 
 
 class WorldError(TrainError):
-    """Who we are among the processes cannot be told, or does not fit the machine."""
+    """The rank of this process is unknown, or does not fit the machine."""
 
 
 class StateError(TrainError):
-    """What the session was asked to keep cannot be kept."""
+    """A value given to the session cannot be saved."""
 
 
 class CheckpointError(TrainError):

@@ -1,7 +1,7 @@
-"""What a script may hang onto a session: subclass Hook and override what is wanted.
+"""The hooks of a session. A script subclasses Hook and overrides the methods that it needs.
 
-Hooks run on every rank, in the order given to the session. An exception in one ends the training as an exception in the
-script would.
+Hooks run on every rank, in the order given to the session. An exception in a hook ends the training, as an exception in
+the script does.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Does nothing at every point of a session's life."""
+    """A hook that does nothing."""
 
     def before_step(self, session: Session) -> None:
-        """`session.step` is the number of the step about to be taken, from 1."""
+        """Run before a step. `session.step` is its number, from 1."""
 
     def after_step(self, session: Session) -> None:
-        """The step's body has run; a checkpoint may follow."""
+        """Run after a step. A checkpoint may follow."""
 
     def after_checkpoint(self, session: Session, path: Path) -> None:
-        """The checkpoint under `path` is complete and verified."""
+        """Run after the checkpoint at `path` is complete and verified."""
 
     def on_end(self, session: Session, error: BaseException | None) -> None:
-        """The session closes: `error` is what ended it, or None."""
+        """Run when the session closes. `error` is the exception that ended it, or None."""

@@ -1,15 +1,14 @@
-"""The life of a training run, as seen from its script.
+"""The session of a training run, which its script uses.
 
     with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
         for x, y in session.steps(batches, epochs=5):
             ...                                  # forward, backward, optimizer.step()
             session.log(loss=loss)
 
-On entry the state is restored from the newest checkpoint that holds, or every rank gets the chief's initial weights. At
-each step boundary the ranks agree whether to save and whether to stop (agreement.py). A request to stop is SIGTERM to
-any rank: all finish the same step, save it, close, and end with exit code 143, which is how a process ends that SIGTERM
-ended. An error in the body ends the session without a checkpoint and without another exchange: the other ranks may be
-anywhere.
+On entry the state is restored from the newest valid checkpoint, or every rank gets the chief's initial weights. At each
+step boundary the ranks agree whether to save and whether to stop (agreement.py). SIGTERM to any rank is a request to
+stop: all ranks finish the same step, save it, close, and end with exit code 143, as after a SIGTERM. An error in the
+body ends the session without a checkpoint and without another exchange, because the other ranks may be at any point.
 """
 
 from __future__ import annotations
@@ -28,42 +27,41 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import agreement, allotment, errors, failpoints, manifests, pace, rng
-from oarlock.train import world as worlds
-from oarlock.train.allotment import Batch
+from oarlock.train import agreement, batchsizes, environment, errors, failpoints, worlds
 from oarlock.train.batches import Batches
-from oarlock.train.checkpoints import Checkpoints, Restored
+from oarlock.train.batchsizes import Batch
+from oarlock.train.checkpointing import manifests, rng
+from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored
 from oarlock.train.hooks import Hook
-from oarlock.train.progress import Line
-from oarlock.train.reports import VERSION, MetricFrames, Reports, Sink
+from oarlock.train.measuring import pace
+from oarlock.train.reporting.progress import Line
+from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports, Sink
+from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.dataparallel import strategy_of
 from oarlock.train.strategies.strategy import Figures, Strategy
-from oarlock.train.tensorboard import EventFile
 
 EVERY_S = 600.0
 KEEP = 3
 
 
 class Stopped(SystemExit):
-    """The session was asked to stop, saved, and closed. Unless somebody catches it, the process ends with 128 +
-    SIGTERM.
-    """
+    """The session was asked to stop, has saved, and is closed. If not caught, the process ends with 128 + SIGTERM."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
 
 
 class Session:
-    """Keeps `state` (anything with state_dict and load_state_dict, by keyword), saves it, restores it, and reports.
+    """The session. It saves, restores and reports `state`: objects with state_dict and load_state_dict, by keyword.
 
-    `checkpoints` is a directory that all ranks see; every `every_s` seconds (600) or `every_steps` steps a checkpoint
-    is made there and the newest `keep` (3) are kept. Where the job says otherwise (OARLOCK_CHECKPOINTS,
-    OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) the job decides. Without a directory nothing is saved.
-    `total_steps` ends the steps. `per_rank` is state that differs between ranks; it is dropped when their number
-    changes. `logdir` is where TensorBoard's event files go (else OARLOCK_TENSORBOARD). `resume=False` begins at the
-    first step. `adapt=True` lets the scheduler choose the batch size, where the job file says so: the kept `Batches`
-    take it up, `backward` and `accumulating` keep to its parts, and `gain` says what it is worth.
+    `checkpoints` is a directory that all ranks see. Every `every_s` seconds (600) or `every_steps` steps a checkpoint
+    is made there, and the newest `keep` (3) are kept. The job's own settings (OARLOCK_CHECKPOINTS,
+    OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) win. Without a directory nothing is saved. `total_steps` is the
+    number of steps. `per_rank` is state that differs between ranks; it is dropped if their number changes. `logdir` is
+    the directory for TensorBoard's event files (default: OARLOCK_TENSORBOARD). `resume=False` begins at the first step.
+    `adapt=True` lets the scheduler choose the batch size, if the job file allows it: the given `Batches` use it,
+    `backward` and `accumulating` follow its parts, and `gain` gives the factor for the learning rate.
     """
 
     def __init__(
@@ -85,12 +83,12 @@ class Session:
         for name, value in (*state.items(), *(per_rank or {}).items()):
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise errors.StateError(
-                    f"{name} is a {type(value).__name__} without state_dict and load_state_dict: it cannot be kept. "
+                    f"{name} is a {type(value).__name__} without state_dict and load_state_dict: it cannot be saved. "
                     "Leave it out, or give it the two methods."
                 )
-        environ = os.environ
+        self._environment = given = environment.Environment.read()
         self.world = worlds.init()
-        self.step = 0  # steps done; within the body, the number of the step being taken, from 1
+        self.step = 0  # steps done; within the body, the number of the present step, from 1
         self.total_steps = self._limit = total_steps
         self._state = state
         self._hooks, self._resume = tuple(hooks), resume
@@ -101,19 +99,19 @@ class Session:
         for name, one in attached.items():
             if one is not None and one.state_dict():
                 self._own[f"strategy of {name}"] = one
-        self._adapt, self._allotment = adapt, allotment.Allotment(environ)
-        self._parts_left = 0  # of the step being taken, after the present one
+        self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
+        self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
         self._pace = pace.Pace()
-        self._told = (0, 0.0)  # exchanges and waiting, by the end of the last step
+        self._told = (0, 0.0)  # exchanges and seconds of waiting, at the end of the last step
         self.batch = Batch(self._batches.batch_size) if self._batches is not None else None
-        self._taken: Batch | None = None  # the decision that was taken up last
+        self._taken: Batch | None = None  # the last decision in force
         self._epochs: tuple[int, Batches] | None = None
-        self._every_steps = every_steps if "OARLOCK_CHECKPOINT_EVERY_S" not in environ else None
+        self._every_steps = every_steps if given.checkpoint_every_s is None else None
         default_s = EVERY_S if self._every_steps is None else None
-        self._every_s = float(environ.get("OARLOCK_CHECKPOINT_EVERY_S") or 0) or every_s or default_s
-        self._directory = environ.get("OARLOCK_CHECKPOINTS") or checkpoints
-        self._keep = int(environ.get("OARLOCK_CHECKPOINT_KEEP") or (KEEP if keep is None else keep))
+        self._every_s = given.checkpoint_every_s or every_s or default_s
+        self._directory = given.checkpoints or checkpoints
+        self._keep = given.checkpoint_keep or (KEEP if keep is None else keep)
         self._logdir = logdir
         self._checkpoints: Checkpoints | None = None
         self._reports: Reports | None = None
@@ -125,27 +123,28 @@ class Session:
 
     @property
     def should_stop(self) -> bool:
-        """True once all ranks have agreed to stop, or all steps are done. The same on every rank."""
+        """Whether all ranks have agreed to stop, or all steps are done. The same on every rank."""
         return self._stop != agreement.GO_ON or (self.total_steps is not None and self.step >= self.total_steps)
 
     @property
     def accumulating(self) -> bool:
-        """True in those parts of a step after which the optimizer is not to step yet. Only with `adapt`."""
+        """Whether more parts of this step follow, so that the optimizer must not step yet. Only with `adapt`."""
         return self._parts_left > 0
 
     @property
     def gain(self) -> float:
-        """By how much more a step brings forward than one at the batch size that the job began with: what to multiply
-        the learning rate with (AdaScale SGD, arXiv 2007.05105). 1 while the gradients' noise is not known.
+        """The factor for the learning rate (AdaScale SGD, arXiv 2007.05105). 1 while the gradients' noise is unknown.
+
+        It is the progress of a step relative to a step at the batch size with which the job began.
         """
-        initial, batch = self._allotment.initial, self.batch
+        initial, batch = self._environment.batch_size, self.batch
         if initial is None or batch is None or not self._noise:
             return 1.0
         total = batch.local * batch.accumulate * self.world.world_size
         return total / initial * (self._noise + initial) / (self._noise + total)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """`loss.backward()`; where a step has several parts, of their mean, with one exchange at the last of them."""
+        """Call `loss.backward()`. In a step of several parts: for their mean, with one exchange in the last part."""
         with contextlib.ExitStack() as held_back:
             for strategy in self._strategies if self.accumulating else ():
                 held_back.enter_context(strategy.no_sync())
@@ -153,24 +152,24 @@ class Session:
             (loss / parts if parts > 1 else loss).backward()
 
     def request_stop(self) -> None:
-        """End the training well: all ranks stop after the same step. Any rank may ask."""
+        """End the training after this step, on all ranks. Any rank may call it."""
         self._wish = max(self._wish, agreement.FINISH)
 
     def log(self, **values: Any) -> None:
         """Record numbers (or tensors of one element) at this step. Costs microseconds and does not wait for a GPU."""
         if self._reports is None:
-            raise errors.ReportError("session.log() outside of `with session:`: there is nobody to hear it")
+            raise errors.ReportError("session.log() outside of `with session:`: no report is open")
         self._reports.log(self.step, values)
 
     def steps(self, batches: Iterable[Any] | None = None, *, epochs: int | None = None) -> Iterator[Any]:
-        """The steps still to be taken: their numbers, or with `batches` those; until `epochs`, `total_steps` or a
-        request to stop.
+        """Yield the batches of the remaining steps, or their numbers, until `epochs`, `total_steps` or a request to
+        stop.
 
-        Leave the loop early only where every rank does; request_stop() is the way when one alone decides.
+        Leave the loop early only if every rank does. If one rank decides alone, it calls request_stop().
         """
         if isinstance(batches, Batches) and batches is not self._batches:
             raise errors.StateError(
-                "these batches are not kept: pass Session(batches=batches), or a resumed run would see their data again"
+                "these batches are not saved: pass Session(batches=batches), or a resumed run would see them again"
             )
         if epochs is not None and not isinstance(batches, Batches):
             raise errors.StateError(
@@ -180,7 +179,7 @@ class Session:
             self._epochs = epochs, batches
             self._count_steps()
         stream = None if batches is None else iter(batches)
-        self._pace.anew(cold=True)
+        self._pace.restart(cold=True)
         while not self.should_stop:
             self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
             try:
@@ -193,7 +192,7 @@ class Session:
             yield batch
             while self._parts_left and stream is not None:
                 self._parts_left -= 1
-                self._pace.anew()
+                self._pace.restart()
                 try:
                     batch = next(stream)
                 except StopIteration:
@@ -238,7 +237,7 @@ class Session:
         for hook in self._hooks:
             hook.after_step(self)
         due = self.world.is_chief and self._every_s is not None and monotonic() - self._saved_at >= self._every_s
-        wanted = self._allotment.look() if self._adapt and self.world.is_chief else None
+        wanted = self._batch_file.look() if self._adapt and self.world.is_chief else None
         decision = self._agreement.settle(
             stop=self._wish,
             save=due,
@@ -248,16 +247,16 @@ class Session:
         self._end_pace()
         self._stop = decision.stop
         self._noise = decision.noise or self._noise
-        if decision.batch and Batch.of(decision.batch) != self._taken:  # exchanges overlap: it may come twice
+        if decision.batch and Batch.of(decision.batch) != self._taken:  # exchanges overlap, so it may arrive twice
             self._take_batch(Batch.of(decision.batch))
         if self._stop == agreement.STOP and self._reports:
             self._reports.event("stopping", step=self.step)
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
-            self._pace.anew()
+            self._pace.restart()
 
     def _end_pace(self) -> None:
-        """Of a gang whose exchanges are ours it is known how long each step waited; a step without one is a part."""
+        """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
         before, self._told = self._told, self._waited()
         exchanges, waited_s = (now - then for now, then in zip(self._told, before))
         ours = bool(self._figures())
@@ -274,13 +273,13 @@ class Session:
         return [one.figures for one in self._strategies if one.figures is not None]
 
     def _take_batch(self, batch: Batch) -> None:
-        """From the next step on, on every rank alike."""
+        """Use the batch size from the next step on, on every rank."""
         self.batch = self._taken = batch
         if self._batches is not None:
             self._batches.resize(batch.local)
             self.batch = Batch(self._batches.batch_size, batch.accumulate)
         self._count_steps()
-        self._pace.anew(cold=True)
+        self._pace.restart(cold=True)
         self._tell_batch()
         of = f"{self.batch.local} examples" + (f" {batch.accumulate} times" if batch.accumulate > 1 else "")
         self._say(f"from step {self.step + 1} on a step takes {of} on each of {self.world.world_size} ranks")
@@ -295,7 +294,7 @@ class Session:
             progress.local, progress.accumulate = self.batch.local, self.batch.accumulate
 
     def _count_steps(self) -> None:
-        """How many steps the epochs make at the present batch size; a last step that is not whole takes of the next."""
+        """Compute `total_steps` from the epochs and the present batch size. An incomplete last step counts as one."""
         if self._epochs is None:
             return
         epochs, batches = self._epochs
@@ -313,7 +312,7 @@ class Session:
                 progress.examples, progress.epoch = batches.examples, batches.epoch
 
     def _finish(self) -> None:
-        """The steps are over, by themselves or by request: keep where they got to."""
+        """Save the last step, after all steps are done or a request to stop."""
         if self.step != self._saved_step:
             self._save()
         if self._stop != agreement.STOP and self._reports:
@@ -345,13 +344,12 @@ class Session:
             hook.after_checkpoint(self, saved.path)
 
     def _open_reports(self) -> Reports:
-        environ, process = os.environ, os.environ.get("OARLOCK_PROCESS", "0")
         sinks: list[Sink] = []
-        report = Path(environ["OARLOCK_REPORT"]) if environ.get("OARLOCK_REPORT") else None
+        report, process = self._environment.report, self._environment.process
         if report:
             report.mkdir(parents=True, exist_ok=True)
             sinks.append(MetricFrames(report / f"metrics-{process}.bin"))
-        wanted = self._logdir or environ.get("OARLOCK_TENSORBOARD")
+        wanted = self._logdir or self._environment.tensorboard
         if wanted and self.world.is_chief:
             sinks.append(EventFile(Path(wanted)))
         line = Line(sys.stderr) if report is None and self.world.is_chief else None
@@ -359,12 +357,12 @@ class Session:
         stacks = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
         reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
         reports.progress.measure_noise = self._measure_noise
-        reports.progress.gpu_type = environ.get("OARLOCK_GPU_TYPE")
+        reports.progress.gpu_type = self._environment.gpu_type
         reports.event("hello", library=VERSION, can_rejoin=False, can_stack=stacks)
         return reports
 
     def _measure_noise(self) -> float | None:
-        """Called by the thread that reports: it may have to wait for the GPU."""
+        """Return the gradients' noise. The reporting thread calls it, because it may wait for the GPU."""
         found = [one.noise.examples() for one in self._figures()]
         return found[0] if len(found) == 1 else None
 
@@ -376,12 +374,12 @@ class Session:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as cause:
             raise errors.CheckpointError(
-                f"no checkpoints can be kept in {directory} ({cause}): give a directory that can be written"
+                f"no checkpoints can be saved in {directory} ({cause}): use a directory that can be written"
             ) from cause
-        # Outside of Oarlock every start of the script is an attempt of its own: the newest checkpoint is the last made.
+        # Outside of Oarlock every start of the script is a new attempt, so that the last checkpoint is the newest.
         newest = max((manifests.order(path) or (0,))[0] for path in (*manifests.attempted(directory), directory))
         attempt, round_number = self.world.gather(
-            (int(os.environ.get("OARLOCK_ATTEMPT") or newest + 1), int(os.environ.get("OARLOCK_ROUND") or 1))
+            (self._environment.attempt or newest + 1, self._environment.round_number)
         )[0]
         self._checkpoints = Checkpoints(
             directory, self.world, attempt=attempt, round_number=round_number, keep=self._keep, say=self._say
@@ -397,17 +395,16 @@ class Session:
                     replicas.broadcast(kept)
         for strategy in self._strategies:
             strategy.begin()
-        if self._adapt and self._allotment.first is not None:
-            self._take_batch(self._allotment.first)
+        if self._adapt and self._environment.batch is not None:
+            self._take_batch(self._environment.batch)
         self._tell_batch()
         self._saved_at = monotonic()
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
 
     def _candidates(self) -> list[Path]:
-        offered = os.environ.get("OARLOCK_RESTORE")
-        if offered is not None:
-            return [Path(path) for path in offered.split(os.pathsep) if path]
+        if self._environment.restore is not None:
+            return list(self._environment.restore)
         return manifests.complete(Path(self._directory).absolute()) if self._directory is not None else []
 
     def _adopt(self, restored: Restored) -> None:
@@ -415,27 +412,25 @@ class Session:
         if missing:
             raise errors.CheckpointError(
                 f"{restored.path} holds {', '.join(sorted(restored.shared))}, but no {', '.join(missing)}. "
-                "Leave that out of the Session, or begin again with resume=False or another directory."
+                "Leave it out of the Session, or start again with resume=False or another directory."
             )
         dropped = sorted(set(restored.shared) - set(self._state))
         if dropped:
-            self._say(
-                f"{restored.path.name} also holds {', '.join(dropped)}, which this session does not keep: dropped"
-            )
+            self._say(f"{restored.path.name} also holds {', '.join(dropped)}, which this session does not use: dropped")
         for name, kept in self._state.items():
             try:
                 kept.load_state_dict(restored.shared[name])
             except (RuntimeError, ValueError, KeyError) as cause:
                 raise errors.CheckpointError(
-                    f"{name} does not take its state from {restored.path}: {cause}. "
-                    "Build it as it was, or begin again with resume=False."
+                    f"{name} cannot load its state from {restored.path}: {cause}. "
+                    "Build it as before, or start again with resume=False."
                 ) from cause
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
         if restored.own is None:
             kept_back = " and ".join(["the random generators' states", *self._own])
             self._say(
-                f"{restored.path.name} was made by {restored.world_size} ranks, now there are {self.world.world_size}: "
+                f"{restored.path.name} was saved by {restored.world_size} ranks, now {self.world.world_size}: "
                 f"{kept_back} are dropped"
             )
         else:

@@ -3,12 +3,12 @@
 When the backward pass has made a bucket's gradients, they are copied side by side and summed over the ranks while the
 pass goes on. At its end the means are copied back.
 
-Why not DistributedDataParallel: it sorts its buckets anew after the first step. A sum's last bits depend on where in a
-bucket a number lies, so with three ranks or more a resumed run, which begins with the first sorting again, ends with
-other weights than the run that was never interrupted. Here the sorting never changes. The model also stays the user's
-own object: no wrapper, no `module.` in the names of its state.
+DistributedDataParallel sorts its buckets again after the first step. A sum's last bits depend on a number's place in
+the bucket. So with three ranks or more a resumed run, which starts with the first sorting, would end with other weights
+than an uninterrupted run. Here the sorting never changes. The model also stays the user's own object: no wrapper, no
+`module.` in the names of its state.
 
-A world of one needs none of this: nothing is attached.
+With one process nothing is attached to the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train import world as worlds
+from oarlock.train import worlds
 from oarlock.train.strategies import backward, buckets, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -96,7 +96,7 @@ class AllReduce(Strategy):
 
     def _take_norms(self) -> None:
         norms = [bucket.norms for bucket in self._buckets if bucket.norms is not None]
-        device = norms[0][0].device  # a model on several devices: the sums meet on the first
+        device = norms[0][0].device  # for a model on several devices: the sums are combined on the first
         local, mean = (torch.stack([pair[which].to(device) for pair in norms]).sum() for which in (0, 1))
         self.figures.noise.take(local, mean, self.figures.share)
 

@@ -16,8 +16,8 @@ import torch
 from torch import distributed, nn
 
 from oarlock.train import errors
-from oarlock.train import noise as noises
-from oarlock.train.waiting import Waiting
+from oarlock.train.measuring import noise as noises
+from oarlock.train.measuring.waiting import Waiting
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20  # ready early: the exchange starts while most of the backward pass is still to come

@@ -6,7 +6,7 @@ import sys
 
 from torch import nn, optim
 
-from oarlock.train import world as worlds
+from oarlock.train import worlds
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.strategy import Strategy
 

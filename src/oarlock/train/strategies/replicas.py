@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import distributed, nn
 
-from oarlock.train import errors
-from oarlock.train import world as worlds
+from oarlock.train import errors, worlds
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn, optim
 
-from oarlock.train import noise
-from oarlock.train.waiting import Waiting
-from oarlock.train.world import World
+from oarlock.train.measuring import noise
+from oarlock.train.measuring.waiting import Waiting
+from oarlock.train.worlds import World
 
 
 class Figures:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from oarlock.train import errors
-from oarlock.train import world as worlds
+from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 

@@ -1,7 +1,6 @@
-"""The states of the random generators of this process: Python's, NumPy's where it is imported, torch's on the CPU and
-on every GPU.
+"""The states of this process's random generators: Python's, NumPy's if it is imported, torch's on the CPU and all GPUs.
 
-The states are made of plain values and tensors, so that they load without unpickling code.
+The states consist of plain values and tensors, so that they can be loaded without unpickling code.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """All states now. Drawing after `reinstate(capture())` repeats what was drawn after `capture()`."""
+    """Return all present states. After `reinstate` of them the generators repeat the numbers drawn since."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         name, keys, *rest = sys.modules["numpy"].random.get_state()
@@ -25,7 +24,7 @@ def capture() -> dict[str, Any]:
 
 
 def reinstate(states: dict[str, Any]) -> None:
-    """Go back to captured states. One whose library or device is not here is passed over."""
+    """Restore captured states. A state whose library or device is missing is skipped."""
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states and "numpy" in sys.modules:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from oarlock.train import tensorboard
-from oarlock.train.reports import Row
+from oarlock.train.reporting import tensorboard, tfevents
+from oarlock.train.reporting.reports import Row
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -68,4 +68,4 @@ def test_very_many_rows_are_thinned_but_the_last_is_there(tmp_path: Path) -> Non
 def test_the_checksum_is_crc32c() -> None:
     """The check value of the CRC catalogue, masked: ((crc >> 15 | crc << 17) + 0xa282ead8)."""
     crc = 0xE3069283
-    assert tensorboard._masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert tfevents.masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

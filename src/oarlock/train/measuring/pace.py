@@ -1,9 +1,8 @@
-"""How long a step takes, and how much of that is waiting for the other processes' gradients.
+"""The duration of a step, and the time in it spent waiting for the other processes' gradients.
 
-Counted from the end of one step to the end of the next, data and all, but without what is no part of training (saving).
-Of a step that adds up several parts only the last is counted, the one with the exchange; so is a step of a script that
-holds exchanges back itself. The first steps of a life, and of a new batch size, are slower than those to come: they are
-left out.
+A step is counted from the end of the one before, with the reading of data, but without saving. In a step of several
+accumulated parts only the last part, the one with the exchange, is counted. The same holds for a script that delays
+exchanges itself. The first steps of a process, and of a new batch size, are slower than later ones: they are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,10 @@ WARM_UP_STEPS = 3
 
 
 class Pace:
-    """`total` only grows: steps counted, their seconds, and of those the seconds of waiting (None: not known)."""
+    """The counter of steps.
+
+    `total` only grows: the steps, their seconds, and the seconds of waiting (None: unknown).
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,14 +25,14 @@ class Pace:
         self._cold = WARM_UP_STEPS
         self.total: tuple[int, float, float | None] = (0, 0.0, 0.0)
 
-    def anew(self, *, cold: bool = False) -> None:
-        """What was before this moment is of no step."""
+    def restart(self, *, cold: bool = False) -> None:
+        """Start counting again: the time before this moment belongs to no step."""
         self._since = self._clock()
         if cold:
             self._cold = WARM_UP_STEPS
 
     def ended(self, *, counts: bool, waited_s: float | None) -> None:
-        """A step is over; the next begins. `waited_s` is its own."""
+        """Count a step that has ended. `waited_s` is the waiting in this step."""
         now = self._clock()
         took_s, self._since = now - self._since, now
         if not counts:
@@ -43,14 +45,14 @@ class Pace:
 
 
 class Mean:
-    """Of what a `Pace` has counted since it was last asked."""
+    """The mean of a `Pace` since the last call."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._told = pace.total
 
     def since(self) -> tuple[float, float | None] | None:
-        """Seconds of a step, and of its waiting; None where there was none."""
+        """Return the mean seconds of a step and of its waiting; None if there was no step."""
         (steps, seconds, waiting), (before, earlier, waited) = self._pace.total, self._told
         if steps == before:
             return None

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from oarlock.train import errors, progress, reports
+from oarlock.train import errors
+from oarlock.train.reporting import progress, reports
 
 
 def frames(content: bytes) -> list[tuple[int, float, dict[str, float]]]:
@@ -102,7 +103,9 @@ SCRIPT = """
 import os, sys
 sys.modules["torch"] = None  # an import of torch would fail
 from pathlib import Path
-from oarlock.train import errors, hooks, manifests, progress, reports, tensorboard
+from oarlock.train import errors, hooks
+from oarlock.train.checkpointing import manifests
+from oarlock.train.reporting import progress, reports, tensorboard
 folder = Path(sys.argv[1])
 sinks = [reports.MetricFrames(folder / "metrics-0.bin"), tensorboard.EventFile(folder)]
 ours = reports.Reports(events=folder / "events-0.jsonl", sinks=sinks)
@@ -209,5 +212,5 @@ def test_a_log_file_has_a_line_from_time_to_time(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_version_is_the_package_s() -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert f'version = "{reports.VERSION}"' in project

@@ -1,13 +1,14 @@
-"""Saving and restoring, done by all ranks together.
+"""The saving and restoring of checkpoints, by all ranks together.
 
-The chief's shard holds what is the same everywhere (model, optimizer, position in the data); every rank's shard holds
-what is its own (random generators, what a strategy keeps). A save goes: is there room (else nothing is touched),
-directory, shards under temporary names, sync, rename, sync of the directory, read back; when every rank has said that
-its shard holds, the chief writes the manifest the same way. Only then are older checkpoints removed. Killed anywhere in
-between, the previous checkpoint is still the newest one that verifies (failpoints.py).
+The chief's shard holds the state that all ranks share (model, optimizer, position in the data). Every rank's shard
+holds the rank's own state (random generators, the state of a strategy). The steps of a save are: check the free space
+(if there is too little, nothing is written), make the directory, write shards under temporary names, sync, rename, sync
+the directory, read back. When every rank has confirmed its shard, the chief writes the manifest in the same way. Only
+then are older checkpoints removed. After a kill at any point, the previous checkpoint is still the newest valid one
+(failpoints.py).
 
-A save that fails (a full disk) is said and given up; training goes on, and the next one tries again. Nothing is loaded
-before its size and digest hold, and then only as tensors and plain values (`weights_only`).
+A save that fails (a full disk) is reported and abandoned. Training continues, and the next save tries again. A file is
+loaded only if its size and digest match, and only as tensors and plain values (`weights_only`).
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ from typing import Any, BinaryIO
 
 import torch
 
-from oarlock.train import errors, failpoints, manifests
-from oarlock.train.world import World
+from oarlock.train import errors, failpoints
+from oarlock.train.checkpointing import manifests
+from oarlock.train.worlds import World
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
 _MAPPINGS = (dict, OrderedDict, Counter)
 _SEQUENCES = (list, tuple, set)
 _PER_TENSOR_BYTES = 512  # the header and the alignment of one entry of torch's file format
-_SLACK_BYTES = 64 << 10  # a manifest, and what is not a tensor
+_SLACK_BYTES = 64 << 10  # a manifest, and values that are not tensors
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint just made: verified, complete."""
+    """A checkpoint just saved: complete and verified."""
 
     path: Path
     step: int
@@ -47,8 +49,9 @@ class Saved:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint held. `own` is None when the number of ranks has changed since: nothing in it is this rank's
-    then.
+    """The content of a checkpoint.
+
+    `own` is None if the number of ranks has changed, so that no shard fits this rank.
     """
 
     path: Path
@@ -56,17 +59,17 @@ class Restored:
     shared: dict[str, Any]
     own: dict[str, Any] | None
     world_size: int
-    noise: float | None = None  # the gradients', when it was saved
+    noise: float | None = None  # of the gradients, when it was saved
 
 
 class Checkpoints:
-    """The checkpoints under `directory`, written by this attempt and round. All methods are called by all ranks."""
+    """The checkpoints in `directory`, for one attempt and round. All ranks must call each method."""
 
     def __init__(
         self, directory: Path, world: World, *, attempt: int, round_number: int, keep: int, say: Callable[[str], None]
     ) -> None:
         if keep < 1:
-            raise errors.StateError(f"keep={keep}: at least one checkpoint has to be kept")
+            raise errors.StateError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
         self._world = world
         self._attempt, self._round = attempt, round_number
@@ -77,9 +80,9 @@ class Checkpoints:
     def save(
         self, step: int, shared: Mapping[str, Any], own: Mapping[str, Any], meta: Mapping[str, object]
     ) -> Saved | None:
-        """Save this step; None when it could not be saved, which has then been said.
+        """Save this step. Return None if that failed; the failure was then reported.
 
-        `shared` counts on the chief only. Raises StateError, on every rank, when something in it cannot be stored.
+        Only the chief's `shared` counts. StateError, on every rank, if a value in it cannot be stored.
         """
         failpoints.hit("train.before_save")
         path = self.directory / manifests.directory_name(self._attempt, self._round, step)
@@ -103,9 +106,9 @@ class Checkpoints:
         return None
 
     def prune(self, keep: int | None = None) -> None:
-        """Remove what is older than the newest `keep` complete checkpoints, but never the one known to be good.
+        """Remove checkpoints older than the newest `keep` complete ones, but never the one that was verified.
 
-        Only what this attempt and those before it wrote: a later one's is not ours.
+        Checkpoints of later attempts are not touched.
         """
         if not self._world.is_chief or self._good is None:
             return
@@ -116,25 +119,28 @@ class Checkpoints:
                 _attempt(functools.partial(manifests.remove, path))
 
     def restore(self, candidates: Sequence[Path]) -> Restored | None:
-        """Load the first of these that holds, the same on every rank; None when there are none.
+        """Load the first valid candidate, the same on every rank. Return None if there are no candidates.
 
-        Raises CheckpointError when there are some and none holds: to begin again is then for a person to decide.
+        CheckpointError if there are candidates but none is valid: only a person may decide to start again.
         """
         agreed: list[Path] = self._world.gather(list(candidates))[0]
         for path in agreed:
             faults = [each for each in self._world.gather(self._fault(path)) if each is not None]
             if not faults:
                 return self._load(path)
-            self._say(f"checkpoint {path} does not hold: {faults[0]}; trying the one before")
+            self._say(f"checkpoint {path} is not valid: {faults[0]}; trying the one before it")
         if agreed:
             raise errors.CheckpointError(
-                f"none of the {len(agreed)} checkpoints holds (the first is {agreed[0]}). Bring back a good copy, "
-                "or remove them or pass Session(resume=False) to begin again from the first step."
+                f"none of the {len(agreed)} checkpoints is valid (the first is {agreed[0]}). Restore a "
+                "good copy, or remove them or pass Session(resume=False) to begin again from the first step."
             )
         return None
 
     def _fault(self, path: Path) -> str | None:
-        """The ranks share the reading: each checks what it will load itself, and its part of the rest."""
+        """Return a fault that any rank found, or None.
+
+        Each rank checks the shards it will load, and a part of the rest.
+        """
         try:
             manifest = manifests.read(path)
         except errors.CheckpointError as fault:
@@ -155,7 +161,10 @@ class Checkpoints:
         return Restored(path, manifest.step, chiefs["shared"], own, manifest.world_size, known)
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
-        """The chief makes the directory, where the shards of all ranks will fit; what keeps it from that, else None."""
+        """Let the chief make the directory, if all shards fit on the disk.
+
+        Return the reason if it cannot, else None.
+        """
         needed, refused = 0, None
         try:
             needed = stored_bytes(shard)
@@ -179,13 +188,13 @@ class Checkpoints:
         return self._world.gather(made)[0]
 
     def _free(self) -> int:
-        """The least that any rank sees free, after what every rank did before."""
+        """Return the least free space in bytes that any rank sees, after all ranks have finished the step before."""
         return min(self._world.gather(free_bytes(self.directory)))
 
     def _complete(
         self, path: Path, step: int, shards: Sequence[manifests.Shard | str], meta: Mapping[str, object]
     ) -> Saved:
-        """The manifest, and a last look at what it promises. The chief's part."""
+        """Check the sizes of all shards, then write the manifest. Only the chief does this."""
         manifests.sync_directory(path)
         parts = tuple(shard for shard in shards if isinstance(shard, manifests.Shard))
         manifest = manifests.Manifest(
@@ -195,7 +204,7 @@ class Checkpoints:
         for shard in manifests.read(path).shards:
             size = (path / shard.file).stat().st_size
             if size != shard.bytes:
-                raise OSError(f"{shard.file} has {size} bytes, {shard.bytes} were written")
+                raise OSError(f"{shard.file} has {size} bytes, but {shard.bytes} were written")
         self._good = path
         return Saved(path, step, manifest.bytes, sha256)
 
@@ -204,13 +213,14 @@ class Checkpoints:
             _attempt(lambda: manifests.remove(path))
         self._say(
             f"checkpoint {path.name} was not saved: {trouble}. "
-            "Training goes on and the previous one is kept; free some space, the next one tries again"
+            "Training continues with the previous checkpoint; free some space for the next one"
         )
 
 
 def stored_bytes(tree: Any, where: str = "state", seen: set[int] | None = None) -> int:
-    """How large `tree` will be on disk, about, never less. Raises StateError for what could not be loaded again without
-    running foreign code.
+    """Return an upper estimate of the size of `tree` on disk, in bytes.
+
+    StateError for a value that could not be loaded again without running foreign code.
     """
     seen = set() if seen is None else seen
     if isinstance(tree, torch.Tensor):
@@ -236,7 +246,7 @@ def free_bytes(directory: Path) -> int:
 
 
 class _Hashing:
-    """A file that knows the digest and the number of the bytes it was given."""
+    """A file that computes the digest and the number of the bytes written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -280,7 +290,7 @@ def _write_shard(path: Path, shard: Mapping[str, Any]) -> manifests.Shard:
     manifests.sync_directory(path.parent)
     written = manifests.Shard(path.name, hashing.bytes, hashing.sha256.hexdigest())
     if path.stat().st_size != written.bytes or manifests.digest(path) != written.sha256:
-        raise OSError(f"{path} does not read back as it was written")
+        raise OSError(f"{path} has other content than was written")
     return written
 
 
@@ -289,14 +299,14 @@ def _read_shard(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:
         raise errors.CheckpointError(
-            f"{path} is whole, but torch {torch.__version__} cannot load it ({cause}). "
+            f"{path} is complete, but torch {torch.__version__} cannot load it ({cause}). "
             "Restore with the version that wrote it."
         ) from cause
     return content
 
 
 def _attempt(work: Callable[[], Any]) -> Any:
-    """What `work` gives, or the reason as a string where the disk (or torch's writer on it) refused."""
+    """Return the result of `work`, or the reason as a string if the disk (or torch's writer) failed."""
     try:
         return work()
     except (OSError, RuntimeError) as error:

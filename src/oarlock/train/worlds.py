@@ -1,11 +1,11 @@
-"""Who we are among the processes that train together.
+"""The place of this process among the processes that train together.
 
-What torchrun or Oarlock put into the environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) becomes a
-`World`. With none of them there is a world of one, without a process group, and every exchange below is the identity:
-code that uses a `World` never asks whether it is alone.
+The variables that torchrun or Oarlock set (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) become a `World`.
+Without them there is a world of one process, without a process group, and every exchange returns its own input. So code
+that uses a `World` need not check whether it is alone.
 
-The library's own small exchanges travel in a gloo group of their own, between CPUs: they neither wait for the GPU nor
-mix with the order of the model's collectives.
+The library's own small exchanges use a separate gloo group, between CPUs. So they do not wait for the GPU and do not
+mix with the model's collectives.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 1800.0
 SHARED_BACKEND = "gloo"
-"""Where GPUs are shared two processes of a gang may be on one, which NCCL refuses."""
+"""The backend for shared GPUs. Two processes of a gang may share a GPU, which NCCL refuses."""
 
 
 @dataclass(frozen=True)
 class World:
-    """One process's place: `rank` of `world_size`, `local_rank` on its host, the device it computes on."""
+    """The place of one process: `rank` of `world_size`, `local_rank` on its host, and its device."""
 
     rank: int
     world_size: int
@@ -42,7 +42,7 @@ class World:
         return self.rank == 0
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's `value`, in rank order, on every rank. All ranks must call it."""
+        """Return every rank's `value`, in rank order. All ranks must call it."""
         if self.world_size == 1:
             return [value]
         from torch import distributed
@@ -52,9 +52,9 @@ class World:
         return values
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
-        """Begin to find the largest over all ranks of each of these integers; what is returned waits and gives them.
+        """Start to find, for each of these integers, the largest over all ranks. Return a function that waits for them.
 
-        All ranks must call it, with as many numbers, and in the same order as their other exchanges.
+        All ranks must call it with equally many numbers, and in the same order among their other exchanges.
         """
         if self.world_size == 1:
             return lambda: list(numbers)
@@ -73,17 +73,17 @@ class World:
 
 _world: World | None = None
 _control: Any = None
-"""The group of the small exchanges. Nobody else holds it: it ends when it is dropped here, and its threads with it."""
+"""The group of the small exchanges. The only reference to it is here: without it the group and its threads end."""
 _ours = False
-"""Whether the group of all was made here: else whoever made it ends it."""
+"""Whether this module made the default process group. If not, the code that made it ends it."""
 _failed = False
 
 
 def init(*, backend: str | None = None, device: str | None = None, timeout_s: float = TIMEOUT_S) -> World:
     """Join the other processes; calling it again returns the same World.
 
-    `device` defaults to this process's GPU where there is one, else the CPU; `backend` to nccl for GPUs and gloo for
-    CPUs. Raises WorldError when the environment is half set, or when there are fewer GPUs than processes on this host.
+    `device` defaults to this process's GPU if there is one, else the CPU; `backend` to nccl for GPUs and gloo for CPUs.
+    WorldError if only a part of the variables is set, or if this host has fewer GPUs than processes.
     """
     global _world, _control
     if _world is None:
@@ -112,12 +112,12 @@ def device() -> torch.device:
 
 
 def is_chief() -> bool:
-    """True on rank 0: the one that writes what is written once."""
+    """Return True on rank 0, the rank that writes shared files."""
     return init().is_chief
 
 
 def shutdown() -> None:
-    """Leave the process group. Not needed: a script that ends well leaves by itself. But NCCL likes to be told."""
+    """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
     global _world, _control
     if _world is not None and _world.world_size > 1:
         from torch import distributed
@@ -128,16 +128,17 @@ def shutdown() -> None:
 
 
 def fail() -> None:
-    """An exchange may have begun that the peers never join: from now on the end of the script does not wait for it."""
+    """Let the script end without waiting for exchanges, which the peers may never join."""
     global _failed
     _failed = True
 
 
 def _leave(joined: int) -> None:
-    """Gloo's threads drop the tensors of an exchange some time after it is over. One that needs Python for that when
-    Python has begun to end aborts the process (SIGABRT, "terminate called without an active exception", once in some
-    hundred ends), so they are joined before. NCCL is left as it is: its end would wait for that of all others.
-    Only the process that has `joined` (its pid) has such threads: a fork of it has none to wait for.
+    """End gloo's threads before Python ends. `joined` is the pid of the process that has them; a fork has none.
+
+    The threads release the tensors of an exchange some time after it. If a thread needs Python for that while Python is
+    ending, the process aborts (SIGABRT, "terminate called without an active exception", once in some hundred ends).
+    NCCL stays as it is, because its end would wait for all other processes.
     """
     global _control
     from torch import distributed
@@ -160,7 +161,7 @@ def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
         missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]
     if missing:
         raise errors.WorldError(
-            f"{', '.join(missing)} missing from the environment, where RANK or WORLD_SIZE announce other processes. "
+            f"{', '.join(missing)} missing from the environment, although RANK or WORLD_SIZE is set. "
             "Start the script with torchrun or Oarlock, or unset RANK and WORLD_SIZE to run alone."
         )
     rank, world_size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
@@ -172,7 +173,7 @@ def _place(environ: os._Environ[str]) -> tuple[int, int, int]:
 
 
 def _fraction(environ: os._Environ[str]) -> float | None:
-    """How much of its GPU's memory this process may take, where it shares one."""
+    """Return the fraction of its GPU's memory that this process may use, if it shares the GPU."""
     told = environ.get("OARLOCK_GPU_FRACTION")
     try:
         fraction = float(told) if told else None
@@ -182,9 +183,7 @@ def _fraction(environ: os._Environ[str]) -> float | None:
 
 
 def _bound_memory(device: torch.device, fraction: float) -> None:
-    """Beyond its share torch's allocator says that it is out of memory, as it does at the end of a device. What other
-    libraries take is not counted.
-    """
+    """Limit torch's allocator to a fraction of the GPU's memory. Memory of other libraries is not counted."""
     import torch
 
     if device.type == "cuda":
@@ -213,7 +212,7 @@ def _device(asked: str | None, local_rank: int, *, shared: bool = False) -> torc
 
 
 def _share_cores(environ: os._Environ[str]) -> None:
-    """Without OMP_NUM_THREADS each process would take every core: divide them among the processes of this host."""
+    """Divide the cores among the processes of this host: without OMP_NUM_THREADS each process would use them all."""
     import torch
 
     neighbours = int(environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -225,7 +224,7 @@ def _share_cores(environ: os._Environ[str]) -> None:
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:
     global _ours
     from torch import distributed
-    from torch.distributed.nn import functional  # noqa: F401 - imported later, its defaults would hold the group for ever
+    from torch.distributed.nn import functional  # noqa: F401 - a later import would hold the group for ever
 
     timeout = dt.timedelta(seconds=timeout_s)
     if not distributed.is_initialized():

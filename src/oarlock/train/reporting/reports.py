@@ -1,10 +1,10 @@
-"""What a training process says about itself, written without getting in its way.
+"""The reports of a training process, written without delaying the training.
 
-`log` puts a row into a queue and returns; a daemon thread turns what has gathered (every 0.25 s, or when 64 KB have)
-into whole frames of `metrics-N.bin`, points of TensorBoard's event file, progress events, and a line for whoever
-watches. GPU values are kept as copies on their device and fetched there, all at once: logging never waits for the GPU.
-Events that somebody acts on (a checkpoint, the end) are written at once. The formats are those of
-docs/agent-protocol.md, section 3. This module works without torch.
+`log` puts a row into a queue and returns. A daemon thread writes the queued rows every 0.25 s, or when there are 64 KB:
+as whole frames of `metrics-N.bin`, points of TensorBoard's event file, progress events, and a line on the terminal. GPU
+values are copied on their device and fetched together by the thread: logging never waits for the GPU. Events that the
+server acts on (a checkpoint, the end) are written at once. The formats are those of docs/agent-protocol.md, section 3.
+This module works without torch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from oarlock.train import errors
-from oarlock.train.progress import Line, Progress
+from oarlock.train.reporting.progress import Line, Progress
 
 VERSION = "0.1.0"
 FLUSH_S = 0.25
 FLUSH_BYTES = 64 << 10
-PROGRESS_EVERY_S = 1.0  # with the one more at the end never over two in any second
+PROGRESS_EVERY_S = 1.0  # with the event at the end at most two in any second
 QUEUED_ROWS = 50_000
 UNSENT_BYTES = 16 << 20
 
@@ -37,7 +37,7 @@ _ROW_HEAD = struct.Struct("<HQd")
 
 
 class Row(NamedTuple):
-    """The values that were logged together: at this step, at this Unix time."""
+    """The values logged together, at a step and a Unix time."""
 
     step: int
     time: float
@@ -46,21 +46,24 @@ class Row(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes rows, in the order they were logged."""
+    """A receiver of rows, in the order of logging."""
 
     def write(self, rows: Sequence[Row]) -> None: ...
     def close(self) -> None: ...
 
 
 class Appender:
-    """An append-only file whose readers see whole records: what a full disk cut off is written first the next time."""
+    """An append-only file of whole records.
+
+    The rest of a record that a full disk cut off is written first next time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._unsent = b""
 
     def write(self, records: bytes) -> None:
-        """Raises OSError when the disk refuses: `records` then wait for the next call, up to UNSENT_BYTES of them."""
+        """Write records. After an OSError they wait for the next call, up to UNSENT_BYTES of them."""
         if len(self._unsent) + len(records) <= UNSENT_BYTES:
             self._unsent += records
         while self._unsent:
@@ -71,7 +74,7 @@ class Appender:
 
 
 class MetricFrames:
-    """`metrics-N.bin`: a schema frame for each new set of names, then a row frame for each row."""
+    """The sink `metrics-N.bin`: a schema frame for each new set of names, then a row frame for each row."""
 
     def __init__(self, path: Path) -> None:
         self._file = Appender(path)
@@ -94,7 +97,7 @@ class MetricFrames:
 
 
 class Reports:
-    """All that one process reports. `events` and `sinks` may be absent; `line` is for a person watching."""
+    """All reports of one process. `events` and `sinks` may be absent; `line` is for a person at the terminal."""
 
     def __init__(self, *, events: Path | None = None, sinks: Sequence[Sink] = (), line: Line | None = None) -> None:
         self.progress = Progress()
@@ -102,7 +105,7 @@ class Reports:
         self._sinks = list(sinks)
         self._line = line
         self._queue: collections.deque[tuple[int, float, tuple[str, ...], tuple[Any, ...]]] = collections.deque()
-        self._told = (0, -PROGRESS_EVERY_S, 0)  # step, when, examples of the last progress event
+        self._told = (0, -PROGRESS_EVERY_S, 0)  # step, time and examples of the last progress event
         self._failed: set[str] = set()
         self._writing = threading.RLock()
         self._wake = threading.Event()
@@ -113,12 +116,12 @@ class Reports:
         atexit.register(self.close)
 
     def begin(self, step: int, examples: int | None) -> None:
-        """Progress counts from here: what an earlier attempt did is no speed of this one."""
+        """Count the speed from here: the steps of earlier attempts do not belong to it."""
         self.progress.step, self.progress.examples = step, examples
         self._told = (step, time.monotonic(), examples or 0)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Queue a row. Values are numbers or tensors of one element; raises ReportError for anything else."""
+        """Queue a row. Values are numbers or tensors of one element; ReportError for other values."""
         row = tuple(values.values())
         if not _NUMBERS.issuperset(map(type, row)):
             row = tuple(_held(name, value) for name, value in values.items())
@@ -130,13 +133,13 @@ class Reports:
                 self.flush()
 
     def event(self, event: str, **fields: object) -> None:
-        """Write one line to the events file now, after everything that was logged before."""
+        """Write one line to the events file now, after all rows logged before."""
         with self._writing:
             self.flush()
             self._write_event(event, fields)
 
     def flush(self) -> None:
-        """Write what has gathered. A disk that refuses is said once and costs reports, never the training."""
+        """Write the queued rows. A disk failure is reported once; it loses reports, but does not end the training."""
         with self._writing:
             rows = _fetched([self._queue.popleft() for _ in range(len(self._queue))])
             if rows:
@@ -192,14 +195,14 @@ class Reports:
     def _guarded(self, what: str, work: Any) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001  # a report must not end the training, whatever is wrong with it
+        except Exception as error:  # noqa: BLE001  # no failure of a report may end the training
             if what not in self._failed:
                 self._failed.add(what)
-                sys.stderr.write(f"oarlock.train: {what} cannot be written ({error}); training goes on without\n")
+                sys.stderr.write(f"oarlock.train: {what} cannot be written ({error}); training continues without it\n")
 
 
 def _held(name: str, value: Any) -> Any:
-    """A number now, or on a GPU a copy of it there: the script may change its tensor in place before it is fetched."""
+    """Return a number, or a copy on its GPU: the script may change its tensor before the thread fetches it."""
     if type(value) in _NUMBERS:
         return value
     try:
@@ -216,7 +219,7 @@ def _held(name: str, value: Any) -> Any:
 
 
 def _fetched(queued: Sequence[tuple[int, float, tuple[str, ...], tuple[Any, ...]]]) -> list[Row]:
-    """Rows of numbers: what is still on a GPU is fetched with one copy for each device."""
+    """Return rows of numbers. Values on GPUs are fetched with one copy for each device."""
     waiting: dict[Any, list[Any]] = {}
     for *_, values in queued:
         for value in values:

@@ -1,16 +1,17 @@
-"""The gradient noise scale: how large a batch may be before it brings nothing more (McCandlish et al. 2018, arXiv
-1812.06162, appendix A.1).
+"""The gradient noise scale: the batch size above which a larger batch hardly helps.
+
+Source: McCandlish et al. 2018, arXiv 1812.06162, appendix A.1.
 
 With the squared norms of the gradient of one process's examples, |g|^2, and of the mean over N processes, |G|^2,
 
     squared = (N |G|^2 - |g|^2) / (N - 1)        without bias the squared norm of the true gradient
-    variance = (|g|^2 - |G|^2) / (1 - 1/N)       and of one process's share, what its examples add by chance
+    variance = (|g|^2 - |G|^2) / (1 - 1/N)       without bias the variance of one process's gradient
 
-and the scale is variance / squared, in units of one process's examples. Either number of a single step says next to
-nothing, so both are smoothed, each by itself, before they are divided.
+and the scale is variance / squared, in units of one process's examples. The numbers of a single step vary greatly, so
+both are smoothed, each by itself, before the division.
 
-It costs two sums over the gradients, in every eighth exchange, and no exchange of its own: each rank looks at its own
-gradient, and the chief's word counts. The numbers stay on the gradients' device until somebody asks.
+The cost is two sums over the gradients in every eighth exchange, and no further exchange: each rank measures its own
+gradient, and only the chief's value counts. The numbers stay on the gradients' device until they are read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEAST_SAMPLES = 12
 
 
 class Noise:
-    """Of `ranks` processes with equal shares. Without a second process nothing can be told apart."""
+    """The noise scale of `ranks` processes with equal shares. It needs at least two processes."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -33,12 +34,12 @@ class Noise:
         self._variance: torch.Tensor | None = None
 
     def due(self) -> bool:
-        """Whether the exchange that begins now is to be measured."""
+        """Return whether the exchange that begins now should be measured."""
         self._exchanges += 1
         return self._ranks > 1 and self._exchanges % EVERY == 1
 
     def take(self, local: torch.Tensor, mean: torch.Tensor, share: float) -> None:
-        """The squared norms of one exchange; `share` is the number of examples behind the local one."""
+        """Add the squared norms of one exchange. `share` is the number of examples in the local gradient."""
         squared = (self._ranks * mean - local) / (self._ranks - 1)
         variance = (local - mean) / (1 - 1 / self._ranks) * share
         if not self._samples or self._squared is None or self._variance is None:
@@ -49,7 +50,7 @@ class Noise:
         self._samples += 1
 
     def examples(self) -> float | None:
-        """The scale in examples; None while too little is known, or where the gradient is lost in its noise."""
+        """Return the scale in examples; None after too few steps, or if the noise hides the gradient."""
         if self._samples < LEAST_SAMPLES or self._squared is None or self._variance is None:
             return None
         squared, variance = torch.stack((self._squared, self._variance)).tolist()
@@ -58,6 +59,6 @@ class Noise:
 
 
 def squared_norm(flat: torch.Tensor) -> torch.Tensor:
-    """In 32 bits at least: squares of half precision overflow."""
+    """Return the squared norm, computed in at least 32 bits: squares of half precision overflow."""
     wide = flat.dtype if flat.dtype in (torch.float32, torch.float64) else torch.float32
     return torch.linalg.vector_norm(flat, dtype=wide).square()

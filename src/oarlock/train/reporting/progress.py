@@ -1,4 +1,4 @@
-"""How far a training run is, and the one quiet line that shows it where nobody else does."""
+"""The progress of a training run, and the line that shows it outside of Oarlock."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from oarlock.train.pace import Mean
-    from oarlock.train.reports import Row
+    from oarlock.train.measuring.pace import Mean
+    from oarlock.train.reporting.reports import Row
 
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -17,11 +17,11 @@ PLAIN_EVERY_S = 10.0
 
 @dataclass
 class Progress:
-    """`step` steps are done of `total_steps`; `examples` of all ranks together; None where not known.
+    """The progress: `step` of `total_steps` are done, with `examples` of all ranks together. None: unknown.
 
-    `pace` tells the seconds of a step since it was last asked; `local` and `accumulate` the batch size that it is of,
-    `ranks` how many processes train together, `gpu_type` the type of their GPUs. `measure_noise` is asked for the
-    gradients' noise whenever it is told.
+    `pace` gives the mean seconds of a step since the last report, for the batch size `local` times `accumulate`.
+    `ranks` is the number of processes that train together, `gpu_type` the type of their GPUs. `measure_noise` returns
+    the gradients' noise; each report calls it.
     """
 
     step: int = 0
@@ -39,15 +39,16 @@ class Progress:
     measure_noise: Callable[[], float | None] | None = None
 
     def note(self, rows: Sequence[Row]) -> None:
-        """Take the last `loss` among these rows."""
+        """Take the last `loss` of these rows."""
         for row in reversed(rows):
             if "loss" in row.names:
                 self.loss = float(row.values[row.names.index("loss")])
                 return
 
     def fields(self) -> dict[str, object]:
-        """The fields of a progress event: step and total_steps always, the others where known. NaN is no JSON, hence
-        left out.
+        """Return the fields of a progress event: step and total_steps, and the others if known.
+
+        NaN is left out, because JSON has no NaN.
         """
         known: dict[str, float | None] = {
             "examples_per_s": self.examples_per_s,
@@ -63,7 +64,7 @@ class Progress:
         return {"step": self.step, "total_steps": self.total_steps, **finite}
 
     def _speed(self) -> dict[str, float | None]:
-        """What a scheduler wants to know; empty where no step was counted since the last time."""
+        """Return the measurements for the scheduler; empty if no step was counted since the last call."""
         mean = self.pace.since() if self.pace is not None else None
         if mean is None:
             return {}
@@ -90,7 +91,7 @@ class Progress:
 
 
 class Line:
-    """Shows progress on a stream: rewritten in place on a terminal, else a line from time to time."""
+    """The progress on a stream: one line rewritten in place on a terminal, else a line from time to time."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

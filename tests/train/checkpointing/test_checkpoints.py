@@ -14,8 +14,9 @@ import pytest
 import torch
 from tests import needs
 
-from oarlock.train import checkpoints, errors, manifests
-from oarlock.train.world import World
+from oarlock.train import errors
+from oarlock.train.checkpointing import checkpoints, manifests
+from oarlock.train.worlds import World
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
@@ -147,7 +148,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_never_loaded(
 
 def test_when_none_holds_a_person_decides(store: checkpoints.Checkpoints, said: list[str]) -> None:
     flipped(saved(store, 1))
-    with pytest.raises(errors.CheckpointError, match=r"none of the 1 checkpoints holds .*resume=False"):
+    with pytest.raises(errors.CheckpointError, match=r"none of the 1 checkpoints is valid .*resume=False"):
         restored_step(store)
     assert "digest of rank-0.pt is not the one in its manifest" in said[0]
 

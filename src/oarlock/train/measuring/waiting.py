@@ -1,7 +1,7 @@
-"""Seconds spent waiting for an exchange, on whatever device waits.
+"""The seconds spent waiting for an exchange, on the CPU or on a GPU.
 
-With gloo the process itself waits. With NCCL it goes on at once and the GPU's stream waits: there two marks on the
-stream say how long, and are read once the GPU has passed them, so that nobody waits for the measuring.
+With gloo the process itself waits. With NCCL the process continues at once and the GPU's stream waits. Two marks on the
+stream then give the time. They are read after the GPU has passed them, so that the measurement causes no waiting.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 MOST_PENDING = 256
-"""Marks that a GPU has not passed yet. What comes beyond that is not measured."""
+"""The limit of marks that a GPU has not passed yet. Waits beyond it are not measured."""
 
 
 class Waiting:
-    """A context around each wait. `total_s` only grows; on a GPU it follows some steps behind."""
+    """A context around each wait. `total_s` only grows; on a GPU it is some steps late."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -41,7 +41,7 @@ class Waiting:
         self._began = None
 
     def settle(self) -> None:
-        """Add what the GPU has passed since."""
+        """Add the waits that the GPU has passed meanwhile."""
         while self._pending and self._pending[0][1].query():
             began, ended = self._pending.pop(0)
             self.total_s += began.elapsed_time(ended) / 1000

@@ -1,9 +1,9 @@
-"""A checkpoint on disk, as far as it can be judged without torch.
+"""Checkpoints on disk, as far as they can be checked without torch.
 
-`CHECKPOINTS/attempt-A-round-R-step-S/` holds `rank-K.pt` for each rank and, last of all, `manifest.json` with every
-shard's size and digest (docs/agent-protocol.md, section 4). A directory without a manifest is no checkpoint; one whose
-sizes or digests differ from its manifest is not to be loaded. Removal goes the other way: the manifest first, so that
-what is half removed is no checkpoint either.
+`CHECKPOINTS/attempt-A-round-R-step-S/` has `rank-K.pt` for each rank and, written last, `manifest.json` with every
+shard's size and digest (docs/agent-protocol.md, section 4). A directory without a manifest is not a checkpoint. A
+checkpoint whose sizes or digests differ from its manifest must not be loaded. Removal deletes the manifest first, so
+that a half removed directory is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's file within a checkpoint; `sha256` in hexadecimal."""
+    """The file of one rank in a checkpoint. `sha256` is in hexadecimal."""
 
     file: str
     bytes: int
@@ -35,7 +35,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of. `time` in Unix seconds; `meta` is plain JSON for people."""
+    """The content of a checkpoint. `time` is in Unix seconds; `meta` is plain JSON for people."""
 
     step: int
     attempt: int
@@ -58,18 +58,18 @@ def directory_name(attempt: int, round_number: int, step: int) -> str:
 
 
 def order(path: Path) -> tuple[int, int, int] | None:
-    """(attempt, round, step) of a checkpoint's directory; None for any other path."""
+    """Return (attempt, round, step) of a checkpoint's directory; None for any other path."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def complete(directory: Path) -> list[Path]:
-    """The checkpoints in `directory` that have a manifest, newest first. They are not verified."""
+    """Return the checkpoints in `directory` that have a manifest, newest first. They are not verified."""
     return [path for path in attempted(directory) if (path / FILE).is_file()]
 
 
 def attempted(directory: Path) -> list[Path]:
-    """Every checkpoint's directory in `directory`, torn ones included, newest first."""
+    """Return all directories of checkpoints in `directory`, incomplete ones too, newest first."""
     if not directory.is_dir():
         return []
     found = [(key, path) for path in directory.iterdir() if (key := order(path)) is not None]
@@ -77,14 +77,14 @@ def attempted(directory: Path) -> list[Path]:
 
 
 def read(checkpoint: Path) -> Manifest:
-    """The manifest of `checkpoint`. Raises CheckpointError when there is none or when it is not one."""
+    """Return the manifest of `checkpoint`. CheckpointError if there is none, or if it is not valid."""
     try:
         fields = json.loads((checkpoint / FILE).read_bytes())
         if fields["format"] != FORMAT:
-            raise ValueError(f"format {fields['format']}, this library reads {FORMAT}")
+            raise ValueError(f"format {fields['format']}, but this library reads format {FORMAT}")
         shards = tuple(Shard(str(each["file"]), int(each["bytes"]), str(each["sha256"])) for each in fields["shards"])
         if [shard.file for shard in shards] != [f"rank-{rank}.pt" for rank in range(int(fields["world_size"]))]:
-            raise ValueError("its shards are not one for each rank")
+            raise ValueError("it does not have one shard for each rank")
         return Manifest(
             step=int(fields["step"]),
             attempt=int(fields["attempt"]),
@@ -96,19 +96,19 @@ def read(checkpoint: Path) -> Manifest:
         )
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise errors.CheckpointError(
-            f"{checkpoint} has no readable manifest ({cause}); remove the directory to have it passed over"
+            f"{checkpoint} has no readable manifest ({cause}); remove the directory to skip it"
         ) from cause
 
 
 def fault(checkpoint: Path, manifest: Manifest, ranks: Iterable[int] | None = None) -> str | None:
-    """What keeps these ranks' shards (all, unless said) from being loaded, or None when sizes and digests hold."""
+    """Return the first fault of these ranks' shards (default: all), or None if sizes and digests match."""
     for rank in range(manifest.world_size) if ranks is None else ranks:
         shard = manifest.shards[rank]
         path = checkpoint / shard.file
         try:
             size = path.stat().st_size
             if size != shard.bytes:
-                return f"{shard.file} has {size} bytes, its manifest says {shard.bytes}"
+                return f"{shard.file} has {size} bytes, but its manifest says {shard.bytes}"
             if digest(path) != shard.sha256:
                 return f"the digest of {shard.file} is not the one in its manifest"
         except OSError as cause:
@@ -117,7 +117,7 @@ def fault(checkpoint: Path, manifest: Manifest, ranks: Iterable[int] | None = No
 
 
 def digest(path: Path) -> str:
-    """sha256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -126,7 +126,7 @@ def digest(path: Path) -> str:
 
 
 def write(checkpoint: Path, manifest: Manifest) -> str:
-    """Make `checkpoint` a checkpoint: its manifest, written durably. Returns the manifest's sha256."""
+    """Write the manifest durably, which completes the checkpoint. Return the manifest's SHA-256."""
     content = manifest.encode()
     temporary = checkpoint / f"{FILE}.tmp"
     with temporary.open("wb") as file:
@@ -143,7 +143,7 @@ def write(checkpoint: Path, manifest: Manifest) -> str:
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, or what is left of one."""
+    """Remove a checkpoint, or the rest of one."""
     (checkpoint / FILE).unlink(missing_ok=True)
     sync_directory(checkpoint)
     failpoints.hit("train.during_removal")
@@ -154,7 +154,7 @@ def remove(checkpoint: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable: a rename is not until its directory is synced."""
+    """Make the names in `directory` durable: a rename is durable once its directory is synced."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
