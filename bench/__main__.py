@@ -73,7 +73,7 @@ def main() -> int:
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")
     system = f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {system}"
-    shown = tables.Table("what", "measured", "reach", "reached", "how", title=machine)
+    shown = tables.Table("figure", "measured", "goal", "reached", "details", title=machine)
     for row in rows:
         shown.add_row(*row.cells())
     consoles.Console().print(shown)

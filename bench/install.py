@@ -34,7 +34,7 @@ def run() -> list[table.Row]:
         size = _megabytes(venv) - before
         subprocess.run([str(venv / "bin" / "oarlock"), "--help"], check=True, stdout=subprocess.DEVNULL)
     return [
-        table.Row("install", "`pip install .`, size", size, "MB", 120, detail="what it adds to an empty environment"),
+        table.Row("install", "`pip install .`, size", size, "MB", 120, detail="added to an empty environment"),
         table.Row("install", "`pip install .`, time", took, "s", 20, detail="downloads may be cached"),
     ]
 

@@ -50,7 +50,7 @@ def run(pairs: int = 5) -> list[table.Row]:
             detail=table.spread(by_line, ""),
         ),
         *_flood(pairs),
-        table.Row("lines", "jobs of those whose lines were not all there, in order", wrong, "jobs", 0),
+        table.Row("lines", "such jobs with missing or unordered lines", wrong, "jobs", 0),
     ]
 
 
@@ -79,7 +79,7 @@ def _flood(pairs: int) -> list[table.Row]:
             1.5,
             detail=table.spread(without_start, ""),
         ),
-        table.Row("lines", "such runs that did not print what the script does", wrong, "runs", 0),
+        table.Row("lines", "such runs with other output than the script", wrong, "runs", 0),
     ]
 
 

@@ -70,7 +70,7 @@ def _rows(
     on = f"{policy}, {count:,} nodes, 10,000 gangs wait"
     rounds, touching = found["rounds_ms"], found["touching_ms"]
     detail = f"median {table.median(rounds):.0f}, slowest {max(rounds):.0f}; " + (
-        f"{len(rounds)} rounds, of which {len(touching)} may touch who runs: median {table.median(touching):.0f}"
+        f"{len(rounds)} rounds, of which {len(touching)} may touch running gangs: median {table.median(touching):.0f}"
     )
     return [
         table.Row("scheduling", f"first plan, {on}", found["first_s"], "s", first_s, detail=found["held"]),

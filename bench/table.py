@@ -61,7 +61,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def written(rows: Sequence[Row], machine: str) -> str:
     """The table in Markdown."""
-    lines = [machine, "", "| what | measured | reach | reached | how |", "|---|---|---|---|---|"]
+    lines = [machine, "", "| figure | measured | goal | reached | details |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     return "\n".join(lines)
 
@@ -75,7 +75,7 @@ def save(rows: Sequence[Row], machine: str) -> None:
     kept = [
         line
         for line in old.splitlines()
-        if line.startswith("| ") and not line.startswith("| what |") and line.split(" | ")[0][2:] not in measured
+        if line.startswith("| ") and not line.startswith("| figure |") and line.split(" | ")[0][2:] not in measured
     ]
     table = written(rows, machine) + ("\n" + "\n".join(kept) if kept else "")
     for row in rows:

@@ -3,7 +3,7 @@
     python examples/11-scheduling/draw.py                      # all of them
     python examples/11-scheduling/draw.py pack-or-spread       # one; --seeds 3 for fewer repetitions
 
-A scenario is simulated once for each seed; what is drawn is all of them together. It needs the extra `simulate`.
+Each scenario is simulated once for each seed, and the results are drawn together. It needs the extra `simulate`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from oarlock.simulator.reports import charts, summary
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs" / "experiments"
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; lines differ in their dashes too.
+# Okabe and Ito's colours, which colour-blind people can distinguish. Lines differ in their dashes too.
 BLUE, ORANGE, GREEN, RED, PURPLE, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#000000"
 
 
 class Experiment(NamedTuple):
-    """`columns` are its own figures, besides those of all."""
+    """An experiment. `columns` are its own figures, in addition to those of all experiments."""
 
     seeds: int
     draw: Callable[[Sequence[outcome.Outcome]], Any]
@@ -43,7 +43,7 @@ def main() -> None:
     asked.add_argument("--out", type=Path, default=PICTURES)
     given = asked.parse_args()
     if unknown := set(given.experiments) - set(EXPERIMENTS):
-        asked.error(f"no experiment is called {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
+        asked.error(f"there is no experiment {', '.join(sorted(unknown))}; choose from {', '.join(EXPERIMENTS)}")
     charts.check()
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.experiments or EXPERIMENTS:
@@ -59,7 +59,7 @@ def read(name: str) -> scenario.Scenario:
 
 
 def simulated(of: scenario.Scenario, seeds: Iterable[int]) -> Iterator[outcome.Outcome]:
-    """Every run of the scenario with every seed."""
+    """Simulate every run of the scenario with every seed, and yield the outcomes."""
     for seed in seeds:
         reseeded = msgspec.structs.replace(of, seed=seed)
         for result in running.results(reseeded, HERE, scenario.Run(), (), lambda run, jobs: lambda *progress: None):
@@ -68,7 +68,7 @@ def simulated(of: scenario.Scenario, seeds: Iterable[int]) -> Iterator[outcome.O
 
 
 def by_run(found: Iterable[outcome.Outcome]) -> dict[str, list[outcome.Outcome]]:
-    """All seeds of a run together, runs in the order of the scenario."""
+    """Return the outcomes of each run, in the order of the scenario."""
     runs: dict[str, list[outcome.Outcome]] = {}
     for one in found:
         runs.setdefault(one.run, []).append(one)
@@ -76,7 +76,7 @@ def by_run(found: Iterable[outcome.Outcome]) -> dict[str, list[outcome.Outcome]]
 
 
 def table(found: Iterable[outcome.Outcome], columns: Mapping[str, Callable[[outcome.Outcome], float]]) -> list[str]:
-    """A line for each run, as Markdown: the mean over seeds, and in brackets the least and the most."""
+    """Return a Markdown table: for each run the mean over seeds, with the least and the greatest in brackets."""
     all_columns = {**COLUMNS, **columns}
     lines = [["", *all_columns], ["---"] * (1 + len(all_columns))]
     for run, several in by_run(found).items():
@@ -91,11 +91,11 @@ def said(value: float) -> str:
     return f"{value:.3g}" if value > 1e-4 else "0"
 
 
-# What is measured
+# The measurements
 
 
 def queued_s(found: Iterable[outcome.Outcome]) -> list[float]:
-    """From arrival to the first start, of every job; infinity where it never started."""
+    """Return the seconds from arrival to the first start of every job; infinity if it never started."""
     return [
         math.inf if story.first_start is None else story.first_start - story.arrived
         for one in found
@@ -104,20 +104,20 @@ def queued_s(found: Iterable[outcome.Outcome]) -> list[float]:
 
 
 def filled_at(found: outcome.Outcome) -> float:
-    """When every GPU is held for the first time."""
+    """Return the time at which all GPUs are held for the first time."""
     held = charts.steps((span.start, span.end, span.devices) for span in found.spans)
     return next(at for at, count in held if count == found.devices)
 
 
 def deadlocked(found: outcome.Outcome) -> float:
-    """Of those that hold GPUs once the cluster is full, the share that waits for siblings."""
+    """Return the share of learners with GPUs that wait for siblings when the cluster is full."""
     at = filled_at(found)
     holding = [span for span in found.spans if span.start <= at < span.end]
     return sum(not span.useful[0] <= at < span.useful[1] for span in holding) / len(holding)
 
 
 def idle(found: outcome.Outcome) -> list[tuple[float, float]]:
-    """(seconds, share of all GPUs that did nothing), from when the cluster was full until nobody waited any more."""
+    """Return (seconds, share of idle GPUs) from the time the cluster was full until no job waited."""
     begins, starts = filled_at(found), [story.first_start for story in found.stories]
     ends = max(found.over if start is None else start for start in starts)
     useful = charts.steps((*span.useful, span.devices) for span in found.spans)
@@ -135,7 +135,7 @@ def mean_idle(found: outcome.Outcome) -> float:
 
 
 def useful(found: outcome.Outcome, start: float, seconds: float) -> float:
-    """The share of all GPUs that did useful work for so many seconds from `start` on."""
+    """Return the share of all GPUs that did useful work in the `seconds` from `start` on."""
     worked = sum(
         span.devices * max(0.0, min(span.useful[1], start + seconds) - max(span.useful[0], start))
         for span in found.spans
@@ -143,11 +143,11 @@ def useful(found: outcome.Outcome, start: float, seconds: float) -> float:
     return worked / (found.devices * seconds)
 
 
-# What is drawn
+# The pictures
 
 
 def pack_or_spread(found: Sequence[outcome.Outcome]) -> Any:
-    """The share of jobs that were queued for longer than so many minutes."""
+    """Draw the share of jobs that were queued for longer than a number of minutes."""
     figure, (axes,) = _figure(1, 5.6)
     for (run, several), style in zip(by_run(found).items(), [(BLUE, "-"), (RED, "--"), (ORANGE, "-.")], strict=True):
         waits = queued_s(several)
@@ -163,7 +163,7 @@ def pack_or_spread(found: Sequence[outcome.Outcome]) -> Any:
 
 
 def gang_or_pods(found: Sequence[outcome.Outcome]) -> Any:
-    """Over runs: learners that wait for siblings when the cluster is full. Over time: GPUs that do nothing."""
+    """Draw the learners that wait for siblings when the cluster is full, and the idle GPUs over time."""
     figure, (learners, gpus) = _figure(2, 8.4)
     lines: dict[str, list[outcome.Outcome]] = {}
     for run, several in by_run(found).items():
@@ -175,13 +175,13 @@ def gang_or_pods(found: Sequence[outcome.Outcome]) -> Any:
         _cumulative(learners, [(1.0, 100 * deadlocked(one)) for one in several], **style)
         _cumulative(gpus, [(seconds, 100 * share) for one in several for seconds, share in idle(one)], **style)
     learners.set(xlabel="learners that hold GPUs and wait for siblings, %", ylabel="share of runs, %")
-    gpus.set(xlabel="GPUs that do nothing while jobs are queued, %", ylabel="share of the time, %")
+    gpus.set(xlabel="idle GPUs while jobs are queued, %", ylabel="share of the time, %")
     learners.legend(fontsize=8, loc="lower right")
     return figure
 
 
 def load(found: Sequence[outcome.Outcome]) -> Any:
-    """How long jobs take, and how long of that they wait, by how often they come; a line for each policy."""
+    """Draw the completion and waiting times against the load, with a line for each policy."""
     figure, (completion, waiting) = _figure(2, 8.4)
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for run, several in by_run(found).items():
@@ -195,14 +195,14 @@ def load(found: Sequence[outcome.Outcome]) -> Any:
         style = {"color": colour, "ls": dashes, "marker": marker, "ms": 4, "label": policy}
         completion.plot([often for often, _, _ in points], [hours for _, hours, _ in points], **style)
         waiting.plot([often for often, _, _ in points], [hours for _, _, hours in points], **style)
-    for axes, what in ((completion, "completion time"), (waiting, "time without GPUs")):
-        axes.set(xlabel="jobs come so many times as often", ylabel=f"mean {what}, hours", ylim=(0, None))
+    for axes, quantity in ((completion, "completion time"), (waiting, "time without GPUs")):
+        axes.set(xlabel="load, relative", ylabel=f"mean {quantity}, hours", ylim=(0, None))
     completion.legend()
     return figure
 
 
 def elastic_or_fixed(found: Sequence[outcome.Outcome]) -> Any:
-    """How many jobs are done within so long; and how many GPUs work, over time."""
+    """Draw the distribution of completion times, and the working GPUs over time."""
     figure, (done, busy) = _figure(2, 8.4)
     for (run, several), (colour, dashes) in zip(
         by_run(found).items(), [(BLACK, ":"), (BLUE, "--"), (RED, "-")], strict=True
@@ -220,17 +220,17 @@ def elastic_or_fixed(found: Sequence[outcome.Outcome]) -> Any:
 
 
 def prediction_error(found: Sequence[outcome.Outcome]) -> Any:
-    """What completion takes longer by than without errors; bars from the least to the most of all seeds."""
+    """Draw the increase of the completion time by errors, with bars from the least to the greatest of all seeds."""
     figure, (axes,) = _figure(1, 5.6)
     runs = {run: [summary.of(one).completion_mean_s for one in several] for run, several in by_run(found).items()}
     exact = runs.pop("no error")
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     for run, several in runs.items():
-        what, _, part = run.partition(", ")
+        quantity, _, part = run.partition(", ")
         longer = [100 * (mean_s / exact_s - 1) for mean_s, exact_s in zip(several, exact, strict=True)]
-        lines.setdefault(what, [(0.0, [0.0])]).append((float(part.removesuffix(" %")), longer))
+        lines.setdefault(quantity, [(0.0, [0.0])]).append((float(part.removesuffix(" %")), longer))
     styles = [(BLUE, "--", "o", -0.6), (RED, "-", "^", 0.6)]
-    for (what, points), (colour, dashes, marker, aside) in zip(lines.items(), styles, strict=True):
+    for (quantity, points), (colour, dashes, marker, aside) in zip(lines.items(), styles, strict=True):
         means = [summary.mean(longer) for _, longer in points]
         reach = [
             [mean - min(longer) for mean, (_, longer) in zip(means, points, strict=True)],
@@ -245,7 +245,7 @@ def prediction_error(found: Sequence[outcome.Outcome]) -> Any:
             marker=marker,
             ms=5,
             capsize=3,
-            label=f"errors in the {what}" if what == "speed" else f"errors in {what}",
+            label=f"errors in the {quantity}",
         )
     axes.axhline(0, color=BLACK, lw=0.8)
     axes.set(xlabel="errors of up to, %", ylabel="mean completion, longer by, %")
@@ -279,7 +279,7 @@ EXPERIMENTS = {
 
 
 def _cumulative(axes: Any, weighted: Sequence[tuple[float, float]], **style: Any) -> None:
-    """The share (in per cent, by weight) of values that are not above x."""
+    """Draw the share of values (in per cent, by weight) that are not above x."""
     total, sofar, points = sum(weight for weight, _ in weighted), 0.0, [(0.0, 0.0)]
     for weight, value in sorted(weighted, key=lambda one: one[1]):
         sofar += weight

@@ -138,7 +138,7 @@ def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
 
 def test_wrong_speeds_cost_time_and_wrong_remaining_work_hardly_any() -> None:
     """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; remaining work, -3 to 1 %."""
-    of = reduced("prediction-error", "no error", "what is left, 90 %", "speed, 90 %", part=0.2)
+    of = reduced("prediction-error", "no error", "remaining work, 90 %", "speed, 90 %", part=0.2)
     exact, left, speed = (mean(completion_s, found) for found in simulated(of, 1, 2, 3).values())
     assert speed > 1.06 * exact
     assert left == pytest.approx(exact, rel=0.05)
