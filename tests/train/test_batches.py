@@ -61,6 +61,13 @@ def test_a_position_can_be_taken_up_again(shape: tuple[int, int, int, bool], bef
     assert (resumed.epoch, resumed.examples) == (whole.epoch, whole.examples)
 
 
+def test_a_position_that_is_loaded_while_batches_are_read_is_taken_up_at_once() -> None:
+    (batches,) = crew(20, 2, 1)
+    position, first = batches.state_dict(), taken(batches, 3)
+    batches.load_state_dict(position)
+    assert taken(batches, 3) == first
+
+
 def test_with_another_number_of_ranks_the_rest_of_the_epoch_is_what_was_left() -> None:
     two = crew(48, 4, 2)
     before = [index for member in two for batch in taken(member, 3) for index in batch]
