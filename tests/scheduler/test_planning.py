@@ -114,6 +114,7 @@ def test_nobody_is_stopped_again_for_one_that_was_promised_a_place(dice: random.
     assert not {one.by for one in first.preemptions} & {one.by for one in again.preemptions}
 
 
+@pytest.mark.timeout(1800)  # a forecast for each waiting gang of each life
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_never_means_never(dice: random.Random, steps: int) -> None:

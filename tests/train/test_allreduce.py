@@ -192,9 +192,42 @@ def without_an_exchange() -> None:
     assert model.weight.grad[0, 0].item() == 2.0 + world.rank
 
 
+class UpsideDown(nn.Module):
+    """The layers are registered in the opposite order of their use: the last bucket is the first that is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.middle, self.first = nn.Linear(40, 3), nn.Linear(40, 40), nn.Linear(6, 40)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(torch.tanh(self.middle(torch.tanh(self.first(x)))))
+        return out
+
+
+def with_buckets_that_fill_up_backwards() -> None:
+    """A bucket is sent when it is full, not when another one is: the replicas would otherwise drift apart."""
+    world = train.init()
+    torch.manual_seed(1)
+    model = UpsideDown()
+    alone = copy.deepcopy(model)
+    train.data_parallel(model, bucket_bytes=1000)
+    x, y = scripts.examples(8 * world.world_size)
+    mine = slice(world.rank * 8, world.rank * 8 + 8)
+    for _ in range(2):  # in the second pass a bucket that is sent too early holds the first pass's gradients
+        model.zero_grad()
+        alone.zero_grad()
+        nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
+        nn.functional.cross_entropy(alone(x), y).backward()
+        for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+            assert one.grad is not None
+            assert other.grad is not None
+            torch.testing.assert_close(one.grad, other.grad)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
+        with_buckets_that_fill_up_backwards,
         with_shorter_numbers,
         without_an_exchange,
         as_distributed_data_parallel,

@@ -188,6 +188,16 @@ def test_only_the_newest_are_kept_and_what_is_not_ours_is_left_alone(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
+def test_checkpoints_of_a_later_attempt_are_not_counted(tmp_path: Path, said: list[str]) -> None:
+    """A process of an attempt that was replaced may live on for a moment. It counts only its own checkpoints."""
+    store = opened(tmp_path, said, keep=2)
+    ours = [saved(store, step) for step in (10, 20)]
+    later = checkpoints.Checkpoints(tmp_path, ALONE, attempt=2, round_number=1, keep=4, say=said.append)
+    theirs = [saved(later, step) for step in (30, 40)]
+    store.prune()
+    assert all(path.is_dir() for path in (*ours, *theirs))
+
+
 def test_the_checkpoint_that_was_restored_stays_until_a_newer_one_verifies(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
