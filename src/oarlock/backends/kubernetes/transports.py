@@ -75,7 +75,11 @@ class Http:
     async def send(self, request: Request) -> Answer:
         try:
             async with self._open(request) as response:
-                body = await response.read()
+                try:
+                    body = await response.read()
+                except BaseException:
+                    _break_off(response)
+                    raise
         except (aiohttp.ClientError, OSError) as error:
             raise Lost(errors.words(error)) from error
         return Answer(status=response.status, body=body, retry_after=response.headers.get("Retry-After", ""))
@@ -89,7 +93,7 @@ class Http:
         try:
             yield _Stream(response)
         finally:
-            response.close()
+            _break_off(response)
 
     async def close(self) -> None:
         await self._session.close()
@@ -106,6 +110,16 @@ class Http:
             proxy=self._access.proxy,
             allow_redirects=False,
         )
+
+
+def _break_off(response: aiohttp.ClientResponse) -> None:
+    """End the connection of an answer at once.
+
+    A close of TLS would wait for the other side's word. The event loop may end before that, and the socket stay open.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 class _Stream:
