@@ -1,5 +1,7 @@
 """Hugging Face Accelerate: it finds out by itself how many processes there are, and shards the data among them."""
 
+import sys
+
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -20,5 +22,7 @@ for _ in range(3):
         optimizer.step()
         total = accelerator.reduce(loss.detach(), "mean")
 rank, world = accelerator.process_index, accelerator.num_processes
-print(f"rank {rank} of {world}, {len(loader)} batches: loss {total.item():.9f}", flush=True)
+# One write: torchrun starts Python with -u, and the two pieces that print() writes would mix with those of other ranks.
+sys.stdout.write(f"rank {rank} of {world}, {len(loader)} batches: loss {total.item():.9f}\n")
+sys.stdout.flush()
 accelerator.end_training()

@@ -1,6 +1,7 @@
 """Plain DistributedDataParallel, as its tutorial has it: nothing of it knows Oarlock."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -18,5 +19,7 @@ for _ in range(20):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print(f"rank {rank} of {world}, local rank {os.environ['LOCAL_RANK']}: loss {loss.item():.9f}", flush=True)
+# One write: torchrun starts Python with -u, and the two pieces that print() writes would mix with those of other ranks.
+sys.stdout.write(f"rank {rank} of {world}, local rank {os.environ['LOCAL_RANK']}: loss {loss.item():.9f}\n")
+sys.stdout.flush()
 dist.destroy_process_group()

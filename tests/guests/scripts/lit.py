@@ -1,5 +1,7 @@
 """A Lightning module and its Trainer with two processes: `python lit.py` starts the second one by itself."""
 
+import sys
+
 import lightning
 import torch
 
@@ -27,4 +29,6 @@ trainer = lightning.Trainer(
 )
 trainer.fit(Line(), torch.utils.data.DataLoader(data, batch_size=8))
 loss = trainer.callback_metrics["loss"].item()
-print(f"rank {trainer.global_rank} of {trainer.world_size}: loss {loss:.9f}", flush=True)
+# One write: torchrun starts Python with -u, and the two pieces that print() writes would mix with those of other ranks.
+sys.stdout.write(f"rank {trainer.global_rank} of {trainer.world_size}: loss {loss:.9f}\n")
+sys.stdout.flush()
