@@ -240,10 +240,7 @@ class Rig:
         assert job.live is not None
         number = job.live.number
         cause = attempts.Cause.ERROR if code else attempts.Cause.SUCCEEDED
-        places = [
-            {"attempt": number, "role": task.role, "index": task.index, "incarnation": task.incarnation}
-            for task in job.live.tasks
-        ]
+        places = [{"key": task.key(job_id, number)} for task in job.live.tasks]
         for where in places:
             await self.happen(job_id, events.TaskRegistered(**where, address="127.0.0.1"))
         for where in places:

@@ -294,7 +294,7 @@ async def test_only_its_owner_looks_inside(rig: rigs.Rig, who: str, status: int)
 async def test_a_frozen_job_is_looked_into_where_it_failed(rig: rigs.Rig) -> None:
     """Its other tasks were stopped, and are gone."""
     job = await test_agents.gang(rig, 2, freeze="10m", max_restarts=0)
-    places = [{"attempt": 1, "role": "worker", "index": index, "incarnation": 1} for index in range(2)]
+    places = [{"key": attempts.TaskKey(job.id, 1, "worker", index, 1)} for index in range(2)]
     for where in places:
         await rig.happen(job.id, events.TaskRegistered(**where, address="127.0.0.1"))
     failed = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=rig.clock())

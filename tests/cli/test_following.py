@@ -295,7 +295,7 @@ def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
 def _freeze(server: live.LiveServer, job_id: str) -> None:
     """Its only task has failed; the place is kept for an hour of the real clock, by which the command line tells."""
     server.rig.clock.now = time.time()
-    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job_id, 1, "worker", 0, 1)}
     ended = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=server.rig.clock())
     stopped = events.StopDecided(attempt=1, cause=attempts.Cause.ERROR, message="worker-0 exited", task="worker-0")
     server.do(server.rig.happen(job_id, events.TaskExited(**where, exit=ended), stopped))

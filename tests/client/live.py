@@ -147,12 +147,7 @@ class LiveServer:
     @staticmethod
     def _where(job: jobs.Job, task: attempts.Task) -> dict[str, Any]:
         assert job.live is not None
-        return {
-            "attempt": job.live.number,
-            "role": str(task.role),
-            "index": task.index,
-            "incarnation": task.incarnation,
-        }
+        return {"key": task.key(job.id, job.live.number)}
 
     # The thread
 

@@ -290,7 +290,7 @@ class Plant:
             self.world.kill(key)
 
     async def _say(self, job: jobs.Job, key: attempts.TaskKey, look: observations.Observed) -> None:
-        of = {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}
+        of = {"key": key}
         if look.exit is not None:
             await self.tell(key.job, events.TaskExited(**of, exit=look.exit))
         elif self.world.began(key):
@@ -307,7 +307,7 @@ class Plant:
     async def _stacks(self, job: jobs.Job, key: attempts.TaskKey) -> None:
         asked = orders.orders(job, key, self.now).stacks
         if asked is not None:
-            of = {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}
+            of = {"key": key}
             await self.tell(key.job, events.StacksTaken(**of, request=asked, stacks={"0": "File train.py, line 3"}))
 
     def _hear(self, key: attempts.TaskKey, told, _) -> None:

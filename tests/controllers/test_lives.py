@@ -152,7 +152,7 @@ async def test_a_hang_is_noticed_and_every_rank_shows_its_stack(plant: Plant) ->
     await plant.until_phase(job_id, Phase.PROCESSING)
     await plant.run_for(5)
     await plant.tell(
-        job_id, events.TaskReported(attempt=1, role="worker", index=1, incarnation=1, phase="PROCESSING", idle_s=20.5)
+        job_id, events.TaskReported(key=attempts.TaskKey(job_id, 1, "worker", 1, 1), phase="PROCESSING", idle_s=20.5)
     )
     job = await plant.until_phase(job_id, Phase.FAILED, within_s=10.0)
     assert (job.attempt.verdict.cause, job.attempt.verdict.task) == (attempts.Cause.HANG, "worker-1")

@@ -61,10 +61,7 @@ class Rig:
             await self.plant.tell(
                 job_id,
                 events.TaskReported(
-                    attempt=live.number,
-                    role=str(task.role),
-                    index=task.index,
-                    incarnation=1,
+                    key=task.key(job_id, live.number),
                     progress=msgspec.structs.replace(told, **more),
                 ),
             )
@@ -142,7 +139,7 @@ async def test_reports_that_do_not_agree_or_do_not_tell_all_are_passed_over() ->
     told = attempts.Progress(step=99, at=rig.plant.now, step_s=1.0, sync_s=0.5, ranks=2, local=16, accumulate=1)
     await rig.plant.tell(
         job_id,
-        events.TaskReported(attempt=live.number, role="worker", index=0, incarnation=1, progress=told),
+        events.TaskReported(key=attempts.TaskKey(job_id, live.number, "worker", 0, 1), progress=told),
     )
     assert samples.seen(await rig.plant.job(job_id)) is None, "one has taken up another batch size already"
     await rig.reports(job_id, step_s=None)

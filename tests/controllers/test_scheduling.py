@@ -310,9 +310,8 @@ async def test_progress_that_no_log_tells_is_read_for_plans_that_may_touch() -> 
 
 async def report(plant: Plant, job_id: str, progress: attempts.Progress) -> None:
     """As the API does it: not logged."""
-    told = events.TaskReported(
-        attempt=(await plant.job(job_id)).live.number, role="worker", index=0, incarnation=1, progress=progress
-    )
+    key = attempts.TaskKey(job_id, (await plant.job(job_id)).live.number, "worker", 0, 1)
+    told = events.TaskReported(key=key, progress=progress)
     before = await plant.store.read(lambda view: view.last_seq())
     await plant.tell(job_id, told)
     assert await plant.store.read(lambda view: view.last_seq()) == before

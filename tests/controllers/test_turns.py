@@ -71,7 +71,7 @@ class Yard:
         told = attempts.Progress(
             step=self.steps[job_id], at=self.plant.now, step_s=step_s, sync_s=0.0, ranks=1, local=8, accumulate=1
         )
-        reported = events.TaskReported(attempt=live.number, role="worker", index=0, incarnation=1, progress=told)
+        reported = events.TaskReported(key=attempts.TaskKey(job_id, live.number, "worker", 0, 1), progress=told)
         await self.plant.tell(job_id, reported)
 
     async def beside(self, job_id: str) -> dict[str, int]:

@@ -346,8 +346,7 @@ class Play:
         return attempts.TaskKey(self.job.id, number, role, int(index), task.incarnation if task is not None else 1)
 
     def of(self, word: str) -> dict[str, object]:
-        key = self.key(word)
-        return {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}
+        return {"key": self.key(word)}
 
 
 def split(rest: str) -> tuple[list[str], dict[str, str]]:

@@ -26,7 +26,6 @@ SPECS = (
     "{framework: plain, grace: 1s, roles: {worker: {count: 2, min: 1, on_failure: restart}, ps: {}}}",
 )
 STRONG = tuple(intent for intent in intents.Intent if intent is not intents.Intent.CANCEL)
-KEY_OF = {"attempt": "attempt", "role": "role", "index": "index", "incarnation": "incarnation"}
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -69,7 +68,7 @@ class Interleavings(RuleBasedStateMachine):
             assert (self.job.stopped_at == self.now) == (for_others and not good) or before.stopped_at == self.now
 
     def of(self, key: attempts.TaskKey) -> dict[str, object]:
-        return {name: getattr(key, name) for name in KEY_OF}
+        return {"key": key}
 
     def agents(self) -> list[attempts.TaskKey]:
         """Agents that live: those whose process has ended and who linger are among them."""

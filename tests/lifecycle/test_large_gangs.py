@@ -34,11 +34,9 @@ def test_a_fact_asks_for_the_policy_of_a_role_and_not_of_each_task(monkeypatch: 
 
 
 def registered(index: int) -> events.TaskRegistered:
-    return events.TaskRegistered(attempt=1, role="worker", index=index, incarnation=1, address="127.0.0.1")
+    return events.TaskRegistered(key=attempts.TaskKey("j", 1, "worker", index, 1), address="127.0.0.1")
 
 
 def reported(index: int, step: int) -> events.TaskReported:
     progress = attempts.Progress(step=step, at=1003.0 + step)
-    return events.TaskReported(
-        attempt=1, role="worker", index=index, incarnation=1, phase="PROCESSING", progress=progress
-    )
+    return events.TaskReported(key=attempts.TaskKey("j", 1, "worker", index, 1), phase="PROCESSING", progress=progress)

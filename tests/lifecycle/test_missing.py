@@ -86,7 +86,7 @@ def test_an_attempt_that_failed_so_has_it_in_its_verdict() -> None:
     job = msgspec.structs.replace(script.new_job("{max_restarts: 0}"), left_out=LEFT_OUT)
     job = stepping.step(job, events.Admitted(attempt=1, holdings=script.places(job, 1)), 1.0)
     job = stepping.step(job, events.Launched(attempt=1), 2.0)
-    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
     job = stepping.step(job, events.TaskRegistered(**where, address="127.0.0.1"), 3.0)
     lines = ("FileNotFoundError: [Errno 2] No such file or directory: 'data/rows.csv'",)
     failed = attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=4.0, last_lines=lines)

@@ -8,7 +8,7 @@ from tests.lifecycle import script
 from oarlock.lifecycle import noticing
 from oarlock.spec import attempts, events
 
-OF = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
+OF = {"key": attempts.TaskKey(script.new_job().id, 1, "worker", 1, 1)}
 FAILED = attempts.Exit(code=3, cause=attempts.Cause.ERROR, at=script.START)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.lifecycle import script
 
 from oarlock.lifecycle import stepping
-from oarlock.spec import attempts, curves, events, holdings, intents, refusals
+from oarlock.spec import attempts, curves, events, holdings, intents, jobs, refusals
 
 FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskRegistered, {"address": "10.0.0.2"}),
@@ -36,8 +36,8 @@ def test_facts_of_another_task_are_not_believed(
     fact: type[events.TaskEvent], fields: dict[str, object], other: dict[str, object]
 ) -> None:
     play = launched()
-    of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
-    strange = fact(**{**of, **other, **fields})  # type: ignore[arg-type]
+    key = msgspec.structs.replace(attempts.TaskKey(play.job.id, 1, "worker", 1, 1), **other)
+    strange = fact(key=key, **fields)  # type: ignore[arg-type]
     assert stepping.step(play.job, strange, play.now) is play.job
 
 
@@ -84,7 +84,7 @@ def test_stacks_are_believed_for_the_present_request_and_once() -> None:
     play.run("job {hang_timeout: 10s, roles: {worker: {count: 2}}}")
     for line in ("admit", "launched", "register worker-0 worker-1", "report worker-0 PROCESSING idle=20", "do"):
         play.run(line)
-    of = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1, "stacks": {"0": "File train.py"}}
+    of = {"key": attempts.TaskKey(play.job.id, 1, "worker", 0, 1), "stacks": {"0": "File train.py"}}
     for request in (0, 2):
         assert stepping.step(play.job, events.StacksTaken(**of, request=request), play.now) is play.job
     told = stepping.step(play.job, events.StacksTaken(**of, request=1), play.now)
@@ -95,7 +95,7 @@ def test_stacks_are_believed_for_the_present_request_and_once() -> None:
 
 def test_what_is_told_of_a_task_is_in_its_record_alone() -> None:
     play = launched("register worker-0 worker-1", "report worker-1 PROCESSING")
-    of = {"attempt": 1, "role": "worker", "index": 1, "incarnation": 1}
+    of = {"key": attempts.TaskKey(play.job.id, 1, "worker", 1, 1)}
     kept = attempts.Kept(files=2, bytes=100)
     told = stepping.step(play.job, events.TaskKept(**of, kept=kept), play.now)
     told = stepping.step(told, events.LogsMissing(**of, missing=70), play.now)
@@ -262,7 +262,8 @@ def test_a_failed_launch_blames_no_task() -> None:
     assert play.live.stop_message == "the launch failed: no such image"
 
 
-OF_WORKER_0 = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+def _first_worker(job: jobs.Job) -> attempts.TaskKey:
+    return attempts.TaskKey(job.id, 1, "worker", 0, 1)
 
 
 @pytest.mark.parametrize(("told", "kept"), [((), (20000, 20003)), ((31000, 31003), (31000, 31003))])
@@ -274,7 +275,7 @@ def test_the_ports_that_an_agent_found_replace_those_that_are_held(
     (claim,) = script.places(play.job, 1)
     held = msgspec.structs.replace(claim, ports=(20000, 20003))
     job = stepping.step(play.job, events.Admitted(attempt=1, holdings=(held,)), play.now)
-    job = stepping.step(job, events.TaskRegistered(**OF_WORKER_0, address="10.0.0.2", ports=told), play.now)
+    job = stepping.step(job, events.TaskRegistered(key=_first_worker(job), address="10.0.0.2", ports=told), play.now)
     assert job.live is not None
     assert (job.live.tasks[0].address, job.live.tasks[0].ports) == ("10.0.0.2", kept)
 
@@ -282,7 +283,7 @@ def test_the_ports_that_an_agent_found_replace_those_that_are_held(
 def test_a_report_that_was_overtaken_takes_no_progress_back() -> None:
     play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=9")
     old = attempts.Progress(step=3, at=play.now - 5.0)
-    told = stepping.step(play.job, events.TaskReported(**OF_WORKER_0, progress=old), play.now)
+    told = stepping.step(play.job, events.TaskReported(key=_first_worker(play.job), progress=old), play.now)
     assert told.live is not None
     assert told.live.tasks[0].progress == play.live.tasks[0].progress
 

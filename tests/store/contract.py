@@ -579,7 +579,7 @@ class StoreContract:
         await add(store, "j-1", attempts=seen(phases.TaskPhase.DOWNLOADING))
         progress = attempts.Progress(step=3, at=1.0)
         report = events.TaskReported(
-            attempt=1, role="worker", index=0, incarnation=1, phase="PROCESSING", progress=progress, idle_s=0.5
+            key=attempts.TaskKey("j-1", 1, "worker", 0, 1), phase="PROCESSING", progress=progress, idle_s=0.5
         )
         for _ in range(2):
             await store.write(

@@ -168,8 +168,7 @@ class Guardian:
         delivered = True
         for event in noticing.notices(job, seen):
             if isinstance(event, events.TaskGone):
-                key = attempts.TaskKey(job.id, event.attempt, event.role, event.index, event.incarnation)
-                delivered = await self._deliver(job, key, now) and delivered
+                delivered = await self._deliver(job, event.key, now) and delivered
         return delivered
 
     async def _deliver(self, job: jobs.Job, key: attempts.TaskKey, now: float) -> bool:
@@ -362,7 +361,7 @@ def _recorded(
     happened: list[events.AnyEvent] = []
     for _ in range(MOST_NOTES):
         before = job
-        for event in _with_gaps(job_id, noticing.notices(job, seen), missing) or _notes(job, seen, now):
+        for event in _with_gaps(noticing.notices(job, seen), missing) or _notes(job, seen, now):
             after = stepping.step(job, event, now)
             happened += [event] if after is not job else []
             job = after
@@ -371,19 +370,12 @@ def _recorded(
     return tx.put_job(job, happened, at=now) if job is not stored else stored
 
 
-def _with_gaps(
-    job_id: str, notices: Sequence[events.AnyEvent], missing: Callable[[attempts.TaskKey], int]
-) -> list[events.AnyEvent]:
+def _with_gaps(notices: Sequence[events.AnyEvent], missing: Callable[[attempts.TaskKey], int]) -> list[events.AnyEvent]:
     """Return the notices, each TaskGone after the number of log bytes that are lost for good."""
     found: list[events.AnyEvent] = []
     for event in notices:
         if isinstance(event, events.TaskGone):
-            where = (event.attempt, event.role, event.index, event.incarnation)
-            attempt, role, index, incarnation = where
-            gap = missing(attempts.TaskKey(job_id, *where))
-            found.append(
-                events.LogsMissing(attempt=attempt, role=role, index=index, incarnation=incarnation, missing=gap)
-            )
+            found.append(events.LogsMissing(key=event.key, missing=missing(event.key)))
         found.append(event)
     return found
 

@@ -15,18 +15,18 @@ def notices(job: jobs.Job, observed: Sequence[observations.Observed]) -> list[ev
     if live is None:
         return []
     seen = {one.key: one for one in observed}
-    return [event for task in live.tasks for event in _of_task(live, task, seen.get(task.key(job.id, live.number)))]
+    keys = ((task.key(job.id, live.number), task) for task in live.tasks)
+    return [event for key, task in keys for event in _of_task(key, task, seen.get(key))]
 
 
 def _of_task(
-    live: attempts.Attempt, task: attempts.Task, seen: observations.Observed | None
+    key: attempts.TaskKey, task: attempts.Task, seen: observations.Observed | None
 ) -> Iterator[events.AnyEvent]:
-    attempt, role, index, incarnation = live.number, str(task.role), task.index, task.incarnation
     made = task.phase is not phases.TaskPhase.PENDING
     gone = made if seen is None else seen.state is State.GONE  # made, and not there: lost
     if seen is not None and seen.exit is not None and task.exit is None:
-        yield events.TaskExited(attempt=attempt, role=role, index=index, incarnation=incarnation, exit=seen.exit)
+        yield events.TaskExited(key=key, exit=seen.exit)
     if gone and not task.gone:
-        yield events.TaskGone(attempt=attempt, role=role, index=index, incarnation=incarnation)
+        yield events.TaskGone(key=key)
     if seen is not None and seen.detail not in {"", task.detail} and task.phase is phases.TaskPhase.DEPLOYING:
-        yield events.TaskReported(attempt=attempt, role=role, index=index, incarnation=incarnation, detail=seen.detail)
+        yield events.TaskReported(key=key, detail=seen.detail)

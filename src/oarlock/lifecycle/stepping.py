@@ -368,9 +368,9 @@ def _live(job: jobs.Job, number: int) -> attempts.Attempt | None:
 
 def _task(job: jobs.Job, event: events.TaskEvent) -> tuple[attempts.Attempt | None, attempts.Task | None]:
     """The live attempt and the present incarnation of which the event tells, or nothing."""
-    live = _live(job, event.attempt)
-    task = live.task(event.role, event.index) if live is not None else None
-    return (live, task) if task is not None and task.incarnation == event.incarnation else (None, None)
+    live = _live(job, event.key.attempt)
+    task = live.task(event.key.role, event.key.index) if live is not None else None
+    return (live, task) if task is not None and task.incarnation == event.key.incarnation else (None, None)
 
 
 def _with(job: jobs.Job, live: attempts.Attempt) -> jobs.Job:

@@ -72,12 +72,9 @@ class LaunchFailed(Event, frozen=True, kw_only=True, tag="launch_failed"):
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
-    """Root of events about one incarnation of one task."""
+    """Root of events about one incarnation of one task of the job."""
 
-    attempt: int
-    role: str
-    index: int
-    incarnation: int
+    key: attempts.TaskKey
 
 
 class TaskRegistered(TaskEvent, frozen=True, kw_only=True, tag="task_registered"):

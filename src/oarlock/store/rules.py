@@ -272,6 +272,9 @@ def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEv
             continue
         data = msgspec.to_builtins(event)
         kind = data.pop("event")
+        if isinstance(event, events.TaskEvent):
+            data = data.pop("key") | data  # one flat record, without the job: the line names it already
+            del data["job"]
         if isinstance(event, events.TaskReported):
             data = {
                 key: value for key, value in data.items() if key not in ("progress", "idle_s") and value is not None
@@ -291,8 +294,8 @@ def _news(report: events.TaskReported, before: jobs.Job, after: jobs.Job) -> boo
 
 
 def _task(job: jobs.Job, report: events.TaskReported) -> attempts.Task | None:
-    attempt = next((one for one in job.attempts if one.number == report.attempt), None)
-    return attempt.task(report.role, report.index) if attempt is not None else None
+    attempt = next((one for one in job.attempts if one.number == report.key.attempt), None)
+    return attempt.task(report.key.role, report.key.index) if attempt is not None else None
 
 
 def compacted(after: int, floor: int) -> errors.Gone:

@@ -188,7 +188,7 @@ async def test_what_the_job_file_sends_elsewhere_is_named_and_not_read(rig: rigs
 async def test_what_a_task_kept_is_in_its_record_and_bounded(rig: rigs.Rig) -> None:
     job = await rig.launch(await rig.submit("ann", name="train"))
     key = rigs.key_of(job)
-    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
     await rig.happen(job.id, events.TaskRegistered(**where, address="127.0.0.1"))
     ended = attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=rig.clock())
     await rig.happen(job.id, events.TaskExited(**where, exit=ended))

@@ -174,7 +174,7 @@ async def far(rig: rigs.Rig) -> jobs.Job:
 
 
 async def halt(rig: rigs.Rig, job: jobs.Job) -> None:
-    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
     cause = attempts.Cause.STOPPED
     await rig.happen(
         job.id,

@@ -13,7 +13,7 @@ from tests.api import rig as rigs
 from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import events, holdings, intents, jobs, phases, plans, prices, refusals
+from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, prices, refusals
 
 
 async def ask(rig: rigs.Rig, path: str, who: str = "ann") -> Any:
@@ -41,7 +41,7 @@ async def fill(rig: rigs.Rig, name: str, gpus: int, who: str = "ann", **spec: An
 
 
 async def process(rig: rigs.Rig, job: jobs.Job) -> jobs.Job:
-    where: dict[str, Any] = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
     return await rig.happen(
         job.id,
         events.Launched(attempt=1),
@@ -344,7 +344,7 @@ async def test_a_job_costs_what_it_held_for_as_long_as_it_held_it(rig: rigs.Rig)
         rig.clock.now += 1800
         if attempt == 1:
             preempt = events.Intended(intent=intents.Intent.PREEMPT, by="urgent")
-            where: dict[str, Any] = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+            where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
             await rig.happen(job.id, preempt, events.TaskGone(**where), events.Released(attempt=1))
     async with rig.as_user("ann") as http:
         found = msgspec.json.decode((await http.get("/api/v1/jobs/digits")).content, type=jobs.Job)

@@ -17,7 +17,7 @@ from tests.api.security import test_access
 
 from oarlock.api import application
 from oarlock.scheduler import gangs
-from oarlock.spec import events, holdings, jobs, privacy, refusals, users
+from oarlock.spec import attempts, events, holdings, jobs, privacy, refusals, users
 
 MARK = "xmarkerx"
 NAME = "digits-of-ann"
@@ -50,7 +50,7 @@ async def planted(rig: rigs.Rig, home: Path) -> jobs.Job:
     key = rigs.key_of(job)
     claim = holdings.Holding(job=job.id, attempt=1, role="worker", index=0, node="here", amount=WHOLE, devices=(0, 1))
     await rig.store.write(lambda tx: tx.hold([claim]))
-    where = {"attempt": 1, "role": "worker", "index": 0, "incarnation": 1}
+    where = {"key": attempts.TaskKey(job.id, 1, "worker", 0, 1)}
     await rig.happen(
         job.id,
         events.TaskRegistered(**where, address="127.0.0.1"),

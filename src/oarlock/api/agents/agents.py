@@ -177,10 +177,7 @@ async def register(call: routes.Call) -> Registered:
     job = await present(call)
     confided = await _secrets(call, job)
     event = events.TaskRegistered(
-        attempt=key.attempt,
-        role=key.role,
-        index=key.index,
-        incarnation=key.incarnation,
+        key=key,
         address=told.address,
         ports=told.ports,
     )
@@ -219,20 +216,14 @@ async def report(call: routes.Call) -> Ordered:
     if told.exit is not None:
         happened.append(
             events.TaskExited(
-                attempt=key.attempt,
-                role=key.role,
-                index=key.index,
-                incarnation=key.incarnation,
+                key=key,
                 exit=exitrecords.understand(told.exit, now=now),
             )
         )
     if told.kept is not None:
         happened.append(
             events.TaskKept(
-                attempt=key.attempt,
-                role=key.role,
-                index=key.index,
-                incarnation=key.incarnation,
+                key=key,
                 kept=_bounded(told.kept),
             )
         )
@@ -293,10 +284,7 @@ async def stacks(call: routes.Call) -> Heard:
     key = call.task
     kept = {name[:100]: text[-MAX_STACK_CHARACTERS:] for name, text in list(told.stacks.items())[:MAX_STACKS]}
     event = events.StacksTaken(
-        attempt=key.attempt,
-        role=key.role,
-        index=key.index,
-        incarnation=key.incarnation,
+        key=key,
         request=told.request,
         stacks=kept,
     )
@@ -399,10 +387,7 @@ def _reported(key: attempts.TaskKey, told: TaskReport, now: float) -> events.Tas
             hint=f"Use one of {', '.join(_REPORTED)}.",
         )
     return events.TaskReported(
-        attempt=key.attempt,
-        role=key.role,
-        index=key.index,
-        incarnation=key.incarnation,
+        key=key,
         phase=told.phase,
         detail=(told.detail or "")[:MAX_DETAIL_CHARACTERS],
         progress=_progress(told.progress, now),
@@ -416,11 +401,7 @@ def _missing(job: jobs.Job, key: attempts.TaskKey, short: Mapping[str, storage.S
     task, missing = inbox.task_of(job, key), sum(shortage.missing for shortage in short.values())
     if task is None or task.log_gap == missing:
         return []
-    return [
-        events.LogsMissing(
-            attempt=key.attempt, role=key.role, index=key.index, incarnation=key.incarnation, missing=missing
-        )
-    ]
+    return [events.LogsMissing(key=key, missing=missing)]
 
 
 def _progress(told: ProgressEvent | None, now: float) -> attempts.Progress | None:

@@ -138,6 +138,4 @@ async def offered(services: provided.Services, job_id: str) -> list[str]:
 
 def restored(key: attempts.TaskKey, step: int, path: str) -> events.CheckpointRestored:
     """Return the event that a task has loaded a checkpoint."""
-    return events.CheckpointRestored(
-        attempt=key.attempt, role=key.role, index=key.index, incarnation=key.incarnation, step=step, path=path
-    )
+    return events.CheckpointRestored(key=key, step=step, path=path)

@@ -14,7 +14,6 @@ import heapq
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from oarlock.backends import backends, fake
 from oarlock.lifecycle import stepping
@@ -254,8 +253,8 @@ class Agents:
     async def _pass_barrier(self, crew: Crew, batch: curves.Batch | None, world: fake.World) -> None:
         """Register the gang at the barrier and start its processes."""
         keys = sorted(crew.tasks)
-        happened: list[events.AnyEvent] = [events.TaskRegistered(**_task_fields(key), address=ADDRESS) for key in keys]
-        happened.append(events.TaskReported(**_task_fields(crew.chief), phase="PROCESSING"))
+        happened: list[events.AnyEvent] = [events.TaskRegistered(key=key, address=ADDRESS) for key in keys]
+        happened.append(events.TaskReported(key=crew.chief, phase="PROCESSING"))
         job = await self._store.write(lambda tx: self._record(tx, crew, happened))
         if job is None or job.live is None or job.live.barrier_at is None:
             return
@@ -330,8 +329,4 @@ class Agents:
 
 
 def _reported(crew: Crew, progress: attempts.Progress) -> events.AnyEvent:
-    return events.TaskReported(**_task_fields(crew.chief), progress=progress)
-
-
-def _task_fields(key: attempts.TaskKey) -> dict[str, Any]:
-    return {"attempt": key.attempt, "role": key.role, "index": key.index, "incarnation": key.incarnation}
+    return events.TaskReported(key=crew.chief, progress=progress)
