@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def need(*modules: str) -> None:
         pytest.fail(f"not installed: {', '.join(missing)}; `make test-guests` installs them. pip said: {said}", False)
 
 
+GLOO_FAULT = "terminate called without an active exception"
+"""Said by a rank that did all its work and aborts while it ends: a thread of torch's gloo drops its last tensor
+after Python has begun to end. The fault is torch's, under every launcher, and rare: such a run is repeated."""
+
+RUNS = 3
+"""The most runs for that reason."""
+
+
 class Sides:
     """`direct` and `oarlock` return the results that were printed, as sorted lines without prefixes."""
 
@@ -44,26 +53,39 @@ class Sides:
 
     def direct(self, *command: str, code: int = 0, env: dict[str, str] | None = None) -> list[str]:
         """Run the command in the scripts' directory as a user without Oarlock does."""
-        done = subprocess.run(
-            command,
-            env={**self.outside(), **(env or {})},
-            cwd=self.shell.work,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        assert done.returncode == code, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return lines(done.stdout)
+
+        def run() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                command,
+                env={**self.outside(), **(env or {})},
+                cwd=self.shell.work,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+
+        return _results(run, code)
 
     def oarlock(self, *arguments: str, code: int = 0) -> list[str]:
         """`oarlock run ARGUMENTS`, with the surroundings of `direct`."""
         named = [word for name, value in SURROUNDINGS.items() for word in ("--env", f"{name}={value}")]
-        return lines(self.shell.do("run", *named, "--cpus", "0.5", *arguments, code=code, timeout_s=PATIENCE_S).stdout)
+        command = ("run", *named, "--cpus", "0.5", *arguments)
+        return _results(lambda: self.shell.do(*command, code=None, timeout_s=PATIENCE_S), code)
 
     def outside(self) -> dict[str, str]:
         return {name: value for name, value in self.shell.env.items() if not name.startswith("OARLOCK_")}
+
+
+def _results(run: Callable[[], subprocess.CompletedProcess[str]], code: int) -> list[str]:
+    """The results of a run that ended with this exit code; a run that met torch's fault is made again."""
+    for _ in range(RUNS):
+        done = run()
+        if done.returncode == code or GLOO_FAULT not in done.stdout + done.stderr:
+            break
+    assert done.returncode == code, f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return lines(done.stdout)
 
 
 def lines(text: str) -> list[str]:
