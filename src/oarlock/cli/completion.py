@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import click
 from click.shell_completion import get_completion_class
 
 from oarlock.cli.output import terminal
@@ -28,26 +29,24 @@ def shell_of(environ: Mapping[str, str]) -> str:
     return name
 
 
-def script(shell: str) -> str:
-    from oarlock.cli import main
-
+def script(shell: str, root: click.Command) -> str:
     made = get_completion_class(shell)
     assert made is not None  # click knows all SHELLS
-    return made(main.root, {}, "oarlock", VARIABLE).source()
+    return made(root, {}, "oarlock", VARIABLE).source()
 
 
-def show(environ: Mapping[str, str]) -> None:
-    terminal.out(script(shell_of(environ)))
+def show(environ: Mapping[str, str], root: click.Command) -> None:
+    terminal.out(script(shell_of(environ), root))
 
 
-def install(environ: Mapping[str, str]) -> None:
+def install(environ: Mapping[str, str], root: click.Command) -> None:
     """Write the script to its place in the user's home. A second call changes nothing."""
     shell = shell_of(environ)
     home = Path(environ.get("HOME") or "~").expanduser()
     path, rc, line = places(shell, home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(script(shell) + "\n", encoding="utf-8")
+        path.write_text(script(shell, root) + "\n", encoding="utf-8")
         if rc is not None:
             said = rc.read_text(encoding="utf-8") if rc.exists() else ""
             if line not in said.splitlines():

@@ -120,9 +120,9 @@ def _completion(ctx: click.Context, param: click.Parameter, value: bool) -> None
         from oarlock.cli import completion
 
         if param.name == "install_completion":
-            completion.install(os.environ)
+            completion.install(os.environ, root)
         else:
-            completion.show(os.environ)
+            completion.show(os.environ, root)
         ctx.exit()
 
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from oarlock.train.compression.dgc import DGC
     from oarlock.train.compression.powersgd import PowerSGD
     from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
-    from oarlock.train.hooks import Hook
-    from oarlock.train.session import Session, Stopped
+    from oarlock.train.session import Hook, Session, Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.strategy import Strategy
@@ -38,7 +37,7 @@ _HOMES = {
     "Batch": "batchsizes",
     "Batches": "batches",
     "CheckpointError": "errors",
-    "Hook": "hooks",
+    "Hook": "session",
     "PowerSGD": "compression.powersgd",
     "ReportError": "errors",
     "Session": "session",

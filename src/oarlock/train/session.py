@@ -32,10 +32,10 @@ from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import manifests, rng
 from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored
-from oarlock.train.hooks import Hook
 from oarlock.train.measuring import pace
 from oarlock.train.reporting.progress import Line
-from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports, Sink
+from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports
+from oarlock.train.reporting.rows import Sink
 from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.dataparallel import strategy_of
@@ -50,6 +50,26 @@ class Stopped(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
+
+
+class Hook:
+    """A hook that does nothing. A script subclasses it and overrides the methods that it needs.
+
+    Hooks run on every rank, in the order given to the session. An exception in a hook ends the training, as an
+    exception in the script does.
+    """
+
+    def before_step(self, session: Session) -> None:
+        """Run before a step. `session.step` is its number, from 1."""
+
+    def after_step(self, session: Session) -> None:
+        """Run after a step. A checkpoint may follow."""
+
+    def after_checkpoint(self, session: Session, path: Path) -> None:
+        """Run after the checkpoint at `path` is complete and verified."""
+
+    def on_end(self, session: Session, error: BaseException | None) -> None:
+        """Run when the session closes. `error` is the exception that ended it, or None."""
 
 
 class Session:

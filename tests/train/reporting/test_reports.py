@@ -103,7 +103,7 @@ SCRIPT = """
 import os, sys
 sys.modules["torch"] = None  # an import of torch would fail
 from pathlib import Path
-from oarlock.train import errors, hooks
+from oarlock.train import errors
 from oarlock.train.checkpointing import manifests
 from oarlock.train.reporting import progress, reports, tensorboard
 folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oarlock.train.reporting import tensorboard, tfevents
-from oarlock.train.reporting.reports import Row
+from oarlock.train.reporting.rows import Row
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from oarlock.train.measuring.pace import Mean
-    from oarlock.train.reporting.reports import Row
+from oarlock.train.measuring.pace import Mean
+from oarlock.train.reporting.rows import Row
 
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0

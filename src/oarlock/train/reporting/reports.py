@@ -19,10 +19,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from oarlock.train import errors
 from oarlock.train.reporting.progress import Line, Progress
+from oarlock.train.reporting.rows import Row, Sink
 
 VERSION = "0.1.0"
 FLUSH_S = 0.25
@@ -34,22 +35,6 @@ UNSENT_BYTES = 16 << 20
 _NUMBERS = frozenset((float, int, bool))
 _FRAME = struct.Struct("<BI")
 _ROW_HEAD = struct.Struct("<HQd")
-
-
-class Row(NamedTuple):
-    """The values logged together, at a step and a Unix time."""
-
-    step: int
-    time: float
-    names: tuple[str, ...]
-    values: tuple[float, ...]
-
-
-class Sink(Protocol):
-    """A receiver of rows, in the order of logging."""
-
-    def write(self, rows: Sequence[Row]) -> None: ...
-    def close(self) -> None: ...
 
 
 class Appender:

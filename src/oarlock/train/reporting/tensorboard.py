@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oarlock.train.reporting import tfevents
-from oarlock.train.reporting.reports import Appender, Row
+from oarlock.train.reporting.reports import Appender
+from oarlock.train.reporting.rows import Row
 
 FULL_ROWS = 1000
 EVERY_S = 0.1
