@@ -205,7 +205,7 @@ class Server:
             wakes=woken,
             inbox=inbox.Inbox(store, engine.clock, woken.touched),
             meters=measured,
-            authenticator=authentication.Authenticator(store, secret, time.monotonic),
+            authenticator=authentication.Authenticator(store, secret, time.monotonic, engine.clock),
             rules=settings.rules,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,

@@ -170,7 +170,7 @@ class Rig:
             wakes=self.wakes,
             inbox=inbox.Inbox(self.store, self.clock, self.wakes.touched),
             meters=self.meters,
-            authenticator=authentication.Authenticator(self.store, SECRET, time.monotonic),
+            authenticator=authentication.Authenticator(self.store, SECRET, time.monotonic, self.clock),
             hosts=frozenset({"127.0.0.1", "localhost"}),
         )
         self.app = application.make(self.services)

@@ -90,6 +90,10 @@ def test_intents_and_the_cluster(server: live.LiveServer, new_client: driven.New
         made = client.add_token("dora")
         with new_client(server.url, made.token) as dora:
             assert dora.server().user == "dora"
+            begun = dora.begin_session(dora.login_code().code, "Firefox")
+        with new_client(server.url, begun.secret) as pages:
+            assert [(one.note, one.current) for one in pages.sessions()] == [("Firefox", True)]
+            pages.end_session()
         client.remove_token("dora", made.sha256)
         assert {user.name for user in client.users()} >= {"root", "dora"}
         assert client.metrics(job.id).series[0].values == []

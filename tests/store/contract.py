@@ -287,6 +287,7 @@ class StoreContract:
             t.put_pool(pools.Pool(name="p"))
             t.put_user(users.User(name="u"))
             t.put_token(users.Token(sha256="t", user="u", created_at=1.0))
+            t.put_session(users.Session(sha256="s", user="u", token="t", created_at=1.0, used_at=1.0))
             t.add_checkpoint(nouns.checkpoint())
             t.add_usage(stores.Usage(owner="ann", pool="p", job="j-1", attempt=1, ended_at=1.0))
             t.remove_jobs(["j-2"], at=1.0)
@@ -303,7 +304,7 @@ class StoreContract:
         def look(v: stores.View) -> list[object]:
             every = v.jobs(stores.JobFilter(limit=1000))
             rest = [v.count(), v.active(), v.holdings(), v.records(0), v.last_seq(), v.nodes(), v.pools(), v.users()]
-            keys = [v.submitted("ann", "k"), v.token("t"), v.usage(), v.snapshots_in_use(), v.leader()]
+            keys = [v.submitted("ann", "k"), v.token("t"), v.session("s"), v.usage(), v.snapshots_in_use(), v.leader()]
             return [every, *rest, *keys, [v.checkpoints(job.id) for job in every]]
 
         return await store.read(look)
@@ -780,6 +781,30 @@ class StoreContract:
         assert (await store.read(lambda v: v.token("f" * 64))).note == "desk"
         await store.write(lambda t: (t.remove_token("f" * 64), t.remove_token("f" * 64)))
         assert await store.read(lambda v: v.token("f" * 64)) is None
+
+    async def test_sessions_end_with_their_token_and_with_time(self, store: stores.Store) -> None:
+        def made(sha256: str, user: str = "ann", used: float = 2.0, **more) -> users.Session:
+            return users.Session(sha256=sha256, user=user, token="t", created_at=used, used_at=used, **more)
+
+        with pytest.raises(errors.NotFound, match="no such token"):
+            await store.write(lambda t: t.put_session(made("a")))
+        for user in ("ann", "bob"):
+            await store.write(lambda t, user=user: t.put_user(users.User(name=user)))
+        await store.write(lambda t: t.put_token(users.Token(sha256="t", user="ann", created_at=1.0)))
+        with pytest.raises(errors.NotFound, match="bob has no such token"):
+            await store.write(lambda t: t.put_session(made("a", user="bob")))
+        code, session = made("c", once=True), made("a", used=3.0, note="Firefox")
+        await store.write(lambda t: (t.put_session(session), t.put_session(code), t.put_session(replace(session))))
+        assert await store.read(lambda v: (v.session("a"), v.sessions("ann"))) == (session, [code, session])
+        assert await store.read(lambda v: (v.session("x"), v.sessions("bob"))) == (None, [])
+        await store.write(lambda t: t.forget_sessions(2.0 + users.CODE_S))
+        assert await store.read(lambda v: v.session("c")) == code, "it expires only after that moment"
+        await store.write(lambda t: t.forget_sessions(2.1 + users.CODE_S))
+        assert await store.read(lambda v: v.sessions("ann")) == [session]
+        await store.write(lambda t: (t.put_session(code), t.remove_session("c"), t.remove_session("c")))
+        assert await store.read(lambda v: v.sessions("ann")) == [session]
+        await store.write(lambda t: t.remove_token("t"))
+        assert await store.read(lambda v: v.sessions("ann")) == []
 
     async def test_usage_is_summed_by_owner_and_pool(self, store: stores.Store) -> None:
         def use(owner: str, pool: str, job: str, end: float, devices: float) -> stores.Usage:

@@ -57,6 +57,9 @@ def steps(draw: st.DrawFn) -> Step:
             ),
             st.builds(put_token, NODES, NAMES),
             st.builds(lambda sha256: lambda t: t.remove_token(sha256), NAMES),
+            st.builds(put_session, NODES, NAMES, NAMES, st.booleans()),
+            st.builds(lambda sha256: lambda t: t.remove_session(sha256), NAMES),
+            st.builds(lambda before: lambda t: t.forget_sessions(before), st.sampled_from((30.0, 90.0, 1e9))),
             st.builds(add_usage, IDS, NAMES, st.integers(1, 3)),
             st.builds(lambda back: lambda t: t.compact(t.last_seq() - back), st.integers(-2, 6)),
         )
@@ -116,6 +119,11 @@ def put_token(user: str, sha256: str) -> Step:
     return lambda t: t.put_token(users.Token(sha256=sha256, user=user, created_at=1.0))
 
 
+def put_session(user: str, token: str, sha256: str, once: bool) -> Step:
+    made = users.Session(sha256=sha256, user=user, token=token, created_at=1.0, used_at=2.0, once=once)
+    return lambda t: t.put_session(made)
+
+
 def add_usage(job: str, owner: str, attempt: int) -> Step:
     used = stores.Usage(owner=owner, pool="p", job=job, attempt=attempt, ended_at=float(attempt), device_seconds=2.0)
     return lambda t: t.add_usage(used)
@@ -127,7 +135,10 @@ def everything(view: stores.View) -> list[object]:
     asked: list[object] = [every, view.active(), view.count(), view.holdings(), view.last_seq(), view.nodes()]
     asked += [view.pools(), view.users(), view.usage(), view.usage(since=1.0), view.snapshots_in_use(), view.leader()]
     asked += [view.submitted(owner, key) for owner in "ab" for key in ("k1", "k2")]
-    asked += [view.token(one) for one in "ab"] + [view.find(name, owner) for name in "ab" for owner in ("a", "b", None)]
+    asked += [found for one in "ab" for found in (view.token(one), view.session(one))]
+    asked += [view.sessions(user) for user in ("n1", "n2")] + [
+        view.find(name, owner) for name in "ab" for owner in ("a", "b", None)
+    ]
     asked += [view.checkpoints(job_id) for job_id in ("j-1", "j-2", "j-3", "j-4")]
     for after in (0, view.last_seq() - 3):
         asked += [refused(lambda after=after, job=job: view.records(after, job=job)) for job in (None, "j-1", "j-2")]

@@ -18,7 +18,7 @@ import msgspec
 from starlette import responses, routing, types
 
 from oarlock.api import failures, openapi, routes
-from oarlock.api.administration import operations, server, users, usersecrets
+from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents
 from oarlock.api.cluster import nodes, pools, usage
 from oarlock.api.data import blobs, files, logs, metrics
@@ -44,6 +44,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *pools.ROUTES,
         *usage.ROUTES,
         *users.ROUTES,
+        *sessions.ROUTES,
         *usersecrets.ROUTES,
         *server.ROUTES,
         *operations.ROUTES,
@@ -201,10 +202,10 @@ async def admit(call: routes.Call) -> None:
     if needs is routes.Open.TASK:
         call.admit(task=authenticator.task(call.headers))
         return
-    user = await authenticator.user(call.headers)
-    access = authorisation.Access(call.services.store, user, call.services.forecaster.names)
+    caller = await authenticator.caller(call.headers, waiting=call.route.long)
+    access = authorisation.Access(call.services.store, caller.user, call.services.forecaster.names)
     access.demand(users_module.Right.ADMIN if isinstance(needs, routes.Open) else needs)
-    call.admit(access=access)
+    call.admit(access=access, caller=caller)
 
 
 def from_loopback(scope: types.Scope) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from starlette import types
 
 from oarlock.api import failures
-from oarlock.api.security import authorisation
+from oarlock.api.security import authentication, authorisation
 from oarlock.api.services import provided
 from oarlock.spec import attempts, errors, users, validation
 
@@ -102,6 +102,7 @@ class Call:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.path: dict[str, str] = scope.get("path_params", {})
         self._access: authorisation.Access | None = None
+        self._caller: authentication.Caller | None = None
         self._task: attempts.TaskKey | None = None
         self._body: Any = None
         self._query: Any = None
@@ -114,15 +115,28 @@ class Call:
         return self._access
 
     @property
+    def caller(self) -> authentication.Caller:
+        """The caller with its token or session. Only routes that need a right have it."""
+        if self._caller is None:
+            raise errors.Unauthenticated("This route has no user.")
+        return self._caller
+
+    @property
     def task(self) -> attempts.TaskKey:
         """The task whose agent calls. Only the agent's routes have it."""
         if self._task is None:
             raise errors.Unauthenticated("This route has no task.")
         return self._task
 
-    def admit(self, *, access: authorisation.Access | None = None, task: attempts.TaskKey | None = None) -> None:
-        """Set the caller: a user's access or a task."""
-        self._access, self._task = access, task
+    def admit(
+        self,
+        *,
+        access: authorisation.Access | None = None,
+        caller: authentication.Caller | None = None,
+        task: attempts.TaskKey | None = None,
+    ) -> None:
+        """Set the caller: a user with its access, or a task."""
+        self._access, self._caller, self._task = access, caller, task
 
     async def prepare(self) -> None:
         """Decode the query and the body. Raises InvalidInput, TooLarge or Truncated."""

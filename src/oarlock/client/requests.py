@@ -264,6 +264,23 @@ def remove_token(user: str, sha256: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=path, answer=answers.Nothing)
 
 
+def make_login_code() -> Request[bodies.LoginCode]:
+    return Request(method="POST", path=f"{_V1}/login-codes", answer=bodies.LoginCode)
+
+
+def begin_session(wanted: bodies.NewSession) -> Request[bodies.ShownSession]:
+    """Begin a session. It is not repeatable: a login code is good for one."""
+    return Request(method="POST", path=f"{_V1}/sessions", answer=bodies.ShownSession, body=wanted, repeatable=False)
+
+
+def list_sessions() -> Request[bodies.SessionList]:
+    return Request(method="GET", path=f"{_V1}/sessions", answer=bodies.SessionList)
+
+
+def end_session(sha256: str) -> Request[answers.Nothing]:
+    return Request(method="DELETE", path=f"{_V1}/sessions/{quote(sha256, safe='')}", answer=answers.Nothing)
+
+
 def secrets() -> Request[bodies.SecretList]:
     return Request(method="GET", path=f"{_V1}/secrets", answer=bodies.SecretList)
 

@@ -309,6 +309,43 @@ class ShownToken(msgspec.Struct, frozen=True):
     user: str
 
 
+class LoginCode(msgspec.Struct, frozen=True):
+    """A code that makes one session, until `expires_at` (Unix seconds). No other answer shows it."""
+
+    code: str
+    expires_at: float
+
+
+class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A session to make. `secret` is a login code or a token, `note` the program that logs in, in its own words."""
+
+    secret: str
+    note: str = ""
+
+
+class ShownSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A new session. No other answer shows `secret`, which is used like a token."""
+
+    secret: str
+    user: str
+    expires_at: float
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session without its secret, named by its `sha256`. `current` is the session of the request."""
+
+    sha256: str
+    created_at: float
+    used_at: float
+    expires_at: float
+    note: str
+    current: bool
+
+
+class SessionList(Page[SessionInfo], frozen=True):
+    """The sessions of the user, oldest first."""
+
+
 class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A secret without its value. `owner` is empty for a secret of the server, which `users` or `everyone` may use."""
 

@@ -25,7 +25,7 @@ from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
 from oarlock.spec.phases import NOT_OVER, Phase
 from oarlock.spec.pools import Pool
-from oarlock.spec.users import Token, User
+from oarlock.spec.users import Session, Token, User
 from oarlock.store import rules, stores, waiting
 
 T = TypeVar("T")
@@ -137,6 +137,7 @@ class MemoryTransaction:
         self._checkpoints: Table[tuple[str, str], Checkpoint] = Table(undo)
         self._users: Table[str, User] = Table(undo)
         self._tokens: Table[str, Token] = Table(undo)
+        self._sessions: Table[str, Session] = Table(undo)
         self._usage: Table[tuple[str, int], stores.Usage] = Table(undo)
         self._anchors: Table[str, Anchor] = Table(undo)  # one at most
         self._log: list[Record] = []
@@ -218,6 +219,13 @@ class MemoryTransaction:
 
     def token(self, sha256: str) -> Token | None:
         return self._tokens.get(sha256)
+
+    def session(self, sha256: str) -> Session | None:
+        return self._sessions.get(sha256)
+
+    def sessions(self, user: str) -> list[Session]:
+        found = [one for one in self._sessions.values() if one.user == user]
+        return sorted(found, key=lambda one: (one.created_at, one.sha256))
 
     def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
         sums: dict[tuple[str, str], stores.Usage] = {}
@@ -387,10 +395,24 @@ class MemoryTransaction:
     def put_token(self, token: Token) -> None:
         if token.user not in self._users:
             raise rules.unknown_user(token.user)
+        self.remove_token(token.sha256)
         self._tokens.put(token.sha256, token)
 
     def remove_token(self, sha256: str) -> None:
         self._tokens.drop(sha256)
+        for one in [one.sha256 for one in self._sessions.values() if one.token == sha256]:
+            self._sessions.drop(one)
+
+    def put_session(self, session: Session) -> None:
+        rules.check_session(self._tokens.get(session.token), session)
+        self._sessions.put(session.sha256, session)
+
+    def remove_session(self, sha256: str) -> None:
+        self._sessions.drop(sha256)
+
+    def forget_sessions(self, before: float) -> None:
+        for one in [one.sha256 for one in self._sessions.values() if one.expires_at < before]:
+            self._sessions.drop(one)
 
     def put_clock_anchor(self, anchor: Anchor) -> None:
         self._anchors.put("", anchor)

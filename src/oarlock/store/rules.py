@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases
+from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases, users
 from oarlock.store import stores
 
 MAX_NUMBER = 2**63 - 1
@@ -108,6 +108,14 @@ def unknown_job(job_id: str) -> errors.NotFound:
 
 def unknown_user(name: str) -> errors.NotFound:
     return errors.NotFound(f"there is no user {name}", hint="Make the user first.")
+
+
+def check_session(token: users.Token | None, session: users.Session) -> None:
+    """Raise NotFound unless the session's token exists and is its user's."""
+    if token is None or token.user != session.user:
+        raise errors.NotFound(
+            f"{session.user} has no such token", hint="Log in with a token that the server knows, or ask for a new one."
+        )
 
 
 def in_use(node: str, holder: str) -> errors.Conflict:

@@ -29,7 +29,7 @@ from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
 from oarlock.spec.phases import Phase
 from oarlock.spec.pools import Pool
-from oarlock.spec.users import Token, User
+from oarlock.spec.users import Session, Token, User
 
 T = TypeVar("T")
 
@@ -124,6 +124,14 @@ class View(Protocol):
 
     def token(self, sha256: str) -> Token | None: ...
 
+    def session(self, sha256: str) -> Session | None:
+        """Return the session or login code, also one that has expired."""
+        ...
+
+    def sessions(self, user: str) -> list[Session]:
+        """Return the user's sessions and login codes, oldest first."""
+        ...
+
     def usage(self, *, since: float = 0.0) -> list[Usage]:
         """Return sums by owner and pool of usage that ended after `since`, with the first start and the last end.
 
@@ -214,10 +222,24 @@ class Transaction(View, Protocol):
     def put_user(self, user: User) -> User: ...
 
     def put_token(self, token: Token) -> None:
-        """Write a token. Raises NotFound when there is no such user."""
+        """Write a token; the sessions of an earlier one end. Raises NotFound when there is no such user."""
         ...
 
-    def remove_token(self, sha256: str) -> None: ...
+    def remove_token(self, sha256: str) -> None:
+        """Again: nothing. The sessions that were made from the token end with it."""
+        ...
+
+    def put_session(self, session: Session) -> None:
+        """Insert or replace. Raises NotFound when its token is not there, or is another user's."""
+        ...
+
+    def remove_session(self, sha256: str) -> None:
+        """Again: nothing."""
+        ...
+
+    def forget_sessions(self, before: float) -> None:
+        """Remove the sessions and login codes that expired before that time."""
+        ...
 
     def put_clock_anchor(self, anchor: Anchor) -> None: ...
 

@@ -1,8 +1,8 @@
-"""Authentication: the user of a bearer token, or the task of a task token.
+"""Authentication: the user of a bearer token or of a session, or the task of a task token.
 
 A user's token has 256 random bits. The store keeps only its SHA-256 and finds it by that digest, so no secret is
-compared byte by byte, and a stolen database contains no token. A task's token is derived from its key
-(`oarlock.spec.tasktokens`) and compared in constant time.
+compared byte by byte, and a stolen database contains no token. Sessions and login codes are kept in the same way, and
+expire. A task's token is derived from its key (`oarlock.spec.tasktokens`) and compared in constant time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from oarlock.spec import attempts, errors, tasktokens, users
 from oarlock.store import stores
 
 TOKEN_PREFIX = "oar_"
+SESSION_PREFIX = "oas_"
+CODE_PREFIX = "oac_"
 KNOWN_S = 1.0
-"""Seconds that a token stays valid after another server has removed it."""
+"""Seconds that a token or a session stays valid after another server has removed it."""
+TOUCH_S = 60.0
+"""Seconds after which another use of a session is written down: it may expire so much too early."""
 MAX_KNOWN = 1000
 _MAX_TOKEN_CHARACTERS = 200
 _LOGIN = (
@@ -27,36 +31,58 @@ _LOGIN = (
 )
 
 
-class Known(msgspec.Struct, frozen=True):
-    """The user of a token that was valid, remembered until `until`."""
+class Caller(msgspec.Struct, frozen=True):
+    """A user, and the token by which the user came: with a session, the token that the session was made from."""
 
     user: users.User
+    token: str  # its SHA-256
+    session: users.Session | None = None
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A caller whose token was valid, remembered until `until`."""
+
+    caller: Caller
     until: float
 
 
 class Authenticator:
     """Authenticator for one event loop. It remembers valid tokens for a moment, to save queries."""
 
-    def __init__(self, store: stores.Store, task_secret: bytes, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: stores.Store,
+        task_secret: bytes,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic; `wall` is the server's clock, by which sessions expire."""
         self._store = store
         self._task_secret = task_secret
         self._clock = clock
+        self._wall = wall
         self._known: dict[str, Known] = {}
 
-    async def user(self, headers: Mapping[str, str]) -> users.User:
-        """Return the user of the token. Raises Unauthenticated."""
+    async def caller(self, headers: Mapping[str, str], *, waiting: bool = False) -> Caller:
+        """Return the user of the token or session. A request that is `waiting` does not count as a use of a session.
+
+        Raises Unauthenticated.
+        """
         sha256 = digest(bearer(headers))
         known = self._known.get(sha256)
         if known is not None and self._clock() < known.until:
-            return known.user
-        user = await self._store.read(lambda view: _user_of(view, sha256))
-        if user is None:
+            return known.caller
+        now = self._wall()
+        caller = await self._store.read(lambda view: _caller_of(view, sha256, now))
+        if caller is None:
             self._known.pop(sha256, None)
-            raise errors.Unauthenticated("The server does not know this token.", hint=_LOGIN)
+            raise errors.Unauthenticated("The server does not know this token, or it has expired.", hint=_LOGIN)
+        if caller.session is not None and not waiting and now - caller.session.used_at >= TOUCH_S:
+            await self._store.write(lambda tx: _touch(tx, sha256, now))
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        self._known[sha256] = Known(user, self._clock() + KNOWN_S)
-        return user
+        self._known[sha256] = Known(caller, self._clock() + KNOWN_S)
+        return caller
 
     def forget(self) -> None:
         """Ask the store again: users or tokens have changed."""
@@ -87,9 +113,9 @@ def bearer(headers: Mapping[str, str]) -> str:
     return token
 
 
-def fresh_token(entropy: Callable[[int], bytes]) -> str:
-    """Return a new token for a user."""
-    return TOKEN_PREFIX + base64.urlsafe_b64encode(entropy(32)).decode().rstrip("=")
+def fresh_token(entropy: Callable[[int], bytes], prefix: str = TOKEN_PREFIX) -> str:
+    """Return a new token for a user, or with another prefix the secret of a session or a login code."""
+    return prefix + base64.urlsafe_b64encode(entropy(32)).decode().rstrip("=")
 
 
 def digest(token: str) -> str:
@@ -97,8 +123,33 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _user_of(view: stores.View, sha256: str) -> users.User | None:
+def live_session(view: stores.View, sha256: str, now: float) -> users.Session | None:
+    """Return the session or login code, unless it has expired or its token is no longer its user's."""
+    session = view.session(sha256)
+    if session is None or not hmac.compare_digest(session.sha256, sha256) or now >= session.expires_at:
+        return None
+    token = view.token(session.token)
+    return session if token is not None and token.user == session.user else None
+
+
+def user_of_token(view: stores.View, sha256: str) -> users.User | None:
+    """Return the user of a token, None for an unknown one."""
     token = view.token(sha256)
     if token is None or not hmac.compare_digest(token.sha256, sha256):
         return None
     return view.user(token.user)
+
+
+def _caller_of(view: stores.View, sha256: str, now: float) -> Caller | None:
+    session = live_session(view, sha256, now)
+    if session is not None and not session.once:
+        user = view.user(session.user)
+        return Caller(user, session.token, session) if user is not None else None
+    user = user_of_token(view, sha256)
+    return Caller(user, sha256) if user is not None else None
+
+
+def _touch(tx: stores.Transaction, sha256: str, now: float) -> None:
+    session = live_session(tx, sha256, now)  # it may have ended since it was read
+    if session is not None:
+        tx.put_session(msgspec.structs.replace(session, used_at=now))

@@ -512,3 +512,20 @@ class Client:
     def remove_token(self, user: str, sha256: str) -> None:
         """Revoke a token, as an administrator. Raises NotFound."""
         self._sender.send(requests.remove_token(user, sha256))
+
+    def login_code(self) -> bodies.LoginCode:
+        """Make a code that begins one session within a minute. Only this answer shows it."""
+        return self._sender.send(requests.make_login_code())
+
+    def begin_session(self, secret: str, note: str = "") -> bodies.ShownSession:
+        """Begin a session with a login code or a token. Raises Unauthenticated for one that is used or not valid."""
+        return self._sender.send(requests.begin_session(bodies.NewSession(secret, note)))
+
+    def sessions(self) -> list[bodies.SessionInfo]:
+        """Return the sessions of the user."""
+        page = self._sender.send(requests.list_sessions())
+        return list(page.items)
+
+    def end_session(self, sha256: str = "current") -> None:
+        """End a session of the user, by default the one of this client. Raises NotFound."""
+        self._sender.send(requests.end_session(sha256))

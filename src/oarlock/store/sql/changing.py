@@ -21,7 +21,7 @@ from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
 from oarlock.spec.phases import NOT_OVER
 from oarlock.spec.pools import Pool
-from oarlock.spec.users import Token, User
+from oarlock.spec.users import Session, Token, User
 from oarlock.store import rules, stores
 from oarlock.store.sql import reading, schema
 
@@ -338,6 +338,19 @@ class SqlTransaction(reading.SqlView):
 
     def remove_token(self, sha256: str) -> None:
         self._connection.execute(sa.delete(schema.tokens).where(schema.tokens.c.sha256 == sha256))
+
+    def put_session(self, session: Session) -> None:
+        rules.check_session(self.token(session.token), session)
+        self.remove_session(session.sha256)
+        row: dict[str, Any] = {"sha256": session.sha256, "owner": session.user, "token": session.token}
+        row |= {"created_at": session.created_at, "expires_at": session.expires_at, "body": _encode(session)}
+        self._connection.execute(sa.insert(schema.sessions), row)
+
+    def remove_session(self, sha256: str) -> None:
+        self._connection.execute(sa.delete(schema.sessions).where(schema.sessions.c.sha256 == sha256))
+
+    def forget_sessions(self, before: float) -> None:
+        self._connection.execute(sa.delete(schema.sessions).where(schema.sessions.c.expires_at < before))
 
     def put_clock_anchor(self, anchor: Anchor) -> None:
         self._connection.execute(sa.delete(schema.clock))

@@ -20,7 +20,7 @@ from oarlock.spec.jobs import Checkpoint, Job
 from oarlock.spec.nodes import Node
 from oarlock.spec.phases import Phase
 from oarlock.spec.pools import Pool
-from oarlock.spec.users import Token, User
+from oarlock.spec.users import Session, Token, User
 from oarlock.store import rules, stores
 from oarlock.store.sql import schema
 
@@ -82,6 +82,12 @@ _SUBMITTED = sa.select(schema.submissions.c.job, schema.submissions.c.request_sh
 )
 _USER = sa.select(schema.users.c.body).where(schema.users.c.name == sa.bindparam("name"))
 _TOKEN = sa.select(schema.tokens.c.body).where(schema.tokens.c.sha256 == sa.bindparam("sha256"))
+_SESSION = sa.select(schema.sessions.c.body).where(schema.sessions.c.sha256 == sa.bindparam("sha256"))
+_SESSIONS = (
+    sa.select(schema.sessions.c.body)
+    .where(schema.sessions.c.owner == sa.bindparam("user"))
+    .order_by(schema.sessions.c.created_at, schema.sessions.c.sha256)
+)
 _USAGE = (
     sa.select(
         schema.usage.c.owner,
@@ -101,7 +107,7 @@ _LEADER = sa.select(schema.leader.c.holder, schema.leader.c.epoch, schema.leader
 _ANCHOR = sa.select(schema.clock.c.body)
 
 _decoders: dict[type, msgspec.json.Decoder[object]] = {
-    noun: msgspec.json.Decoder(noun) for noun in (Anchor, Job, Holding, Checkpoint, Node, Pool, User, Token)
+    noun: msgspec.json.Decoder(noun) for noun in (Anchor, Job, Holding, Checkpoint, Node, Pool, User, Token, Session)
 }
 
 
@@ -223,6 +229,12 @@ class SqlView:
 
     def token(self, sha256: str) -> Token | None:
         return self._one(_TOKEN, Token, sha256=sha256)
+
+    def session(self, sha256: str) -> Session | None:
+        return self._one(_SESSION, Session, sha256=sha256)
+
+    def sessions(self, user: str) -> list[Session]:
+        return self._all(_SESSIONS, Session, user=user)
 
     def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
         names = ("owner", "pool", "started_at", "ended_at", "device_seconds", "cpu_seconds", "cost")

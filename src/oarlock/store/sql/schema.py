@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0008"
+REVISION = "0009"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -146,6 +146,20 @@ tokens = sa.Table(
     sa.Column("sha256", text, primary_key=True),
     sa.Column("owner", text, sa.ForeignKey("users.name"), nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("sha256", text, primary_key=True),
+    sa.Column("owner", text, nullable=False),
+    sa.Column("token", text, sa.ForeignKey("tokens.sha256", ondelete="CASCADE"), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("sessions_by_owner", "owner", "created_at", "sha256"),
+    sa.Index("sessions_by_token", "token"),
+    sa.Index("sessions_by_end", "expires_at"),
 )
 
 holdings = sa.Table(
