@@ -20,6 +20,7 @@ from typing import NamedTuple
 from bench import table
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
+from oarlock.scheduler.reuse import memos
 from oarlock.simulator import cluster
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.models import traces
@@ -110,7 +111,7 @@ def simulated(policy: str, number: int, freedom: recorded.Freedom, data: Path, *
     of = recorded.read(recorded.Recorded(file=f"adaptdl/workloads/workload-{number}.csv"), data, freedom, 1.0)
     settings = simulation.Settings(name=policy, rules=plans.Rules(policy=policy), lockstep=lockstep)
     machines = cluster.machines(cluster.parse(["16x4"]))
-    sim = simulation.Simulation(of, machines, settings, planning.plan, memo=planning.Memo())
+    sim = simulation.Simulation(of, machines, settings, planning.plan, memo=memos.Memo())
     stories = asyncio.run(sim.run()).outcome.stories
     if len(stories) != 160 or any(story.phase != "COMPLETED" for story in stories):
         raise RuntimeError(f"Of workload {number} not every job was completed with {policy}.")

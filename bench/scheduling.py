@@ -29,6 +29,7 @@ import msgspec
 
 from bench import table
 from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import holdings, jobfile, nodes, plans, pools, refusals
 
 GIB = 1 << 30
@@ -128,7 +129,7 @@ class Cluster:
 
     def fill(self) -> None:
         """Until almost nothing of what comes fits any more."""
-        memo = planning.Memo()
+        memo = memos.Memo()
         for _ in range(12):
             self.arrive(self.wanted)
             plan = planning.plan(self.snapshot(touches=False), self.now, memo, words=False)
@@ -257,7 +258,7 @@ def case(count: int, waiting: int, policy: str, rounds: int) -> dict[str, Any]:
     cluster.fill()
     cluster.arrive(waiting)
     gc.collect()
-    memo = planning.Memo()
+    memo = memos.Memo()
     began = time.process_time()
     plan = planning.plan(cluster.snapshot(touches=True), cluster.now, memo)
     first_s = time.process_time() - began

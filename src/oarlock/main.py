@@ -30,6 +30,7 @@ import msgspec
 
 import oarlock
 from oarlock import configuration
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import errors, failpoints, privacy, quantities
 
 if TYPE_CHECKING:
@@ -419,7 +420,7 @@ class Engine:
                     report=report,
                     rules=settings.rules,
                     names=privacy.Names(settings.private_jobs, self._home.task_secret(secrets.token_bytes)),
-                    memo=planning.Memo(),
+                    memo=memos.Memo(),
                 ),
                 guardian.Guardian(
                     store,

@@ -18,6 +18,7 @@ from oarlock.controllers import assigning, guardian, inventory, leadership, left
 from oarlock.data import storage
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import (
     attempts,
     errors,
@@ -140,7 +141,7 @@ class Server:
             clock=plant.clock,
             report=self.report,
             rules=rules,
-            memo=planning.Memo(),
+            memo=memos.Memo(),
         )
         self.guardian = guardian.Guardian(
             store, backend, self.leading, left, SETTINGS, clock=plant.clock, report=self.report

@@ -14,6 +14,7 @@ from tests.lifecycle import script
 from oarlock.backends import fake
 from oarlock.controllers import candidates
 from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import attempts, curves, events, failpoints, holdings, intents, jobs, plans
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
@@ -38,7 +39,7 @@ class Planner:
         self.shown: list[tuple[float, plans.Snapshot]] = []
         self.memos: list[object] = []
 
-    def __call__(self, snapshot: plans.Snapshot, now: float, memo: planning.Memo) -> plans.Plan:
+    def __call__(self, snapshot: plans.Snapshot, now: float, memo: memos.Memo) -> plans.Plan:
         self.shown.append((now, snapshot))
         self.memos.append(memo)
         return self.decide(snapshot) or planning.plan(snapshot, now, memo)

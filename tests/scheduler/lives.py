@@ -14,6 +14,7 @@ from tests.scheduler import invariants, world
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import contexts, reasons
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools
 
 GIB = 1 << 30
@@ -22,7 +23,7 @@ TYPES = ("v100", "h100")
 
 ALONE = curves.Sample(nodes=1, devices=1, local=8, step_s=1.0, sync_s=0.0, count=5)
 
-Plan = Callable[[plans.Snapshot, float, planning.Memo | None], plans.Plan]
+Plan = Callable[[plans.Snapshot, float, memos.Memo | None], plans.Plan]
 
 
 class Kind(NamedTuple):
@@ -49,7 +50,7 @@ class Life:
         self.kind = kind
         self.plan = plan
         self.now = 1000.0
-        self.memo = planning.Memo()
+        self.memo = memos.Memo()
         self.rounds = 0
         self.born = 0
         self.world = world.World(

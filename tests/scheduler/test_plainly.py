@@ -14,7 +14,7 @@ from oarlock.scheduler.ordering import budgets
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing, victims
-from oarlock.scheduler.reuse import gangfacts, shortcuts
+from oarlock.scheduler.reuse import gangfacts, memos, shortcuts
 from oarlock.spec import holdings, nodes, plans, pools, refusals
 
 DICE = st.randoms(use_true_random=False)
@@ -36,7 +36,7 @@ unhurried = hypothesis.settings(
 )
 
 
-def same(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> plans.Plan:
+def same(snapshot: plans.Snapshot, now: float, memo: memos.Memo | None) -> plans.Plan:
     fast, plain = planning.plan(snapshot, now, memo), planning.plan(snapshot, now, shortcuts=shortcuts.NONE)
     for part in DECIDED:
         assert getattr(fast, part) == getattr(plain, part), part
@@ -198,7 +198,7 @@ def test_a_bound_is_a_sum(dice: random.Random, steps: int, lent: bool) -> None:
     for _ in range(steps):
         life.step()
     snapshot = life.world.snapshot()
-    memo = planning.Memo()
+    memo = memos.Memo()
     memo.follow(snapshot)
     bounds = poolbounds.PoolBounds(snapshot, life.now, budgets.whole(snapshot.nodes).amount, memo.totals)
     going = [job for job in snapshot.running if not job.stopping and dice.random() < 0.5]

@@ -13,6 +13,7 @@ from tests.scheduler import invariants, lives, world
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.forecasting import forecasts
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import errors, plans, pools, refusals
 
 DICE = st.randoms(use_true_random=False)
@@ -59,7 +60,7 @@ def mixed(of: tuple[object, ...], seed: int) -> tuple[object, ...]:
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_a_memo_saves_work_and_changes_nothing(dice: random.Random, steps: int) -> None:
-    def both(snapshot: plans.Snapshot, now: float, memo: planning.Memo | None) -> plans.Plan:
+    def both(snapshot: plans.Snapshot, now: float, memo: memos.Memo | None) -> plans.Plan:
         answer = planning.plan(snapshot, now, memo)
         assert answer == planning.plan(snapshot, now), "with a memory of all the rounds before"
         return answer

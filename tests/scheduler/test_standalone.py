@@ -12,6 +12,7 @@ from tests.scheduler import lives, world
 from tests.simulator import smallcases
 
 from oarlock.scheduler import planning, standalone
+from oarlock.scheduler.reuse import memos
 from oarlock.scheduler.speed import rates
 from oarlock.simulator.models import jobmodels
 from oarlock.spec import curves, errors, jobfile, nodes, plans, roles
@@ -152,7 +153,7 @@ def test_the_controllers_in_the_simulator() -> None:
         )
     rules = plans.Rules(policy="goodput", min_runtime_s=30.0)
     simulation = smallcases.prepared(
-        sorted(arrivals, key=lambda one: one.at), "2x4", plan=mirror.plan, memo=planning.Memo(), rules=rules
+        sorted(arrivals, key=lambda one: one.at), "2x4", plan=mirror.plan, memo=memos.Memo(), rules=rules
     )
     found = asyncio.run(simulation.run()).outcome
     assert {story.phase for story in found.stories} == {"COMPLETED"}

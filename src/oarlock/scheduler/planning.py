@@ -10,48 +10,17 @@ The fast planner is the plain one with a memo of the last plan, and with shortcu
 
 from __future__ import annotations
 
-from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.granting import drafts, grants
 from oarlock.scheduler.ordering import budgets, turnorder
-from oarlock.scheduler.placement import freespace
 from oarlock.scheduler.pools import poolbounds
-from oarlock.scheduler.reuse import differences, gangfacts, leaftotals, shortcuts, waitingorder
+from oarlock.scheduler.reuse import memos, shortcuts
 from oarlock.spec import plans
-
-
-class Memo:
-    """The facts that one plan leaves for the next, which brings them up to date by the differences.
-
-    They are the free space now and later, the sums of the pools, the order of the waiting gangs, the facts about each
-    gang, and the gangs that could never run.
-    """
-
-    def __init__(self) -> None:
-        self.space = freespace.FreeSpace()
-        self.later = freespace.FreeSpace()
-        self.facts = gangfacts.Facts()
-        self.changed = differences.Differences(self.facts)
-        self.totals = leaftotals.LeafTotals(self.facts)
-        self.standings = waitingorder.WaitingOrders(self.facts)
-        self.declared = impossible.Declared((), ())
-
-    def follow(self, snapshot: plans.Snapshot) -> freespace.FreeSpace:
-        """Take in a snapshot. Return the later free space: the same object as `space` where the two cannot differ."""
-        self.declared = self.declared.follow(snapshot)
-        self.facts.follow(snapshot)
-        self.changed.follow(snapshot)
-        self.totals.follow(self.changed)
-        self.space.follow(snapshot.nodes, snapshot.running)
-        if not snapshot.reallocate and not self.changed.stopping:
-            return self.space
-        self.later.follow(snapshot.nodes, [job for job in snapshot.running if not job.stopping])
-        return self.later
 
 
 def plan(
     snapshot: plans.Snapshot,
     now: float,
-    memo: Memo | None = None,
+    memo: memos.Memo | None = None,
     *,
     words: bool = True,
     shortcuts: shortcuts.Shortcuts = shortcuts.ALL,
@@ -61,7 +30,7 @@ def plan(
     Without `memo` and with `shortcuts.NONE` this is the plain planner. Raises InvalidInput where the rules or a pool
     name an unknown policy or parameter.
     """
-    memo = memo or Memo()
+    memo = memo or memos.Memo()
     later = memo.follow(snapshot)
     budget = budgets.whole((node for node in snapshot.nodes if node.ready), snapshot.ended)
     bounds = poolbounds.PoolBounds(snapshot, now, budget.amount, memo.totals)

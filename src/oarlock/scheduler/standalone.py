@@ -24,7 +24,7 @@ import msgspec
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import impossible
-from oarlock.scheduler.reuse import gangfacts
+from oarlock.scheduler.reuse import gangfacts, memos
 from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans, pools, refusals
 
 KEPT = 500
@@ -107,7 +107,7 @@ class Scheduler:
         self._waiting: dict[str, plans.Gang] = {}
         self._running: dict[str, plans.Running] = {}
         self._ended: tuple[plans.Ended, ...] = ()
-        self._memo = planning.Memo()
+        self._memo = memos.Memo()
         self._declared = impossible.Declared(self._nodes, self._pools)
         self._now = -math.inf
         self._touched_at = -math.inf

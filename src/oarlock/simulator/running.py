@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import contract, registry
+from oarlock.scheduler.reuse import memos
 from oarlock.simulator import scenario
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.outcomes import outcome
@@ -35,7 +36,7 @@ def results(
         case = scenario.case(of, base, title, name, policy, over)
         progress = watch(title, len(case.workload.arrivals))
         simulated = simulation.Simulation(
-            case.workload, case.machines, case.settings, planning.plan, memo=planning.Memo(), progress=progress
+            case.workload, case.machines, case.settings, planning.plan, memo=memos.Memo(), progress=progress
         )
         yield asyncio.run(simulated.run())
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from oarlock.scheduler.ordering import budgets, turnorder
-from oarlock.scheduler.planning import Memo
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import victims
 from oarlock.scheduler.reuse import shortcuts
+from oarlock.scheduler.reuse.memos import Memo
 from oarlock.spec import holdings, nodes, plans
 
 NOW = 1000.0

@@ -12,6 +12,7 @@ import pytest
 from tests.simulator import published, smallcases
 
 from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.scheduler.speed import rates
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.models import jobmodels
@@ -210,7 +211,7 @@ def test_shares_of_devices_and_tasks_without_devices_are_counted_by_their_holdin
         smallcases.job("none", 1000.0, 100.0, gpus=3, roles=none),
         smallcases.job("served", 2000.0, 100.0, gpus=2, roles=served),
     ]
-    found = smallcases.run(arrivals, "2x1", plan=planning.plan, memo=planning.Memo())
+    found = smallcases.run(arrivals, "2x1", plan=planning.plan, memo=memos.Memo())
     told = {story.job: (story.held_device_s, story.advanced_device_s) for story in found.stories}
     assert told == {
         "half": (pytest.approx(50.0), pytest.approx(50.0)),

@@ -19,6 +19,7 @@ import pytest
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
+from oarlock.scheduler.reuse import memos
 from oarlock.simulator import scenario
 from oarlock.simulator.engine import simulation
 from oarlock.spec import holdings, phases, plans, validation
@@ -169,7 +170,7 @@ def rounds_of(seed: int, place: Path) -> int:
     """One scenario to its end; how many plans that took."""
     case = scenario.case(validation.convert(drawn(seed), scenario.Scenario), place, "r", "", None, scenario.Run())
     checked = Checked()
-    sim = simulation.Simulation(case.workload, case.machines, case.settings, checked, memo=planning.Memo())
+    sim = simulation.Simulation(case.workload, case.machines, case.settings, checked, memo=memos.Memo())
     found = asyncio.run(sim.run()).outcome
     assert len(found.stories) == len(case.workload.arrivals), "a job is lost"
     stuck = [story.job for story in found.stories if story.phase != phases.Phase.COMPLETED]

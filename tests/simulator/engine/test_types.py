@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.simulator import scenario
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.outcomes import outcome
@@ -42,7 +43,7 @@ def simulated(text: str, place: Path, run: str) -> tuple[outcome.Outcome, simula
     path = place / "scenario.yaml"
     path.write_text(text)
     case = scenario.case(scenario.load(path), place, run, run, None, scenario.Run())
-    sim = simulation.Simulation(case.workload, case.machines, case.settings, planning.plan, memo=planning.Memo())
+    sim = simulation.Simulation(case.workload, case.machines, case.settings, planning.plan, memo=memos.Memo())
     found = asyncio.run(sim.run()).outcome
     assert {story.phase for story in found.stories} == {"COMPLETED"}
     return found, sim

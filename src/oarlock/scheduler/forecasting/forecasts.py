@@ -31,6 +31,7 @@ import msgspec
 
 from oarlock.scheduler import planning, pricing, wording
 from oarlock.scheduler.explaining import contexts, reasons
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import holdings, plans, refusals
 
 Spent = Callable[[], float]
@@ -125,7 +126,7 @@ def _verdicts(
     snapshot: plans.Snapshot, now: float, spent: Spent, asked: Collection[str], bounded: Collection[str]
 ) -> dict[str, plans.Forecast]:
     snapshot = msgspec.structs.replace(snapshot, reallocate=True)
-    memo = planning.Memo()
+    memo = memos.Memo()
     first = planning.plan(snapshot, now, memo)
     launched = {launch.job: launch for launch in first.launches}
     later = {job for job in asked if job not in launched and not _never(first.refusals.get(job))}
@@ -140,7 +141,7 @@ def _verdicts(
     if not _too_large(snapshot):
         earliest = Run(ahead, now, first, memo, spent, EARLIEST_S, _Expected(bounded)).until(later - deep)
     if not _too_large(snapshot) and any(job.latest_end is not None for job in snapshot.running):
-        latest = Run(ahead, now, first, planning.Memo(), spent, BUDGET_S, _Latest()).until(later - deep)
+        latest = Run(ahead, now, first, memos.Memo(), spent, BUDGET_S, _Latest()).until(later - deep)
     told = {}
     book = pricing.Book(snapshot.nodes)
     for job in sorted(asked):
@@ -327,7 +328,7 @@ class Run:
         snapshot: plans.Snapshot,
         now: float,
         first: plans.Plan,
-        memo: planning.Memo,
+        memo: memos.Memo,
         spent: Spent,
         budget_s: float,
         ends: _Expected | _Latest,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from oarlock.scheduler import planning, sizes, wording
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import plans, pools, refusals
 
 BUDGET_S = 0.25
@@ -64,7 +65,7 @@ class Trial:
         self._others = tuple(other for other in snapshot.waiting if other.job != gang.job)
         self._now = now
         self._spent = spent
-        self._memo = planning.Memo()
+        self._memo = memos.Memo()
 
     def starts(self, gang: plans.Gang, **around: Any) -> bool:
         """Return whether the gang would be launched now; False if the time is used up.
