@@ -12,6 +12,9 @@ first = 57600
 
 [prices]                     # per hour, see `oarlock.spec.prices`
 gpus = { h100 = 3.9 }
+
+[kubernetes]                 # the cluster of `backend = "kubernetes"`, see `oarlock.backends.kubernetes.site`
+namespace = "training"
 """
 
 from __future__ import annotations
@@ -24,23 +27,33 @@ from typing import Any
 
 import msgspec
 
+from oarlock.backends.kubernetes import site
 from oarlock.spec import errors, plans, prices, quantities
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
-TABLES = ("server", "scheduler", "prices", "client")  # the last one is the client's: `client.settings` reads it
+TABLES = (
+    "server",
+    "scheduler",
+    "prices",
+    "kubernetes",
+    "client",
+)  # the last one is the client's: `client.settings` reads it
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _URL = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
-_NO_FLAGS = ("home", "policies", "prices")
+LOCAL, KUBERNETES = "local", "kubernetes"
+BACKENDS = (LOCAL, KUBERNETES)
+_NO_FLAGS = ("home", "policies", "prices", "kubernetes")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Each field but the last two and `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES) and
-    a line of a table in config.toml: `[server]`, or `[scheduler]` for fields that `plans.Rules` has too.
+    """Each field but the last three and `home` is also a flag (`--virtual-nodes`), a variable (OARLOCK_VIRTUAL_NODES)
+    and a line of a table in config.toml: `[server]`, or `[scheduler]` for fields that `plans.Rules` has too.
     """
 
     home: Path
+    backend: str = LOCAL
     host: str = "127.0.0.1"
     port: int = 0  # 0: the one it had before, else a free one
     database: str | None = None  # postgresql://...; else SQLite in the home
@@ -63,11 +76,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     backfill: bool = plans.Rules().backfill
     policies: dict[str, dict[str, float]] = {}  # the tables `[scheduler.NAME]`
     prices: prices.Prices = prices.Prices()  # the table `[prices]`
+    kubernetes: site.Site = site.Site()  # the table `[kubernetes]`
 
     @property
     def rules(self) -> plans.Rules:
         """How jobs are to be scheduled."""
         return plans.Rules(**{name: getattr(self, name) for name in plans.Rules.__struct_fields__})
+
+    def pods_url(self, own: str) -> str:
+        """Return the URL by which pods reach the server. `own` is made from its host and port."""
+        return self.kubernetes.server or self.url or own
 
 
 FLAGS = tuple(name for name in Settings.__struct_fields__ if name not in _NO_FLAGS)
@@ -140,6 +158,36 @@ def _check(told: Settings) -> None:
         )
     told.prices.check()
     check_policies(told.rules)
+    if told.backend not in BACKENDS:
+        raise errors.InvalidInput(
+            f"{told.backend!r} is not a backend.", path="backend", hint=f"There are: {', '.join(BACKENDS)}."
+        )
+    if told.backend == KUBERNETES:
+        _check_cluster(told)
+
+
+def _check_cluster(told: Settings) -> None:
+    """Refuse settings with which no pod could start or reach the server."""
+    cluster = told.kubernetes
+    if cluster.server and not _URL.fullmatch(cluster.server):
+        raise errors.InvalidInput(
+            f"{cluster.server!r} is not a URL of a server.",
+            path="kubernetes.server",
+            hint="Write it as https://HOST or http://HOST:PORT.",
+        )
+    if told.host in LOOPBACK and not (cluster.server or told.url):
+        raise errors.InvalidInput(
+            f"Pods cannot reach a server that listens at {told.host} alone.",
+            path="kubernetes.server",
+            hint="Run the server inside the cluster (docs/kubernetes.md). Or let it listen at an address that pods "
+            "reach, and name its URL: `server` in the table [kubernetes].",
+        )
+    if not cluster.image:
+        raise errors.InvalidInput(
+            "The image that brings the agent into pods is not set.",
+            path="kubernetes.image",
+            hint="Name the image of this server: `image` in the table [kubernetes] of config.toml.",
+        )
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -173,5 +221,5 @@ def _file(path: Path) -> dict[str, Any]:
             hint=f"There are: {', '.join(plans.Rules.__struct_fields__[:-1])}; and a table for each policy's own.",
         )
     policies = {name: value for name, value in scheduler.items() if isinstance(value, dict)}
-    own = {"policies": policies, "prices": tables.get("prices", {})}
+    own = {"policies": policies, **{name: tables.get(name, {}) for name in ("prices", "kubernetes")}}
     return {**tables.get("server", {}), **said, **{name: table for name, table in own.items() if table}}

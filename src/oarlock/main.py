@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import getpass
+import hashlib
 import os
 import secrets
 import signal
@@ -22,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,10 @@ from oarlock.spec import errors, failpoints, privacy, quantities
 if TYPE_CHECKING:
     import uvicorn
 
-    from oarlock.api.process import checkpoints, connections, homefolder, results
+    from oarlock.api.process import checkpoints, homefolder, results
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
-    from oarlock.backends.local import backend
+    from oarlock.backends import backends
     from oarlock.controllers import assigning, running, timing
     from oarlock.data import storage
     from oarlock.spec import jobs
@@ -47,11 +48,12 @@ if TYPE_CHECKING:
 
 Settings = configuration.Settings
 read_settings = configuration.read
-BACKLOG = 2048
 ENGINE_GRACE_S = 10.0
 """The time that control loops have to finish their work at the end."""
 GRACE_S = 5.0
 """How long requests that are under way may take when the server ends."""
+ORPHAN_TIMEOUT_S = 600.0
+"""The time without a server after which the agent of a pod ends its task. A local agent waits for ever."""
 _FAILPOINT = "OARLOCK_FAILPOINT"
 
 
@@ -113,7 +115,7 @@ class Server:
 
     async def run(self) -> None:
         from oarlock.api import application
-        from oarlock.api.process import connections, serverlog
+        from oarlock.api.process import connections, listening, serverlog
         from oarlock.api.services import meters
         from oarlock.controllers import succession
 
@@ -127,8 +129,9 @@ class Server:
             stack.push_async_callback(store.close)
             await self._admit_owner(store)
             shared = settings.database is not None
+            standby = settings.standby or settings.backend != configuration.LOCAL  # every server sees the same pods
             clock = await _clock(store)
-            await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=settings.standby)
+            await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=standby)
             kept = Kept.opened(settings.home, stack)
             measured = meters.Meters()
             loop = asyncio.get_running_loop()
@@ -140,7 +143,9 @@ class Server:
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
-            http = _http(application.make(made), settings, counted)
+            http = listening.http(
+                application.make(made), counted, grace_s=GRACE_S, tls_cert=settings.tls_cert, tls_key=settings.tls_key
+            )
             self._home.announce(self._file(url), port)
             stack.callback(self._home.withdraw)
             serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
@@ -167,7 +172,6 @@ class Server:
     def _services(
         self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
     ) -> provided.Services:
-        from oarlock.api.jobs import capabilities
         from oarlock.api.process import crossing, health, serverlog
         from oarlock.api.security import authentication
         from oarlock.api.services import forecaster, inbox, provided, wakes
@@ -195,7 +199,7 @@ class Server:
                 url=url,
                 started_at=self._started_at,
                 local=settings.host in configuration.LOOPBACK,
-                capabilities=(*capabilities.LOCAL, *(f"{name}={value}" for name, value in said.items())),
+                capabilities=(*_capabilities(settings), *(f"{name}={value}" for name, value in said.items())),
                 currency=settings.prices.currency,
             ),
             task_secret=secret,
@@ -325,7 +329,7 @@ class Engine:
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
-        self.backend: backend.LocalBackend
+        self.backend: backends.Backend
 
     @contextlib.asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
@@ -353,12 +357,24 @@ class Engine:
 
     async def _live(self) -> None:
         from oarlock.agent import zipapp
+
+        self.loop = asyncio.get_running_loop()
+        remote = self._settings.backend == configuration.KUBERNETES
+        self.backend = await self._kubernetes() if remote else self._local()
+        try:
+            runner = self._runner(zipapp.hook_directory())
+            self._ready.set_result(None)
+            await runner.run(self._stop)
+        finally:
+            await self.backend.close()
+
+    def _local(self) -> backends.Backend:
+        from oarlock.agent import zipapp
         from oarlock.api.process import libraries
         from oarlock.backends.local import backend, cgroups
 
         root, settings = self._settings.home, self._settings
-        self.loop = asyncio.get_running_loop()
-        self.backend = backend.LocalBackend(
+        return backend.LocalBackend(
             root,
             agent=zipapp.build(root / "agent" / f"agent-{libraries.digest(zipapp.PACKAGE)}.pyz"),
             virtual_nodes=settings.virtual_nodes,
@@ -366,12 +382,23 @@ class Engine:
             groups=None if settings.cgroups else cgroups.Cgroups(),
             clock=self.clock,
         )
+
+    async def _kubernetes(self) -> backends.Backend:
+        """Raises InvalidInput where there is no kubeconfig, Unavailable where the cluster does not answer."""
         try:
-            runner = self._runner(zipapp.hook_directory())
-            self._ready.set_result(None)
-            await runner.run(self._stop)
-        finally:
-            await self.backend.close()
+            from oarlock.backends.kubernetes import backend
+        except ModuleNotFoundError as error:
+            raise errors.Unsupported(
+                f"The Kubernetes backend needs the package {error.name}, which is not installed.",
+                hint="Install it: pip install 'oarlock[kubernetes]'",
+            ) from error
+        settings, site = self._settings, self._settings.kubernetes
+        made = msgspec.structs.replace(
+            site,
+            installation=site.installation or _installation(self._home.task_secret(secrets.token_bytes)),
+            ca_pem=site.ca_pem or (Path(settings.tls_ca).read_text(encoding="utf-8") if settings.tls_ca else ""),
+        )
+        return await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
 
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""
@@ -460,6 +487,12 @@ class Engine:
         from oarlock.controllers import assigning
 
         root = self._settings.home
+        if self._settings.backend == configuration.KUBERNETES:
+            return assigning.Settings(
+                server=self._settings.pods_url(self._url),
+                task_secret=self._home.task_secret(secrets.token_bytes),
+                orphan_timeout_s=ORPHAN_TIMEOUT_S,
+            )
         return assigning.Settings(
             server=self._url,
             server_file=str(root / "server.json"),
@@ -497,33 +530,11 @@ async def _clock(store: stores.Store) -> timing.Clock:
     return timing.Clock(machine, await store.read(lambda view: view.clock_anchor()))
 
 
-def listen(host: str, port: int, earlier: int) -> socket.socket:
-    """A listening socket: on `port`, else on the earlier one, else on any. Raises Unavailable."""
-    if not port and earlier:
-        with contextlib.suppress(OSError):
-            return _listening(host, earlier)
-    try:
-        return _listening(host, port)
-    except OSError as error:
-        raise errors.Unavailable(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
-            hint="Choose another --port, or none for a free one.",
-        ) from error
+def listen(host: str, port: int, earlier: int = 0) -> socket.socket:
+    """Do as `listening.listen` says: `oarlock doctor` tries it too."""
+    from oarlock.api.process import listening
 
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Says TCP by name, as `socket.create_server` does not: asyncio sets TCP_NODELAY only where it reads so. Without it
-    every small answer waits 40 ms for an acknowledgement.
-    """
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    return listening.listen(host, port, earlier)
 
 
 def _url(settings: Settings, port: int) -> str:
@@ -532,30 +543,17 @@ def _url(settings: Settings, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _http(app: Any, settings: Settings, counted: connections.OpenConnections) -> uvicorn.Server:
-    import uvicorn
+def _capabilities(settings: Settings) -> Collection[str]:
+    from oarlock.api.jobs import capabilities
 
-    from oarlock.api.process import connections
+    if settings.backend == configuration.KUBERNETES:
+        return capabilities.kubernetes(settings.kubernetes.images)
+    return capabilities.LOCAL
 
-    config = uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=connections.protocol(counted),
-        backlog=connections.ACCEPTS,
-        ws=connections.WebSocketProtocol,
-        ws_max_size=1 << 20,
-        ws_per_message_deflate=False,
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(GRACE_S),
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-    )
-    return connections.HttpServer(config, BACKLOG)
+
+def _installation(task_secret: bytes) -> str:
+    """Return the name of this installation in its cluster: the same for each server that shares the task secret."""
+    return hashlib.sha256(b"installation:" + task_secret).hexdigest()[:12]
 
 
 def main(arguments: Sequence[str]) -> int:

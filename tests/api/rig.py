@@ -160,7 +160,9 @@ class Rig:
                 home=str(home),
                 url="http://127.0.0.1:1",
                 started_at=self.clock(),
-                capabilities=(capabilities.Capability.SIZES, capabilities.Capability.IN_PLACE),
+                capabilities=tuple(
+                    capabilities.LOCAL - {capabilities.Capability.ELASTIC, capabilities.Capability.GPU_SHARES}
+                ),
             ),
             task_secret=SECRET,
             clock=self.clock,

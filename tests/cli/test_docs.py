@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from oarlock import configuration
+from oarlock.backends.kubernetes import site
 from oarlock.cli import main, reference
 from oarlock.cli.launching import flags
 from oarlock.client import settings
@@ -93,6 +94,11 @@ def test_every_setting_is_documented(setting: str) -> None:
 @pytest.mark.parametrize("setting", configuration.FLAGS)
 def test_every_setting_of_the_server_is_documented(setting: str) -> None:
     assert f"`{setting}`" in page("operations.md")
+
+
+@pytest.mark.parametrize("setting", site.Site.__struct_fields__)
+def test_every_setting_of_a_cluster_is_documented(setting: str) -> None:
+    assert f"`{setting}`" in page("kubernetes.md")
 
 
 @pytest.mark.parametrize("verb", [name for name in vars(client.Client) if not name.startswith("_")])

@@ -61,6 +61,10 @@ class ExecProcess(Protocol):
 class Backend(Protocol):
     name: str
 
+    def capabilities(self) -> dict[str, str]:
+        """Return facts about the machines or the cluster for `GET /api/v1/server`."""
+        ...
+
     async def nodes(self) -> list[nodes.Node]:
         """The machines that there are now.
 

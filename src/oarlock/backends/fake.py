@@ -259,6 +259,9 @@ class Fake:
     async def nodes(self) -> list[Node]:
         return self.world.nodes()
 
+    def capabilities(self) -> dict[str, str]:
+        return {}
+
     def nodes_changed(self) -> bool:
         return False
 

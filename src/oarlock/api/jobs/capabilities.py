@@ -6,10 +6,10 @@ its path: no field is accepted and then ignored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 
-from oarlock.spec import errors, jobfile
+from oarlock.spec import errors, jobfile, roles
 
 
 class Capability(StrEnum):
@@ -22,12 +22,44 @@ class Capability(StrEnum):
     PARAMETER_SERVERS = "parameter-servers"  # the training library's strategy `ps`
     AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
     IN_PLACE = "in-place"  # tasks can run in the user's own directory
+    DATA = "data"  # data is fetched before the start
+    DEPENDENCIES = "dependencies"  # an environment is made of a requirements file
+    RESULTS = "results"  # results are stored at a place of the job's choice
+    FILES = "files"  # new and changed files of the working directory are kept
+    CHECKPOINTS = "checkpoints"  # checkpoints outlive the task that has saved them
+    TENSORBOARD = "tensorboard"  # event files outlive the task
+    MPI = "mpi"  # `mpirun` of one task starts ranks in the others
 
+
+IMAGE_OF = "image:"
+"""Begins the word of a framework that has an image of the installation: `image:torch`."""
 
 LOCAL: frozenset[Capability] = frozenset(
-    {Capability.SIZES, Capability.ELASTIC, Capability.GPU_SHARES, Capability.IN_PLACE}
+    {
+        Capability.SIZES,
+        Capability.ELASTIC,
+        Capability.GPU_SHARES,
+        Capability.IN_PLACE,
+        Capability.DATA,
+        Capability.DEPENDENCIES,
+        Capability.RESULTS,
+        Capability.FILES,
+        Capability.CHECKPOINTS,
+        Capability.TENSORBOARD,
+        Capability.MPI,
+    }
 )
 """Capabilities of the local backend."""
+
+PODS: frozenset[Capability] = frozenset(
+    {Capability.SIZES, Capability.ELASTIC, Capability.IMAGE, Capability.VOLUMES, Capability.TOPOLOGY}
+)
+"""Capabilities of the Kubernetes backend, whatever the cluster."""
+
+
+def kubernetes(images: Iterable[str]) -> frozenset[str]:
+    """Return the capabilities of an installation that has images for these frameworks."""
+    return PODS | {f"{IMAGE_OF}{framework}" for framework in images}
 
 
 def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -> None:
@@ -35,6 +67,12 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
     for capability, path, hint in _wants(spec):
         if capability not in capabilities:
             raise errors.Unsupported(f"The {backend} backend does not support `{path}`.", path=path, hint=hint)
+    if spec.image is None and Capability.IMAGE in capabilities and f"{IMAGE_OF}{spec.framework}" not in capabilities:
+        raise errors.Unsupported(
+            f"This installation has no image for the framework {spec.framework}.",
+            path="image",
+            hint="Name an image in the job file. An administrator can set one for all jobs: [kubernetes.images].",
+        )
 
 
 def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
@@ -46,6 +84,9 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
             "volumes[0]",
             "Leave it out, and read the path itself: tasks see the files of this machine.",
         )
+    yield from _wants_of_files(spec)
+    if spec.framework is roles.Framework.MPI and roles.RoleName.LAUNCHER in spec.roles:
+        yield Capability.MPI, "framework", "Use another framework than mpi."
     if spec.size is not None:
         yield Capability.SIZES, "size", "Set roles.worker.cpus, .memory and .gpus instead."
     if spec.strategy.kind is jobfile.StrategyKind.PS:
@@ -63,3 +104,18 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
             yield Capability.ELASTIC, f"roles.{name}.max", "Leave it out: exactly `count` tasks run."
         if role.gpus != int(role.gpus):
             yield Capability.GPU_SHARES, f"roles.{name}.gpus", "Ask for whole GPUs."
+
+
+def _wants_of_files(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
+    if spec.data:
+        yield Capability.DATA, "data[0]", "Mount a volume that has the data, or let the program fetch it."
+    if spec.dependencies is not None:
+        yield Capability.DEPENDENCIES, "dependencies", "Use an image that has the packages."
+    if spec.results is not None:
+        yield Capability.RESULTS, "results", "Leave it out, and let the program store its results on a volume."
+    if spec.files != jobfile.Files() and spec.files.keep:
+        yield Capability.FILES, "files", "Leave it out, and let the program write to a volume."
+    if spec.checkpoint != jobfile.Checkpoint():
+        yield Capability.CHECKPOINTS, "checkpoint", "Leave it out, and let the program save to a volume."
+    if spec.tensorboard:
+        yield Capability.TENSORBOARD, "tensorboard", "Leave it out, and let the program write to a volume."

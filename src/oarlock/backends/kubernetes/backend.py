@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -25,6 +25,7 @@ from oarlock.backends.kubernetes import (
     client,
     clusterstate,
     commands,
+    credentials,
     labels,
     objects,
     podstates,
@@ -47,6 +48,24 @@ State = observations.State
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
+
+
+async def connect(
+    site: Site, environ: Mapping[str, str], *, clock: Callable[[], float], monotonic: Callable[[], float]
+) -> KubernetesBackend:
+    """Return a backend that follows the cluster of the kubeconfig, else of the pod that this process runs in.
+
+    Raises InvalidInput where there is neither, and Unavailable or Forbidden where the cluster does not let us in.
+    """
+    api = client.Client(credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic))
+    try:
+        await api.version()
+    except BaseException:
+        await api.close()
+        raise
+    opened = KubernetesBackend(api, site, monotonic=monotonic)
+    opened.open()
+    return opened
 
 
 class KubernetesBackend:

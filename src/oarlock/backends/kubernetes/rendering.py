@@ -37,7 +37,7 @@ RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/h
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
-ASSIGNMENT = "assignment.json"
+ASSIGNMENT, AUTHORITY = "assignment.json", "ca.pem"
 
 PORTS = tuple(range(29400, 29400 + 128))
 """The ports of each task: a pod has an address of its own. One for each process, and as many as a task may have."""
@@ -54,7 +54,7 @@ _AGENT = (*_PYTHON, f"{RUNTIME}/agent.pyz", TASK_DIRECTORY)
 INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
 """Begins a command in the environment of the task's processes."""
 
-_DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/{ASSIGNMENT} {TASK_DIRECTORY}/{ASSIGNMENT}"
+_DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
 
 
 def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
@@ -80,7 +80,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
             **({"tolerations": _tolerations(site)} if site.tolerate else {}),
             "initContainers": [_init(one, site)],
             "containers": [_task(one, site)],
-            "volumes": list(_volumes(one, secret)),
+            "volumes": list(_volumes(one, site, secret)),
         },
     }
 
@@ -94,7 +94,7 @@ def refer(manifest: Manifest, secret: str) -> None:
 def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[Manifest, list[attempts.TaskKey]]]:
     """Return the Secrets that hold the assignments of these tasks, each with the keys of its tasks."""
     found = []
-    for some in _by_size([(one, _assignment(one)) for one in launches]):
+    for some in _by_size([(one, _assignment(one, site)) for one in launches]):
         keys = [one.key for one, _ in some]
         manifest = {
             "apiVersion": "v1",
@@ -105,7 +105,7 @@ def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[M
                 "namespace": site.namespace,
                 "labels": labels.of_attempt(site.installation, keys[0].job, keys[0].attempt),
             },
-            "data": {item(one.key): base64.b64encode(content).decode() for one, content in some},
+            "data": {item(one.key): base64.b64encode(content).decode() for one, content in some} | _authority(site),
         }
         found.append((manifest, keys))
     return found
@@ -114,6 +114,10 @@ def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[M
 def item(key: attempts.TaskKey) -> str:
     """Return the name of a task's item in its gang's Secret."""
     return f"{key.role}-{key.index}-{key.incarnation}.json"
+
+
+def _authority(site: Site) -> dict[str, str]:
+    return {AUTHORITY: base64.b64encode(site.ca_pem.encode()).decode()} if site.ca_pem else {}
 
 
 def image(one: backends.TaskLaunch, site: Site) -> str:
@@ -128,7 +132,7 @@ def image(one: backends.TaskLaunch, site: Site) -> str:
     return found
 
 
-def _assignment(one: backends.TaskLaunch) -> bytes:
+def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
     """The assignment with the facts of a pod. Its address is known in the pod alone: the agent takes it from there."""
     told = one.assignment
     return msgspec.json.encode(
@@ -140,6 +144,7 @@ def _assignment(one: backends.TaskLaunch) -> bytes:
             ports=PORTS[: max(1, told.nproc)],
             exit_copy=TERMINATION_LOG,
             server_file=None,
+            ca_file=f"{TASK_DIRECTORY}/{AUTHORITY}" if site.ca_pem else None,
             train_path=f"{RUNTIME}/train",
             hook_path=f"{RUNTIME}/hook",
             gpus=None,
@@ -234,7 +239,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
     }
 
 
-def _volumes(one: backends.TaskLaunch, secret: str) -> Iterator[Manifest]:
+def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Manifest]:
     shared: Manifest = {"medium": "Memory"}
     if one.limit.memory_bytes:
         shared["sizeLimit"] = str(one.limit.memory_bytes)  # it counts towards the container's limit
@@ -242,10 +247,9 @@ def _volumes(one: backends.TaskLaunch, secret: str) -> Iterator[Manifest]:
     yield {"name": "task", "emptyDir": {}}
     yield {"name": "home", "emptyDir": {}}
     yield {"name": "shm", "emptyDir": shared}
-    yield {
-        "name": "assignment",
-        "secret": {"secretName": secret, "defaultMode": 0o440, "items": [{"key": item(one.key), "path": ASSIGNMENT}]},
-    }
+    items = [{"key": item(one.key), "path": ASSIGNMENT}]
+    items += [{"key": AUTHORITY, "path": AUTHORITY}] if site.ca_pem else []
+    yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
     for place, volume in enumerate(one.container.volumes):
         claim = {"claimName": volume.claim, "readOnly": volume.read_only}
         yield {"name": _claim_name(place), "persistentVolumeClaim": claim}

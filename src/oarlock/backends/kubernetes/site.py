@@ -18,13 +18,17 @@ NVIDIA = "nvidia.com/gpu"
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`installation` tells the pods of one Oarlock from those of another in the same cluster.
+    """`installation` tells the pods of one Oarlock from those of another in the same cluster. Without one the server
+    derives it from its task secret. `server` is the URL by which pods reach the server. `ca_pem` is the authority that
+    they trust for it, where the system's do not suffice.
 
     `domains` gives the node label of each level of the topology. `tolerate` lists keys of taints that tasks tolerate;
     a node with another closing taint takes no tasks. `nodes` are labels that a node must have to be used.
     """
 
-    installation: str = "oarlock"
+    installation: str = ""
+    server: str = ""
+    ca_pem: str = ""
     namespace: str = "oarlock"
     context: str | None = None  # of the kubeconfig; else the current one
     gpu_resource: str = NVIDIA

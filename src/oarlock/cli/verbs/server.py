@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 @command.option(
     "--backend",
     type=click.Choice(["local", "kubernetes"]),
-    default="local",
-    show_default=True,
-    help="Backend that runs the tasks.",
+    show_default="local",
+    help="Backend that runs the tasks: this machine, or the cluster of the kubeconfig.",
 )
 @command.option("--policy", metavar="NAME", help="Scheduling policy of pools without one of their own.")
 @command.option("--database", metavar="URL", show_default="SQLite in the home", help="Database: postgresql://...")
@@ -54,14 +53,8 @@ if TYPE_CHECKING:
 @command.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
 @command.option("--log-level", metavar="LEVEL", show_default="INFO", help="Lowest level to log.")
 @command.json_option
-def up(detach: bool, backend: str, as_json: bool, **given: Any) -> int:
+def up(detach: bool, as_json: bool, **given: Any) -> int:
     """Start the server of this OARLOCK_HOME in the foreground. Ctrl-C stops it, and running jobs go on."""
-    if backend == "kubernetes":
-        raise errors.Unsupported(
-            "this build has no Kubernetes backend",
-            path="--backend",
-            hint="Leave --backend out: this build has only `local`.",
-        )
     from oarlock.client import settings
 
     home = settings.home_directory(os.environ)

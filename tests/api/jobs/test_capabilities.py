@@ -1,0 +1,60 @@
+"""A field that tasks of the backend cannot honour is refused by its path; it is never accepted and then ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from oarlock.api.jobs import capabilities
+from oarlock.spec import errors, jobfile
+
+PODS = capabilities.kubernetes({"torch": "registry.example/torch:2"})
+
+
+def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
+    return msgspec.convert({"command": "true", **fields}, jobfile.JobSpec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"data": [{"source": "s3://b/d", "mount": "d"}]}, "data[0]"),
+        ({"dependencies": "requirements.txt"}, "dependencies"),
+        ({"results": "s3://b/out"}, "results"),
+        ({"files": {"ignore": ["*.tmp"]}}, "files"),
+        ({"checkpoint": {"to": "s3://b/c"}}, "checkpoint"),
+        ({"tensorboard": True}, "tensorboard"),
+        ({"framework": "mpi", "roles": {"launcher": {}, "worker": {}}}, "framework"),
+        ({"roles": {"worker": {"gpus": 0.5}}}, "roles.worker.gpus"),
+        ({"framework": "jax"}, "image"),
+    ],
+)
+def test_pods_refuse_what_they_cannot_honour(fields: dict[str, Any], path: str) -> None:
+    with pytest.raises(errors.Unsupported) as raised:
+        capabilities.refuse(spec(fields), PODS, "kubernetes")
+    assert raised.value.path == path
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"framework": "jax", "image": "registry.example/jax:1"},
+        {"volumes": [{"claim": "imagenet", "mount": "/data"}]},
+        {"files": {"keep": False}},
+        {"topology": {"same": "rack"}},
+        {"roles": {"worker": {"count": 2, "min": 1, "max": 4}}},
+    ],
+)
+def test_pods_take_the_rest(fields: dict[str, Any]) -> None:
+    capabilities.refuse(spec(fields), PODS, "kubernetes")
+
+
+@pytest.mark.parametrize("fields", [{"image": "a"}, {"volumes": [{"claim": "c", "mount": "/m"}]}])
+def test_processes_of_this_machine_have_no_containers(fields: dict[str, Any]) -> None:
+    with pytest.raises(errors.Unsupported):
+        capabilities.refuse(spec(fields), capabilities.LOCAL, "local")
+    capabilities.refuse(spec({"data": [{"source": "/d", "mount": "d"}]}), capabilities.LOCAL, "local")

@@ -1,0 +1,93 @@
+"""The settings of a server that runs its tasks in a cluster: what no pod could live with is refused at the start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oarlock import configuration, main
+from oarlock.spec import errors
+
+CLUSTER = """
+[server]
+backend = "kubernetes"
+
+[kubernetes]
+namespace = "training"
+server = "https://oarlock.example:7317"
+image = "registry.example/oarlock:1"
+
+[kubernetes.domains]
+rack = "example.com/rack"
+"""
+
+
+def told(home: Path, text: str) -> configuration.Settings:
+    home.mkdir()
+    (home / configuration.CONFIG_FILE).write_text(text)
+    return configuration.read()
+
+
+def test_the_table_of_the_cluster_is_read(home: Path) -> None:
+    found = told(home, CLUSTER)
+    assert found.backend == "kubernetes"
+    assert found.kubernetes.namespace == "training"
+    assert found.kubernetes.domains == {"rack": "example.com/rack"}
+    assert found.kubernetes.gpu_resource == "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "hint"),
+    [
+        (('server = "https://oarlock.example:7317"\n', ""), "kubernetes.server", "inside the cluster"),
+        (("https://oarlock", "oarlock"), "kubernetes.server", "http://HOST:PORT"),
+        (('image = "registry.example/oarlock:1"\n', ""), "kubernetes.image", "config.toml"),
+        (('"kubernetes"', '"nomad"'), "backend", "local, kubernetes"),
+    ],
+)
+def test_settings_without_which_no_pod_runs_are_refused(
+    change: tuple[str, str], path: str, hint: str, home: Path
+) -> None:
+    with pytest.raises(errors.InvalidInput) as raised:
+        told(home, CLUSTER.replace(*change))
+    assert raised.value.path == path
+    assert hint in (raised.value.hint or "")
+
+
+def test_an_unknown_setting_of_the_cluster_is_refused_by_its_path(home: Path) -> None:
+    with pytest.raises(errors.InvalidInput, match=r"namespce.*\$\.kubernetes"):
+        told(home, CLUSTER.replace("namespace", "namespce"))
+
+
+@pytest.mark.parametrize(
+    ("more", "url"),
+    [
+        ("", "https://oarlock.example:7317"),
+        ('[server]\nurl = "https://front.example"', "https://front.example"),
+        ('[server]\nhost = "10.0.0.5"\ntls_cert = "CERT"\ntls_key = "CERT"', "https://10.0.0.5:7317"),
+    ],
+)
+def test_pods_get_their_own_url_else_the_one_of_the_server(more: str, url: str, home: Path) -> None:
+    text = CLUSTER
+    if more:
+        text = text.replace("[server]", more).replace('server = "https://oarlock.example:7317"\n', "")
+    found = told(home, text.replace("CERT", __file__))
+    assert found.pods_url("https://10.0.0.5:7317") == url
+
+
+def test_without_the_extra_the_server_says_how_to_get_it(home: Path) -> None:
+    told(home, CLUSTER)
+    program = "import sys; sys.modules['aiohttp'] = None; from oarlock import main; sys.exit(main.main([]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "needs the package aiohttp" in done.stderr
+    assert "pip install 'oarlock[kubernetes]'" in done.stderr
+
+
+def test_without_credentials_the_server_says_where_it_has_looked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(home / "absent"))
+    with pytest.raises(errors.OarlockError, match="absent"):
+        main.serve(told(home, CLUSTER))
