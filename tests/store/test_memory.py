@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.store import contract, nouns
+from tests.store import nouns
+from tests.store.contract.stores import StoreContract
 
 from oarlock.store import memory, stores
 
 
-class TestMemory(contract.StoreContract):
+class TestMemory(StoreContract):
     @pytest.fixture
     def store(self, memory_store: memory.MemoryStore) -> stores.Store:
         return memory_store

@@ -8,14 +8,15 @@ import time
 import psycopg
 import pytest
 import sqlalchemy as sa
-from tests.store import contract, nouns
+from tests.store import nouns
+from tests.store.contract.stores import StoreContract
 
 from oarlock.spec import errors
 from oarlock.store import stores
 from oarlock.store.sql import database
 
 
-class TestPostgres(contract.StoreContract):
+class TestPostgres(StoreContract):
     @pytest.fixture
     def store(self, postgres_store: database.SqlStore) -> stores.Store:
         return postgres_store

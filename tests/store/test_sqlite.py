@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tests import needs
-from tests.store import contract, nouns, programs
+from tests.store import nouns, programs
+from tests.store.contract.stores import StoreContract
 
 from oarlock.spec import errors, phases
 from oarlock.store import stores
 from oarlock.store.sql import database, failing, filesystems, sqlite
 
 
-class TestSqlite(contract.StoreContract):
+class TestSqlite(StoreContract):
     @pytest.fixture
     def store(self, sqlite_store: database.SqlStore) -> stores.Store:
         return sqlite_store

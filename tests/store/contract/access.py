@@ -1,0 +1,47 @@
+"""Tokens of users, and sessions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from oarlock.spec import errors, users
+from oarlock.store import stores
+
+
+class Access:
+    async def test_tokens_belong_to_users(self, store: stores.Store) -> None:
+        token = users.Token(sha256="f" * 64, user="ann", created_at=1.0, note="laptop")
+        with pytest.raises(errors.NotFound, match="no user ann"):
+            await store.write(lambda t: t.put_token(token))
+        await store.write(lambda t: (t.put_user(users.User(name="ann")), t.put_token(token)))
+        await store.write(lambda t: t.put_token(msgspec.structs.replace(token, note="desk")))
+        assert (await store.read(lambda v: v.token("f" * 64))).note == "desk"
+        await store.write(lambda t: (t.remove_token("f" * 64), t.remove_token("f" * 64)))
+        assert await store.read(lambda v: v.token("f" * 64)) is None
+
+    async def test_sessions_end_with_their_token_and_with_time(self, store: stores.Store) -> None:
+        def made(sha256: str, user: str = "ann", used: float = 2.0, **more) -> users.Session:
+            return users.Session(sha256=sha256, user=user, token="t", created_at=used, used_at=used, **more)
+
+        with pytest.raises(errors.NotFound, match="no such token"):
+            await store.write(lambda t: t.put_session(made("a")))
+        for user in ("ann", "bob"):
+            await store.write(lambda t, user=user: t.put_user(users.User(name=user)))
+        await store.write(lambda t: t.put_token(users.Token(sha256="t", user="ann", created_at=1.0)))
+        with pytest.raises(errors.NotFound, match="bob has no such token"):
+            await store.write(lambda t: t.put_session(made("a", user="bob")))
+        code, session = made("c", once=True), made("a", used=3.0, note="Firefox")
+        await store.write(
+            lambda t: (t.put_session(session), t.put_session(code), t.put_session(msgspec.structs.replace(session)))
+        )
+        assert await store.read(lambda v: (v.session("a"), v.sessions("ann"))) == (session, [code, session])
+        assert await store.read(lambda v: (v.session("x"), v.sessions("bob"))) == (None, [])
+        await store.write(lambda t: t.forget_sessions(2.0 + users.CODE_S))
+        assert await store.read(lambda v: v.session("c")) == code, "it expires only after that moment"
+        await store.write(lambda t: t.forget_sessions(2.1 + users.CODE_S))
+        assert await store.read(lambda v: v.sessions("ann")) == [session]
+        await store.write(lambda t: (t.put_session(code), t.remove_session("c"), t.remove_session("c")))
+        assert await store.read(lambda v: v.sessions("ann")) == [session]
+        await store.write(lambda t: t.remove_token("t"))
+        assert await store.read(lambda v: v.sessions("ann")) == []

@@ -1,0 +1,31 @@
+"""Usage: device-seconds and CPU-seconds."""
+
+from __future__ import annotations
+
+from oarlock.store import stores
+
+
+class Usage:
+    async def test_usage_is_summed_by_owner_and_pool(self, store: stores.Store) -> None:
+        def use(owner: str, pool: str, job: str, end: float, devices: float) -> stores.Usage:
+            return stores.Usage(
+                owner=owner,
+                pool=pool,
+                job=job,
+                attempt=1,
+                started_at=end - 1,
+                ended_at=end,
+                device_seconds=devices,
+                cpu_seconds=2 * devices,
+            )
+
+        every = [use("bob", "a", "j-1", 1.0, 4.0), use("ann", "b", "j-2", 2.0, 8.0), use("ann", "b", "j-3", 3.0, 16.0)]
+        await store.write(lambda t: [t.add_usage(one) for one in [*every, every[0]]])
+        summed = await store.read(lambda v: v.usage())
+        assert [(one.owner, one.pool, one.device_seconds, one.cpu_seconds) for one in summed] == [
+            ("ann", "b", 24.0, 48.0),
+            ("bob", "a", 4.0, 8.0),
+        ]
+        assert (summed[0].started_at, summed[0].ended_at, summed[0].job) == (1.0, 3.0, "")
+        late = await store.read(lambda v: v.usage(since=2.0))
+        assert [(one.owner, one.device_seconds) for one in late] == [("ann", 16.0)]
