@@ -30,13 +30,17 @@ def plan(
     Without `memo` and with `shortcuts.NONE` this is the plain planner. Raises InvalidInput where the rules or a pool
     name an unknown policy or parameter.
     """
-    memo = memo or memos.Memo()
+    draft = begun(snapshot, now, memo or memos.Memo(), shortcuts)
+    draft.context.terse = not words
+    return grants.Granting(draft).plan()
+
+
+def begun(
+    snapshot: plans.Snapshot, now: float, memo: memos.Memo, taken: shortcuts.Shortcuts = shortcuts.ALL
+) -> drafts.Draft:
+    """Return the draft of a plan, without any decision yet."""
     later = memo.follow(snapshot)
     budget = budgets.whole((node for node in snapshot.nodes if node.ready), snapshot.ended)
     bounds = poolbounds.PoolBounds(snapshot, now, budget.amount, memo.totals)
-    order = turnorder.Order(
-        snapshot, now, bounds, budget, memo.facts, memo.changed, memo.standings, memo.declared, shortcuts
-    )
-    draft = drafts.Draft(snapshot, now, memo.space, later, bounds, order, memo.facts, memo.declared, shortcuts)
-    draft.context.terse = not words
-    return grants.Granting(draft, order).plan()
+    order = turnorder.Order(snapshot, now, bounds, budget, memo, taken)
+    return drafts.Draft(snapshot, now, memo, later, bounds, order, taken)

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from oarlock.scheduler.ordering import budgets, turnorder
-from oarlock.scheduler.pools import poolbounds
-from oarlock.scheduler.preemption import victims
-from oarlock.scheduler.reuse import shortcuts
-from oarlock.scheduler.reuse.memos import Memo
+from oarlock.scheduler import planning
+from oarlock.scheduler.reuse import memos
 from oarlock.spec import holdings, nodes, plans
 
 NOW = 1000.0
@@ -54,7 +51,8 @@ def test_whether_a_running_gang_may_be_restarted(case: Case) -> None:
     claim = holdings.Holding(job="one", attempt=1, role="worker", index=0, node="a", amount=ask.amount)
     running = plans.Running(gang=gang, holdings=(claim,), started_at=NOW - case.ran_s, stopping=case.stopping)
     node = nodes.Node(name="a", capacity=holdings.Resources(4000))
-    found = _victims(plans.Snapshot(nodes=(node,), running=(running,), rules=RULES, reallocate=case.reallocate))
+    snapshot = plans.Snapshot(nodes=(node,), running=(running,), rules=RULES, reallocate=case.reallocate)
+    found = planning.begun(snapshot, NOW, memos.Memo()).victims
     if case.decided:
         found.decided("one")
     if case.spared:
@@ -62,14 +60,3 @@ def test_whether_a_running_gang_may_be_restarted(case: Case) -> None:
     assert found.may_restart(running) is case.own
     assert found.may_give_way(running) is case.other
     assert found.may_restart(running, found.settled_s) is case.settled
-
-
-def _victims(snapshot: plans.Snapshot) -> victims.Victims:
-    memo = Memo()
-    memo.follow(snapshot)
-    budget = budgets.whole(snapshot.nodes)
-    bounds = poolbounds.PoolBounds(snapshot, NOW, budget.amount, memo.totals)
-    order = turnorder.Order(
-        snapshot, NOW, bounds, budget, memo.facts, memo.changed, memo.standings, memo.declared, shortcuts.ALL
-    )
-    return victims.Victims(snapshot, NOW, bounds, order, memo.facts)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from oarlock.scheduler import amounts, sizes
-from oarlock.scheduler.explaining import contexts, impossible
+from oarlock.scheduler.explaining import contexts
 from oarlock.scheduler.granting import backfilling
 from oarlock.scheduler.ordering import turnorder, turns
 from oarlock.scheduler.placement import freespace, placing, timelines
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing, victims
-from oarlock.scheduler.reuse import gangfacts, shortcuts
+from oarlock.scheduler.reuse import memos, shortcuts
 from oarlock.spec import curves, holdings, plans, refusals
 
 Claims = tuple[holdings.Holding, ...]
@@ -29,25 +29,23 @@ class Draft:
         self,
         snapshot: plans.Snapshot,
         now: float,
-        space: freespace.FreeSpace,
+        memo: memos.Memo,
         later: freespace.FreeSpace,
         bounds: poolbounds.PoolBounds,
         order: turnorder.Order,
-        facts: gangfacts.Facts,
-        declared: impossible.Declared,
         taken: shortcuts.Shortcuts,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.rules = snapshot.rules
-        self.space = space
+        self.space = memo.space
         self.bounds = bounds
-        self.facts = facts
-        self.context = contexts.Context(snapshot, space, declared)
+        self.facts = memo.facts
+        self.context = contexts.Context(snapshot, self.space, memo.declared)
         self._stopping = [job for job in snapshot.running if job.stopping]
-        self.timeline = timelines.Timeline(space, later, self._stopping)
+        self.timeline = timelines.Timeline(self.space, later, self._stopping)
         self.order = order
-        self.victims = victims.Victims(snapshot, now, bounds, order, facts)
+        self.victims = victims.Victims(snapshot, now, bounds, order, self.facts)
         self.ends = backfilling.ExpectedEnds(snapshot.running)
         self.searches = clearing.Searches(taken)
         self.taken = taken

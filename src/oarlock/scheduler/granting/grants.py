@@ -77,11 +77,11 @@ class Blocked(NamedTuple):
 class Granting:
     """The turns of one plan, from the policies of all leaf pools."""
 
-    def __init__(self, draft: drafts.Draft, order: turnorder.Order) -> None:
+    def __init__(self, draft: drafts.Draft) -> None:
         self.draft = draft
         self.rules = draft.rules
         self.bounds = draft.bounds
-        self.order = order
+        self.order = draft.order
         self._single = draft.bounds.single
         self._seated: dict[str, Claims] = {}  # places of gangs that were stopped for a resize or a move
         self._resumed: set[str] = set()  # the gangs among them that start now
@@ -90,7 +90,7 @@ class Granting:
         self._deferred: dict[str, queues.Deferred] = collections.defaultdict(queues.Deferred)
         self._not_lent: set[object] = set()  # kin, or claim where sums forbid it
         self._forbidden: turns.Turn | None = None  # the last gang with bounds that no preemption can satisfy
-        self._deep = max(1, contexts.REFRESHED // max(1, len(order.queues)))
+        self._deep = max(1, contexts.REFRESHED // max(1, len(self.order.queues)))
         self._tried = 0
         self._ahead: dict[str, int] = collections.defaultdict(int)  # by leaf: waiting gangs that have had their turn
         self._crowded = False  # some gang waits for free space

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.ordering import budgets, queues, turns
 from oarlock.scheduler.policies import contract, registry
 from oarlock.scheduler.pools import poolbounds
-from oarlock.scheduler.reuse import differences, gangfacts, shortcuts, waitingorder
+from oarlock.scheduler.reuse import memos, shortcuts, waitingorder
 from oarlock.spec import plans, pools
 
 
@@ -28,18 +27,15 @@ class Order:
         now: float,
         bounds: poolbounds.PoolBounds,
         budget: contract.Budget,
-        facts: gangfacts.Facts,
-        changed: differences.Differences,
-        standings: waitingorder.WaitingOrders,
-        declared: impossible.Declared,
+        memo: memos.Memo,
         taken: shortcuts.Shortcuts,
     ) -> None:
         self._snapshot = snapshot
         self._now = now
         self._bounds = bounds
-        self._facts = facts
-        self._changed = changed
-        self._declared = declared
+        self._facts = memo.facts
+        self._changed = memo.changed
+        self._declared = memo.declared
         self._candidates: dict[str, contract.Candidate] = {}
         self._rules = snapshot.rules
         leaves = self._leaves()
@@ -52,16 +48,16 @@ class Order:
             if rank is not None
         }
         by = [(leaf, policies[leaf].name, self._given(policies[leaf])) for leaf in rankings]
-        standings.follow(snapshot, changed, rankings, by)
+        memo.standings.follow(snapshot, memo.changed, rankings, by)
         listed = self._listed(leaves - rankings.keys())
         returning: dict[str, list[contract.Candidate]] = {}
-        for job in changed.stopping:
+        for job in memo.changed.stopping:
             if job.returns:
                 returning.setdefault(self.leaf(job.gang), []).append(self.candidate(job))
         self.queues: dict[str, queues.Ranked | queues.Listed] = {}
         for leaf in sorted(leaves):
             if leaf in rankings:
-                self.queues[leaf] = queues.Ranked(standings.of(leaf, rankings[leaf]), returning.get(leaf, ()))
+                self.queues[leaf] = queues.Ranked(memo.standings.of(leaf, rankings[leaf]), returning.get(leaf, ()))
             else:
                 share = budgets.of_leaf(budget, leaf, bounds)
                 self.queues[leaf] = queues.Listed(self._turns(policies[leaf], listed[leaf], share))
