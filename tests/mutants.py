@@ -62,7 +62,7 @@ ROOMS = {
     "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_[!i]*.py",)),
     "store": Room(
         ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
-        ("tests/store/test_memory.py", "tests/store/test_sqlite.py"),
+        ("tests/store/test_memory.py", "tests/store/test_sqlite.py", "tests/store/test_refusals.py"),
         left_out=("tests/store/test_sqlite.py::test_a_flush_that_fails_is_not_acknowledged",),
     ),
 }

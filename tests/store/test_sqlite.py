@@ -9,15 +9,16 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from tests import needs
 from tests.store import nouns, programs
 from tests.store.contract.stores import StoreContract
 
-from oarlock.spec import errors, phases
+from oarlock.spec import errors, jobs, phases
 from oarlock.store import stores
-from oarlock.store.sql import database, failing, filesystems, sqlite
+from oarlock.store.sql import database, filesystems, reading, sqlite, writer
 
 
 class TestSqlite(StoreContract):
@@ -164,9 +165,9 @@ def zero(path: Path, offset: int, length: int) -> None:
         file.write(bytes(length))
 
 
-@pytest.mark.parametrize("table", ["jobs", "submissions", "records", "heartbeat"])
+@pytest.mark.parametrize("table", ["jobs", "submissions", "records", "heartbeat", "jobs_active", "jobs_by_phase"])
 async def test_a_probe_meets_the_damage_that_a_submission_would_meet(sqlite_url: str, table: str) -> None:
-    """The page where a table begins is zeroed, as a failing disk or a stray `dd` leaves it."""
+    """The page where a table or an index begins is zeroed, as a failing disk or a stray `dd` leaves it."""
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -304,8 +305,74 @@ async def test_a_cancelled_write_that_was_not_begun_is_not_made(sqlite_store: da
     assert await sqlite_store.read(lambda v: v.count()) == {}
 
 
-def test_a_message_is_for_every_failure_of_the_driver() -> None:
-    for cause in (sqlite3.OperationalError("odd"), sqlite3.DatabaseError(""), None):
-        problem = failing.translated(sa.exc.OperationalError("SELECT", {}, cause), "/x/store.db")
-        assert isinstance(problem, errors.Unavailable)
-        assert problem.hint
+async def test_active_jobs_that_stayed_are_not_read_again(
+    sqlite_store: database.SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster with thousands of waiting jobs looks at them each second."""
+    asked: list[list[str]] = []
+    bodies = reading.SqlView._bodies
+
+    def counted(view: reading.SqlView, ids: list[str]) -> dict[str, jobs.Job]:
+        asked.append(ids)
+        return bodies(view, ids)
+
+    monkeypatch.setattr(reading.SqlView, "_bodies", counted)
+    await sqlite_store.write(lambda t: [t.add_job(nouns.job(f"j-{place}"), at=1.0) for place in range(3)])
+    await sqlite_store.read(lambda v: v.active())
+    await sqlite_store.write(lambda t: t.put_job(t.job("j-1"), at=1.0))
+    await sqlite_store.read(lambda v: v.active())
+    assert asked == [["j-0", "j-1", "j-2"], ["j-1"]]
+
+
+async def test_a_change_that_meets_others_is_tried_a_few_times(
+    sqlite_store: database.SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends one of two transactions that met; SQLite has no such failure."""
+    monkeypatch.setattr(writer, "PAUSE_S", 0.0)
+    met = sa.exc.OperationalError("UPDATE", {}, psycopg.errors.SerializationFailure("met"))
+
+    async def tried(failures: int) -> tuple[int, bool]:
+        runs = []
+
+        def change(_: stores.Transaction) -> bool:
+            runs.append(1)
+            if len(runs) <= failures:
+                raise met
+            return True
+
+        try:
+            return len(runs), await sqlite_store.write(change)
+        except errors.Unavailable:
+            return len(runs), False
+
+    assert [(await tried(failures))[1] for failures in (0, 1, 3, 4)] == [True, True, True, False]
+
+
+async def test_a_group_in_which_one_change_is_wrong_keeps_the_others(sqlite_store: database.SqlStore) -> None:
+    loop = asyncio.get_running_loop()
+    queued = asyncio.Event()
+
+    def first(_: stores.Transaction) -> None:
+        asyncio.run_coroutine_threadsafe(queued.wait(), loop).result(30)
+
+    writes = [
+        sqlite_store.write(change)
+        for change in (
+            first,
+            lambda t: t.add_job(nouns.job(), at=1.0),
+            lambda t: t._connection.exec_driver_sql("SELECT ?", ()),  # a value too few
+            lambda t: t.add_job(nouns.job("j-2"), at=1.0),
+        )
+    ]
+    asked = [asyncio.ensure_future(write) for write in writes]
+    await asyncio.sleep(0)
+    queued.set()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(answers[2], errors.Unavailable)
+    assert answers[2].message.startswith("the database: Incorrect number of bindings")
+    assert await sqlite_store.read(lambda v: [job.id for job in v.active()]) == ["j-1", "j-2"]
+
+
+async def test_a_store_that_was_forgotten_lets_its_process_end(sqlite_store: database.SqlStore) -> None:
+    assert sqlite_store._writer._thread.daemon
+    assert sqlite_store._watcher.daemon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.store import nouns
 from tests.store.contract import writing
@@ -21,5 +22,8 @@ class Checkpoints:
             lambda t: (t.remove_checkpoint("j-1", made[4].path), t.remove_checkpoint("j-2", made[3].path))
         )
         assert await store.read(lambda v: v.checkpoints("j-1")) == found[1:]
+        same_path = msgspec.structs.replace(made[0], job="j-2")
+        await store.write(lambda t: t.add_checkpoint(same_path))
+        assert await store.read(lambda v: v.checkpoints("j-2")) == [same_path]
         with pytest.raises(errors.NotFound):
             await store.write(lambda t: t.add_checkpoint(nouns.checkpoint("j-9")))

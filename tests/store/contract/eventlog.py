@@ -29,7 +29,8 @@ class EventLog:
         ]
         assert records[2].data == {"attempt": 1, "reason": "no"}
         assert records[3].data == {"from": "QUEUED", "to": "DEPLOYING", "reason": "launched"}
-        assert records[3].at == 2.5
+        assert records[0].data == {"name": "j-1", "owner": "ann", "pool": "default"}
+        assert [record.at for record in records] == [1.0, 2.5, 2.5, 2.5]
         assert msgspec.convert(records[1].data["holdings"], tuple[holdings.Holding, ...]) == (nouns.claim(),)
 
     async def test_progress_is_no_line_but_a_task_s_new_phase_is(self, store: stores.Store) -> None:
@@ -86,6 +87,8 @@ class EventLog:
             await store.read(lambda v: v.records(1))
         await store.write(lambda t: t.compact(10**30))
         assert await store.read(lambda v: (v.records(4), v.last_seq())) == ([], 4)
+        with pytest.raises(errors.Gone):
+            await store.read(lambda v: v.records(3))
         await writing.add(store, "j-5")
         assert writing.kinds(await store.read(lambda v: v.records(4))) == [(5, "j-5", "submitted", 1)]
 

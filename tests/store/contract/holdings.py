@@ -19,7 +19,12 @@ class Holdings:
         await store.write(lambda t: (t.put_node(nouns.node()), t.put_node(nouns.node("n2"))))
         held = nouns.claim("j-1", devices=(2, 0), ports=(20004, 20003))
         await store.write(lambda t: t.hold([held]))
-        for wanted in ({"devices": (1, 2)}, {"ports": (20003,)}, {"devices": (3,), "ports": (20005, 20004)}):
+        for wanted in (
+            {"devices": (1, 2)},
+            {"devices": (2, 1)},
+            {"ports": (20003,)},
+            {"devices": (3,), "ports": (20005, 20004)},
+        ):
             with pytest.raises(errors.AlreadyHeld, match="held by job j-1"):
                 await store.write(lambda t, w=wanted: t.hold([nouns.claim("j-2", index=1), nouns.claim("j-2", **w)]))
         assert await store.read(lambda v: v.holdings()) == [held]

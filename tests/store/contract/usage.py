@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from oarlock.store import stores
 
 
@@ -17,14 +19,16 @@ class Usage:
                 ended_at=end,
                 device_seconds=devices,
                 cpu_seconds=2 * devices,
+                cost=3 * devices,
             )
 
         every = [use("bob", "a", "j-1", 1.0, 4.0), use("ann", "b", "j-2", 2.0, 8.0), use("ann", "b", "j-3", 3.0, 16.0)]
+        every.append(msgspec.structs.replace(every[0], attempt=2))
         await store.write(lambda t: [t.add_usage(one) for one in [*every, every[0]]])
         summed = await store.read(lambda v: v.usage())
-        assert [(one.owner, one.pool, one.device_seconds, one.cpu_seconds) for one in summed] == [
-            ("ann", "b", 24.0, 48.0),
-            ("bob", "a", 4.0, 8.0),
+        assert [(one.owner, one.pool, one.device_seconds, one.cpu_seconds, one.cost) for one in summed] == [
+            ("ann", "b", 24.0, 48.0, 72.0),
+            ("bob", "a", 8.0, 16.0, 24.0),
         ]
         assert (summed[0].started_at, summed[0].ended_at, summed[0].job) == (1.0, 3.0, "")
         late = await store.read(lambda v: v.usage(since=2.0))

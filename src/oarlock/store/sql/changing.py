@@ -95,15 +95,14 @@ class SqlTransaction(reading.SqlView):
         text = f"{at:020.6f}" * PROBED_REPEATS
         job: dict[str, Any] = dict.fromkeys(("id", "name", "owner", "pool", "phase"), "")
         job |= {
-            "snapshot": None,
             "body": text,
             "created_at": at,
             "first_seq": self.seq + 1,
             "active": True,
             "version": 0,
         }
-        line = {"seq": self.seq + 1, "at": at, "job": "", "kind": "", "version": 0, "data": text}
-        made = {"owner": "", "key": "", "job": "", "request_sha256": ""}
+        line = dict.fromkeys(("job", "kind"), "") | {"seq": self.seq + 1, "at": at, "version": 0, "data": text}
+        made = dict.fromkeys(("owner", "key", "job", "request_sha256"), "")
         self._connection.exec_driver_sql("SAVEPOINT probe")
         self._connection.execute(_INSERT_JOB, job)
         self._connection.execute(sa.insert(schema.submissions), made)

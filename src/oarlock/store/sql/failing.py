@@ -26,8 +26,6 @@ def again(failure: BaseException) -> bool:
 
 def fatal(failure: BaseException) -> bool:
     """Whether the transaction as a whole is lost, and not only the change that met the failure."""
-    if not isinstance(failure, sa.exc.DBAPIError) or isinstance(failure, sa.exc.IntegrityError | sa.exc.DataError):
-        return False
     return isinstance(failure, sa.exc.OperationalError | sa.exc.InternalError | sa.exc.InterfaceError)
 
 
@@ -105,4 +103,4 @@ def _postgres(cause: BaseException | None, where: str) -> errors.Unavailable:
 
 def _brief(cause: BaseException | None) -> str:
     """The first line of a driver's message."""
-    return (str(cause).strip().splitlines() or ["no reason was given"])[0]
+    return (str(cause or "").strip().splitlines() or ["no reason was given"])[0]

@@ -92,11 +92,9 @@ _USAGE = (
     sa.select(
         schema.usage.c.owner,
         schema.usage.c.pool,
-        sa.func.min(schema.usage.c.started_at),
-        sa.func.max(schema.usage.c.ended_at),
-        sa.func.sum(schema.usage.c.device_seconds),
-        sa.func.sum(schema.usage.c.cpu_seconds),
-        sa.func.sum(schema.usage.c.cost),
+        sa.func.min(schema.usage.c.started_at).label("started_at"),
+        sa.func.max(schema.usage.c.ended_at).label("ended_at"),
+        *(sa.func.sum(schema.usage.c[name]).label(name) for name in ("device_seconds", "cpu_seconds", "cost")),
     )
     .where(schema.usage.c.ended_at > sa.bindparam("since"))
     .group_by(schema.usage.c.owner, schema.usage.c.pool)
@@ -175,7 +173,7 @@ class SqlView:
             return self._all(_ACTIVE, Job)
         had = self._known_active.active
         now = {job_id: (first, version) for job_id, first, version in self._connection.execute(_ACTIVE_NOW)}
-        fresh = self._bodies([job_id for job_id, state in now.items() if had.get(job_id, (0, 0))[:2] != state])
+        fresh = self._bodies([job_id for job_id, state in now.items() if had.get(job_id, ())[:2] != state])
         have = {job_id: (*state, fresh.get(job_id) or had[job_id][2]) for job_id, state in now.items()}
         self._known_active.active = have
         return [job for _, _, job in have.values()]
@@ -237,9 +235,7 @@ class SqlView:
         return self._all(_SESSIONS, Session, user=user)
 
     def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
-        names = ("owner", "pool", "started_at", "ended_at", "device_seconds", "cpu_seconds", "cost")
-        rows = self._connection.execute(_USAGE, {"since": since})
-        return [stores.Usage(**dict(zip(names, row, strict=True))) for row in rows]
+        return [stores.Usage(**row) for row in self._connection.execute(_USAGE, {"since": since}).mappings()]
 
     def snapshots_in_use(self) -> set[str]:
         return set(self._connection.execute(_SNAPSHOTS).scalars())
