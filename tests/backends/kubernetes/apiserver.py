@@ -35,7 +35,7 @@ class ApiServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self._etcd_port, self._peer_port = _free_ports(3)
+        self.port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True)
         (folder / "tokens.csv").write_text(TOKENS)
@@ -143,7 +143,7 @@ class ApiServer:
             )
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

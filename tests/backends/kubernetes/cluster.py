@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -45,6 +45,7 @@ class Cluster:
         self.plays: dict[str, Play] = {}  # by the pod's name
         self.starts: Counter[str] = Counter()
         self.lost: set[str] = set()
+        self.kubelet_port = 0  # where a subclass serves commands in pods
         self._known: dict[str, str] = {}  # what was done with a pod, by UID
         self._watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
             api, self.path("pods"), objects.Pod, lambda pod: pod, monotonic=time.monotonic, changed=self._wake
@@ -87,7 +88,10 @@ class Cluster:
         body = {"metadata": {"name": self.node(name), "labels": said}, "spec": {"taints": taints or []}}
         await self.api.create("/api/v1/nodes", body, objects.Bare)
         capacity = {"cpu": cpu, "memory": memory, "pods": "110", **({GPU: str(gpus)} if gpus else {})}
-        status = {"capacity": capacity, "allocatable": capacity}
+        status: dict[str, object] = {"capacity": capacity, "allocatable": capacity}
+        if self.kubelet_port:
+            status["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+            status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.kubelet_port}}
         await self.api.patch(f"/api/v1/nodes/{self.node(name)}/status", {"status": status}, objects.Bare)
         await self.ready(name)
         return self.node(name)
@@ -160,32 +164,41 @@ class Cluster:
             await self._woken.wait()
 
     async def _look(self, uid: str, pod: objects.Pod) -> None:
-        name, done = pod.metadata.name, self._known.get(uid, "")
-        play = self.plays.get(name, Play())
+        done = self._known.get(uid, "")
         try:
             if pod.metadata.deletion_timestamp is not None:
                 if done != "gone":
                     self._known[uid] = "gone"
-                    if pod.status.phase not in {"Succeeded", "Failed"}:
-                        await self._tell(pod, _ended(137, "", ""))
-                    await self.api.delete(f"{self.path('pods')}/{name}", uid=uid, grace_s=0)
+                    await self._end(uid, pod)
             elif not done:
                 self._known[uid] = "started"
-                if play.pull:
-                    await self._tell(pod, _pulling(play.pull))
-                    return
-                if play.reason:
-                    body = {"phase": "Failed", "reason": play.reason, "message": play.message}
-                    await self._tell(pod, body)
-                    return
-                self.starts[name] += 1
-                await self._tell(pod, _running())
-                if play.code is not None:
-                    record = json.dumps({"key": name, "code": play.code, "reason": "exited", "processes": []})
-                    why = "OOMKilled" if play.oom else "Error" if play.code else "Completed"
-                    await self._tell(pod, _ended(play.code, record if play.record else "", why))
+                await self._begin(pod)
         except errors.NotFound:
             return
+
+    async def _begin(self, pod: objects.Pod) -> None:
+        """Play the pod. A subclass may run it."""
+        name = pod.metadata.name
+        play = self.plays.get(name, Play())
+        if play.pull:
+            await self._tell(pod, _pulling(play.pull))
+            return
+        if play.reason:
+            body = {"phase": "Failed", "reason": play.reason, "message": play.message}
+            await self._tell(pod, body)
+            return
+        self.starts[name] += 1
+        await self._tell(pod, running())
+        if play.code is not None:
+            record = json.dumps({"key": name, "code": play.code, "reason": "exited", "processes": []})
+            why = "OOMKilled" if play.oom else "Error" if play.code else "Completed"
+            await self._tell(pod, ended(play.code, record if play.record else "", why))
+
+    async def _end(self, uid: str, pod: objects.Pod) -> None:
+        """Confirm that nothing of the deleted pod runs."""
+        if pod.status.phase not in {"Succeeded", "Failed"}:
+            await self._tell(pod, ended(137, "", ""))
+        await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=uid, grace_s=0)
 
     async def _tell(self, pod: objects.Pod, status: dict[str, object]) -> None:
         path = f"{self.path('pods')}/{pod.metadata.name}/status"
@@ -203,9 +216,13 @@ def _container(state: dict[str, object], name: str = rendering.TASK) -> dict[str
     }
 
 
-def _running() -> dict[str, object]:
+def running(address: str = "10.1.2.3", names: Sequence[str] = (rendering.TASK,)) -> dict[str, object]:
     started = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-    return {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": [_container(started)]}
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "containerStatuses": [_container(started, name) for name in names],
+    }
 
 
 def _pulling(why: str) -> dict[str, object]:
@@ -213,9 +230,17 @@ def _pulling(why: str) -> dict[str, object]:
     return {"phase": "Pending", "containerStatuses": [_container(waiting)]}
 
 
-def _ended(code: int, message: str, reason: str) -> dict[str, object]:
-    ended = {"exitCode": code, "message": message, "reason": reason, "finishedAt": "2026-01-01T00:00:10Z"}
+def ended(code: int, message: str, reason: str) -> dict[str, object]:
+    return all_ended({rendering.TASK: code}, {rendering.TASK: message}, reason)
+
+
+def all_ended(codes: Mapping[str, int], messages: Mapping[str, str], reason: str = "") -> dict[str, object]:
     return {
-        "phase": "Failed" if code else "Succeeded",
-        "containerStatuses": [_container({"terminated": ended, "running": None})],
+        "phase": "Failed" if any(codes.values()) else "Succeeded",
+        "containerStatuses": [_terminated(name, code, messages[name], reason) for name, code in codes.items()],
     }
+
+
+def _terminated(name: str, code: int, message: str, reason: str) -> dict[str, object]:
+    ended = {"exitCode": code, "message": message, "reason": reason, "finishedAt": "2026-01-01T00:00:10Z"}
+    return _container({"terminated": ended, "running": None}, name)

@@ -1,0 +1,272 @@
+"""A kubelet that runs the containers of pods as processes of this machine, so that the real agent runs in each.
+
+A volume is a folder. Where a container would see it at its mount path, its command, its variables and the files that
+its init container has delivered name the folder instead: there is no file system of its own. Each pod has an address
+in 127/8 of its own, since the ports of all pods are the same. The mark in the variables of a pod's processes finds all
+of them at its end, as the kubelet finds them in its control group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import websockets
+from tests.backends.kubernetes import cluster
+from websockets.asyncio import server as sockets
+
+import oarlock
+from oarlock.agent import zipapp
+from oarlock.api.process import libraries
+from oarlock.backends.kubernetes import client, commands, objects, rendering
+
+MARK = "TEST_POD"
+BIN = Path(sys.executable).parent
+TERMINATION_BYTES = 4096
+LOADER = '#!/bin/sh\nshift 2  # --library-path DIR\nexec "$@"\n'
+"""Stands for the loader of the interpreter that the server's image brings: this machine's interpreter needs none."""
+
+
+def runtime(folder: Path) -> Path:
+    """Make the folder that the server's image has at /opt/oarlock/runtime."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "lib" / "loader").write_text(LOADER)
+    (folder / "lib" / "loader").chmod(0o755)
+    (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    zipapp.build(folder / "agent.pyz")
+    library = libraries.library(folder / "library", Path(oarlock.__file__).parent)
+    (folder / "train").symlink_to(library, target_is_directory=True)
+    (folder / "hook").symlink_to(zipapp.hook_directory(), target_is_directory=True)
+    return folder
+
+
+class RunningCluster(cluster.Cluster):
+    """A cluster whose pods run. `paths` are the places of images on this machine; `failures` what went wrong."""
+
+    def __init__(self, api: client.Client, namespace: str, folder: Path) -> None:
+        super().__init__(api, namespace)
+        self.folder = folder
+        self.paths = {rendering.DELIVERED: str(runtime(folder / "runtime"))}
+        self.failures: list[str] = []
+        self._numbers = itertools.count(2)
+        self._pods: dict[str, asyncio.Task[None]] = {}
+        self._environments: dict[tuple[str, str], tuple[dict[str, str], dict[str, str]]] = {}  # by pod and container
+        self._commands = Commands(self, folder)
+        self._first: dict[str, list[asyncio.subprocess.Process]] = {}  # by the pod's UID: the first of each container
+
+    async def listen(self) -> None:
+        """Let commands be started in pods. Before the first node is added."""
+        self.kubelet_port = await self._commands.open()
+
+    async def start_in(self, pod: str, container: str, command: list[str]) -> asyncio.subprocess.Process:
+        env, places = self._environments[pod, container]
+        words = [translated(word, places) for word in command]
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            *words, env=env, cwd=self.pod_folder(pod), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+
+    def pod_folder(self, name: str) -> Path:
+        return self.folder / "pods" / name
+
+    async def _begin(self, pod: objects.Pod) -> None:
+        self._pods[pod.metadata.uid] = asyncio.create_task(self._run(pod))
+
+    async def _end(self, uid: str, pod: objects.Pod) -> None:
+        """End the pod as a kubelet does: SIGTERM, the grace, SIGKILL; only then is the object gone."""
+        asyncio.create_task(self._ended(uid, pod, pod.metadata.deletion_grace_period_seconds or 0))  # noqa: RUF006  (it ends by itself)
+
+    async def _ended(self, uid: str, pod: objects.Pod, grace_s: int) -> None:
+        task = self._pods.pop(uid, None)
+        if task is not None and not task.done():
+            for process in self._first.get(uid, ()):
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+            await asyncio.wait([task], timeout=grace_s)
+        kill(uid)
+        if task is not None:
+            await asyncio.wait([task])
+        await self.api.delete(f"{self.path('pods')}/{pod.metadata.name}", uid=uid, grace_s=0)
+
+    async def close(self) -> None:
+        for uid, task in self._pods.items():
+            kill(uid)
+            await asyncio.wait([task], timeout=60)
+        await self._commands.close()
+        await super().close()
+
+    async def _run(self, pod: objects.Pod) -> None:
+        try:
+            await self._live(pod)
+        except Exception as error:  # noqa: BLE001  (a test reads it: nobody awaits this task)
+            self.failures.append(f"{pod.metadata.name}: {error!r}")
+
+    async def _live(self, pod: objects.Pod) -> None:
+        told: dict[str, Any] = await self.api.get(f"{self.path('pods')}/{pod.metadata.name}", dict[str, Any])
+        spec, uid = told["spec"], pod.metadata.uid
+        address = f"127.1.0.{next(self._numbers)}"  # up to 250 pods a test
+        folder = self.pod_folder(pod.metadata.name)
+        volumes = {one["name"]: await self._volume(folder, one) for one in spec["volumes"]}
+        for container in spec["initContainers"]:
+            if await self._contain(folder, container, volumes, uid, address) != 0:
+                await self._tell(pod, cluster.ended(1, "the init container failed", "Error"))
+                return
+        self._translate(folder, volumes, spec)
+        self.starts[pod.metadata.name] += 1
+        await self._tell(pod, cluster.running(address, [one["name"] for one in spec["containers"]]))
+        contained = [self._contain(folder, one, volumes, uid, address) for one in spec["containers"]]
+        codes = dict(zip([one["name"] for one in spec["containers"]], await asyncio.gather(*contained), strict=True))
+        said = {name: self._said(folder, name) for name in codes}
+        with contextlib.suppress(Exception):  # the pod may be gone
+            await self._tell(pod, cluster.all_ended(codes, said))
+
+    async def _volume(self, folder: Path, said: Mapping[str, Any]) -> Path:
+        """Make the volume's folder. A claim is one folder for all pods."""
+        if "persistentVolumeClaim" in said:
+            place = self.folder / "claims" / said["persistentVolumeClaim"]["claimName"]
+            place.mkdir(parents=True, exist_ok=True)
+            return place
+        place = folder / "volumes" / said["name"]
+        place.mkdir(parents=True)
+        if "secret" in said:
+            path = f"{self.path('secrets')}/{said['secret']['secretName']}"
+            data = (await self.api.get(path, dict[str, Any]))["data"]
+            for item in said["secret"]["items"]:
+                (place / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
+        return place
+
+    def _places(self, container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict[str, str]:
+        mounts = {one["mountPath"]: str(volumes[one["name"]]) for one in container["volumeMounts"]}
+        return {**self.paths, **{path: place for path, place in mounts.items() if path != "/dev/shm"}}
+
+    def _translate(self, folder: Path, volumes: Mapping[str, Path], spec: Mapping[str, Any]) -> None:
+        """Let the delivered files name the folders."""
+        container = next(one for one in spec["containers"] if one["name"] == rendering.TASK)
+        for path in (volumes["task"]).glob("*.json"):
+            text = path.read_text().replace(rendering.TERMINATION_LOG, str(self._log(folder, rendering.TASK)))
+            path.write_text(translated(text, self._places(container, volumes)))
+
+    async def _contain(
+        self, folder: Path, container: Mapping[str, Any], volumes: Mapping[str, Path], uid: str, address: str
+    ) -> int:
+        places = self._places(container, volumes)
+        env = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LANG": "C.UTF-8", MARK: uid}
+        for one in container.get("env", []):
+            env[one["name"]] = translated(one["value"], places) if "value" in one else address
+        self._environments[folder.name, container["name"]] = env, places
+        command = [translated(word, places) for word in container["command"]]
+        with (folder / f"{container['name']}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command, env=env, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self._first.setdefault(uid, []).append(process)
+        code = await process.wait()
+        return code if code >= 0 else 128 - code
+
+    def _log(self, folder: Path, name: str) -> Path:
+        return folder / f"termination-{name}"
+
+    def _said(self, folder: Path, name: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return self._log(folder, name).read_text()[:TERMINATION_BYTES]
+        return ""
+
+
+def translated(text: str, places: Mapping[str, str]) -> str:
+    """Return the text with the places of this machine, the longest path first."""
+    for path in sorted(places, key=len, reverse=True):
+        text = text.replace(path, places[path])
+    return text
+
+
+def marked(uid: str) -> Iterator[int]:
+    """Yield the processes of the pod."""
+    mark = f"{MARK}={uid}".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (place / "environ").read_bytes().split(b"\0"):
+                yield int(place.name)
+
+
+def kill(uid: str) -> None:
+    """End all processes of the pod. One may fork meanwhile, so that an empty look ends it."""
+    for _ in range(100):
+        found = list(marked(uid))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(0.01)
+
+
+class Commands:
+    """The part of a kubelet that starts commands in running pods (`exec`), as Kubernetes 1.20 has it."""
+
+    def __init__(self, running: RunningCluster, folder: Path) -> None:
+        self._cluster = running
+        self._folder = folder
+        self._server: sockets.Server | None = None
+
+    async def open(self) -> int:
+        """Listen, and return the port. The API server trusts any certificate of a kubelet."""
+        await asyncio.to_thread(self._certify)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(self._folder / "kubelet.crt", self._folder / "kubelet.key")
+        self._server = await sockets.serve(
+            self._command, "127.0.0.1", 0, ssl=tls, subprotocols=[websockets.Subprotocol("v4.channel.k8s.io")]
+        )
+        port: int = next(iter(self._server.sockets)).getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def _certify(self) -> None:
+        names = ["-out", str(self._folder / "kubelet.crt"), "-keyout", str(self._folder / "kubelet.key")]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kubelet", *names]
+        subprocess.run(command, check=True, capture_output=True)
+
+    async def _command(self, socket: sockets.ServerConnection) -> None:
+        assert socket.request is not None
+        asked = urlparse(socket.request.path)
+        _, _, _, pod, container = asked.path.split("/")
+        process = await self._cluster.start_in(pod, container, parse_qs(asked.query)["command"])
+        reading = asyncio.create_task(self._feed(socket, process))
+        await asyncio.gather(*(self._tell(socket, number, stream) for number, stream in
+                               ((commands.STDOUT, process.stdout), (commands.STDERR, process.stderr))))  # fmt: skip
+        code = await process.wait()
+        reading.cancel()
+        causes = [{"reason": "ExitCode", "message": str(code)}]
+        failure = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
+        status = json.dumps(failure if code else {"status": "Success"}).encode()
+        await socket.send(bytes([commands.STATUS]) + status)
+
+    async def _feed(self, socket: sockets.ServerConnection, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        async for message in socket:
+            if isinstance(message, bytes) and message[0] == commands.STDIN:
+                process.stdin.write(message[1:])
+                await process.stdin.drain()
+
+    async def _tell(self, socket: sockets.ServerConnection, number: int, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        while data := await stream.read(65536):
+            await socket.send(bytes([number]) + data)

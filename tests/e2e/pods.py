@@ -1,0 +1,130 @@
+"""A user whose server runs the tasks as pods: a real API server, and a kubelet that runs the real agents here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.backends.kubernetes import apiserver, conftest, kubelet
+from tests.e2e import shell as shells
+
+from oarlock.backends.kubernetes import client, labels, objects
+from oarlock.spec import attempts
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+class PodShell(shells.Shell):
+    """The shell of a user, and the cluster beside it, which lives on a thread of its own."""
+
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
+        super().__init__(folder)
+        self.api_server = api_server
+        self.namespace = f"pods-{next(_numbers)}"
+        (self.port,) = apiserver.free_ports(1)
+        self.env["KUBECONFIG"] = str(api_server.kubeconfig())
+        self.cluster: kubelet.RunningCluster
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kubelet", daemon=True)
+
+    def on_cluster(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work on the cluster's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(280)
+
+    def open(self) -> None:
+        self._thread.start()
+        self.on_cluster(self._open())
+        self.configure()
+        self.do("up", "--backend", "kubernetes", "--detach")
+
+    async def _open(self) -> None:
+        self._api = client.Client(conftest.access(self.api_server))
+        await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
+        self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
+        await self.cluster.listen()
+        await self.cluster.add("n1")
+        await self.cluster.add("n2")
+        self.cluster.open()
+
+    def configure(self, more: str = "") -> None:
+        self.home.mkdir(exist_ok=True)
+        (self.home / "config.toml").write_text(
+            f"""
+            [server]
+            port = {self.port}
+
+            [kubernetes]
+            namespace = "{self.namespace}"
+            server = "http://127.0.0.1:{self.port}"
+            image = "registry.example/oarlock:1"
+            nodes = {{"example.com/test" = "{self.namespace}"}}
+            {more}
+
+            [kubernetes.images]
+            torch = "registry.example/torch:1"
+            """
+        )
+
+    def pods(self) -> list[objects.Pod]:
+        return self.on_cluster(self._api.list(self.cluster.path("pods"), objects.Pod))
+
+    def secrets(self) -> list[objects.Bare]:
+        return self.on_cluster(self._api.list(self.cluster.path("secrets"), objects.Bare))
+
+    def starts(self, name: str) -> int:
+        """Return how many pods of the job have started."""
+        prefix = self.job(name)["id"]
+        return sum(count for pod, count in self.cluster.starts.items() if pod.startswith(prefix))
+
+    def processes(self, name: str) -> list[int]:
+        """Return the processes of the job, whoever has started them."""
+        mark = f"OARLOCK_JOB={self.job(name)['id']}".encode()
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (place / "environ").read_bytes().split(b"\0"):
+                    found.append(int(place.name))
+        return found
+
+    def delete_pod(self, name: str, role: str, index: int) -> None:
+        """Delete the task's pod, as `kubectl delete pod` does."""
+        job = self.job(name)
+        key = attempts.TaskKey(job["id"], job["attempts"][-1]["number"], role, index, 1)
+        mine = labels.pod_name(key)
+        self.on_cluster(self._api.delete(f"{self.cluster.path('pods')}/{mine}"))
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 240
+        while not holds():
+            assert time.monotonic() < deadline, f"waited for: {what}"
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self.do("down", code=None)
+        self.on_cluster(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self.cluster.close()
+        await self._api.close()
+
+
+@contextlib.contextmanager
+def opened(folder: Path, api_server: apiserver.ApiServer) -> Iterator[PodShell]:
+    one = PodShell(folder, api_server)
+    try:
+        one.open()
+        yield one
+    finally:
+        one.close()
+    assert not one.cluster.failures

@@ -1,0 +1,147 @@
+"""The life of a job in pods: the real server, API server and agents; only the kubelet is ours (`kubelet`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
+from tests.e2e import pods
+
+pytestmark = apiserver.needed
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory, api_server: apiserver.ApiServer) -> Iterator[pods.PodShell]:  # noqa: F811  (the fixture)
+    with pods.opened(tmp_path_factory.mktemp("user"), api_server) as one:
+        yield one
+
+
+def test_the_command_of_the_laptop_runs_in_pods(shell: pods.PodShell) -> None:
+    """Code goes in; logs of both tasks and the exit code come out; each finds the other at the address of its pod."""
+    shell.write(
+        "hello.py",
+        """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print("rank", os.environ["RANK"], "of", int(total), "at", os.environ["MASTER_ADDR"], flush=True)
+        """,
+    )
+    done = shell.do("run", "--workers", "2", "--name", "hello", "--", "python", "hello.py")
+    assert "rank 0 of 2 at 127.1.0." in done.stdout
+    assert "rank 1 of 2 at 127.1.0." in done.stdout
+    assert {task["node"] for task in shell.job("hello")["attempts"][0]["tasks"]} <= {
+        shell.cluster.node("n1"),
+        shell.cluster.node("n2"),
+    }
+
+
+def test_a_failing_rank_is_blamed_and_its_lines_outlive_the_pod(shell: pods.PodShell) -> None:
+    shell.write(
+        "dies.py",
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            print("the disk of rank 1 is on fire", file=sys.stderr, flush=True)
+            sys.exit(3)
+        time.sleep(600)
+        """,
+    )
+    done = shell.do("run", "--workers", "2", "--max-restarts", "0", "--name", "dies", "--", "python", "dies.py", code=3)
+    verdict = shell.job("dies")["attempts"][-1]["verdict"]
+    assert verdict["task"] == "worker-1"
+    assert "on fire" in done.stderr
+    shell.until(lambda: not shell.pods(), "the pods of all jobs are gone")
+    assert "on fire" in shell.do("logs", "dies").stdout
+    assert shell.starts("dies") == 2, "a failed gang without restarts runs once"
+
+
+def test_halt_and_resume_and_cancel(shell: pods.PodShell) -> None:
+    """Nothing of a halted or canceled job runs, and a resumed one begins a new attempt."""
+    shell.write(
+        "waits.py", "import os, time\nprint('attempt', os.environ['OARLOCK_ATTEMPT'], flush=True)\ntime.sleep(600)\n"
+    )
+    shell.do("run", "--detach", "--workers", "2", "--grace", "1s", "--name", "waits", "--", "python", "waits.py")
+    shell.wait_phase("waits", "PROCESSING")
+    shell.do("halt", "waits")
+    shell.wait_phase("waits", "HALTED")
+    assert not shell.processes("waits"), "HALTED is said only once nothing of the job runs"
+    shell.do("resume", "waits")
+    job = shell.wait_phase("waits", "PROCESSING")
+    assert [attempt["number"] for attempt in job["attempts"]] == [1, 2]
+    shell.do("cancel", "waits")
+    shell.wait_phase("waits", "CANCELED")
+    assert not shell.processes("waits")
+    said = shell.do("logs", "waits", "--attempt", "2").stdout
+    assert "attempt 2" in said
+
+
+def test_a_killed_pod_restarts_the_gang(shell: pods.PodShell) -> None:
+    """The platform takes a whole pod away: the gang begins again, and no restart of the job is spent."""
+    shell.write(
+        "survives.py",
+        """
+        import os, time
+        if os.environ["OARLOCK_ATTEMPT"] == "1":
+            time.sleep(600)
+        """,
+    )
+    shell.do("run", "--detach", "--workers", "2", "--name", "survives", "--", "python", "survives.py")
+    shell.wait_phase("survives", "PROCESSING")
+    shell.delete_pod("survives", "worker", 1)
+    job = shell.wait_phase("survives", "COMPLETED", "FAILED")
+    assert job["phase"] == "COMPLETED"
+    assert [attempt["number"] for attempt in job["attempts"]] == [1, 2]
+    assert job["restarts"] == 0
+
+
+def test_a_restarted_server_finds_the_same_pods(shell: pods.PodShell) -> None:
+    """The server is killed while the job runs. The next one takes over the pods; the agents wait for it."""
+    release = shell.home.parent / "release"
+    shell.write(
+        "outlives.py",
+        f"""
+        import os, time
+        print("pid", os.getpid(), flush=True)
+        while not os.path.exists({str(release)!r}):
+            time.sleep(0.05)
+        print("done", flush=True)
+        """,
+    )
+    shell.do("run", "--detach", "--name", "outlives", "--", "python", "outlives.py")
+    shell.wait_phase("outlives", "PROCESSING")
+    os.kill(shell.server_pid(), signal.SIGKILL)
+    release.touch()
+    shell.do("up", "--backend", "kubernetes", "--detach")
+    job = shell.wait_phase("outlives", "COMPLETED", "FAILED")
+    assert job["phase"] == "COMPLETED"
+    assert len(job["attempts"]) == 1
+    assert shell.do("logs", "outlives").stdout.count("done") == 1
+    assert shell.starts("outlives") == 1
+
+
+def test_a_command_runs_inside_a_running_task(shell: pods.PodShell) -> None:
+    shell.write("waits.py", "import time\ntime.sleep(600)\n")
+    shell.do("run", "--detach", "--grace", "1s", "--name", "looked-into", "--", "python", "waits.py")
+    shell.wait_phase("looked-into", "PROCESSING")
+    done = shell.do("exec", "looked-into", "--", "sh", "-c", "echo $OARLOCK_JOB; ls waits.py; exit 7", code=7)
+    assert done.stdout.split() == [shell.job("looked-into")["id"], "waits.py"]
+    shell.do("cancel", "looked-into")
+    shell.wait_phase("looked-into", "CANCELED")
+
+
+def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:
+    shell.write("requirements.txt", "")
+    done = shell.do("run", "--dependencies", "requirements.txt", "--", "true", code=2)
+    assert "The kubernetes backend does not support" in done.stderr
+    assert "--dependencies" in done.stderr
+
+
+def test_nothing_of_any_job_stays_in_the_cluster(shell: pods.PodShell) -> None:
+    """Neither pods nor the Secrets with the tokens of their tasks. The last test: all jobs have ended."""
+    shell.until(lambda: not shell.pods() and not shell.secrets(), "pods and Secrets are gone")
