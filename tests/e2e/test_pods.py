@@ -136,10 +136,9 @@ def test_a_command_runs_inside_a_running_task(shell: pods.PodShell) -> None:
 
 
 def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:
-    shell.write("requirements.txt", "")
-    done = shell.do("run", "--dependencies", "requirements.txt", "--", "true", code=2)
-    assert "The kubernetes backend does not support" in done.stderr
-    assert "--dependencies" in done.stderr
+    done = shell.do("run", "--framework", "jax", "--", "true", code=1)
+    assert "no image for the framework jax" in done.stderr
+    assert "[kubernetes.images]" in done.stderr
 
 
 def test_nothing_of_any_job_stays_in_the_cluster(shell: pods.PodShell) -> None:
