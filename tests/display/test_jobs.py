@@ -7,11 +7,15 @@ import pytest
 from tests.display.samples import job, processing
 
 from oarlock.display import durations, endings, eventlines, jobcells, progress
-from oarlock.spec import attempts, events, jobs, phases, refusals, roles
+from oarlock.spec import attempts, events, jobs, phases, refusals, roles, summaries
+
+
+def row(of: jobs.Job, now: float) -> list[str]:
+    return jobcells.row(summaries.of(of, now), now)
 
 
 def test_time_left_is_at_the_pace_since_the_first_report() -> None:
-    reading = progress.read(processing(150, first=100, total_steps=200))
+    reading = summaries.read(processing(150, first=100, total_steps=200))
     assert reading is not None
     assert reading.left_s == 50.0, "50 steps took 50 s, whatever came before the first report"
 
@@ -24,19 +28,19 @@ def test_a_frozen_job_is_shown_as_one_until_its_time_is_over() -> None:
         stop_message="worker-1 exited with code 3",
     )
     kept = job(phase=phases.Phase.PROCESSING, attempts=(attempt,), reason="worker-1 exited with code 3", started_at=110)
-    cells = jobcells.row(kept, 160.0)
+    cells = row(kept, 160.0)
     assert (cells[2], cells[-1]) == ("FROZEN", f"until {durations.clock(700.0, 160.0)}: worker-1 exited with code 3")
-    assert jobcells.row(kept, 701.0)[2] == "PROCESSING", "it is being released"
+    assert row(kept, 701.0)[2] == "PROCESSING", "it is being released"
     assert progress.phase(kept) == "FROZEN"
 
 
 def test_a_job_that_waits_again_runs_no_longer() -> None:
     waits = job(started_at=100.0, processed_s=4.0)
-    assert jobcells.row(waits, 160.0)[7] == "4s"
+    assert row(waits, 160.0)[7] == "4s"
     goes_on = attempts.Attempt(number=2, started_at=150.0, processing_at=155.0)
-    assert jobcells.row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[7] == "9s"
+    assert row(msgspec.structs.replace(waits, attempts=(goes_on,)), 160.0)[7] == "9s"
     stops = msgspec.structs.replace(goes_on, stop_at=157.0)
-    assert jobcells.row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[7] == "6s"
+    assert row(msgspec.structs.replace(waits, attempts=(stops,)), 160.0)[7] == "6s"
 
 
 def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> None:
@@ -44,9 +48,9 @@ def test_an_elastic_gang_is_as_large_as_it_is_and_no_longer_as_was_asked() -> No
         number=1, started_at=1.0, tasks=tuple(attempts.Task(role=roles.RoleName.WORKER, index=i) for i in range(5))
     )
     over = msgspec.structs.replace(grown, ended_at=2.0)
-    assert jobcells.tasks(job()) == "2 w"
-    assert jobcells.tasks(job(attempts=(grown,))) == "5 w"
-    assert jobcells.tasks(job(attempts=(over,))) == "2 w", "it waits again, with what it asks for"
+    assert jobcells.tasks(summaries.of(job(), 160.0)) == "2 w"
+    assert jobcells.tasks(summaries.of(job(attempts=(grown,)), 160.0)) == "5 w"
+    assert jobcells.tasks(summaries.of(job(attempts=(over,)), 160.0)) == "2 w", "it waits again, with what it asks for"
 
 
 def test_a_waiting_job_tells_its_reason() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
-from oarlock.spec import bodies, errors, intents, jobfile, jobs, phases, plans, poolchanges, users
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, poolchanges, users
 from oarlock.spec import pools as pool_nouns
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     method: str
     path: str
     answer: type[T]
-    query: Mapping[str, str] = {}
+    query: Mapping[str, str | tuple[str, ...]] = {}
     body: Any = None
     upload: Path | bytes | None = None
     headers: Mapping[str, str] = {}
@@ -40,19 +40,21 @@ class Request(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     patience_s: float = 0.0  # the longest wait for the answer, if longer than usual
 
     def target(self) -> str:
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+        return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
 
     def content(self) -> bytes | None:
         return None if self.body is None else msgspec.json.encode(self.body)
 
 
-def _query(**values: Any) -> dict[str, str]:
-    """Return a query without the values that are None; booleans are `true` and `false`."""
-    return {
-        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if value is not None
-    }
+def _query(**values: Any) -> dict[str, str | tuple[str, ...]]:
+    """Return a query without the values that are None; booleans are `true` and `false`, a tuple is repeated."""
+    return {name: _queried(value) for name, value in values.items() if value is not None}
+
+
+def _queried(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, tuple):
+        return tuple(map(str, value))
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@-]+")
@@ -106,17 +108,14 @@ def plan(submission: jobfile.Submission) -> Request[plans.Forecast]:
     return Request(method="POST", path=f"{_V1}/plan", answer=plans.Forecast, body=submission)
 
 
-def list_jobs(
-    phase: phases.Phase | str | None = None,
-    owner: str | None = None,
-    pool: str | None = None,
-    name: str | None = None,
-    after: str | None = None,
-    limit: int | None = None,
-    continues: str | None = None,
-) -> Request[bodies.JobPage]:
-    query = _query(phase=phase, owner=owner, pool=pool, name=name, continues=continues, after=after, limit=limit)
-    return Request(method="GET", path=f"{_V1}/jobs", answer=bodies.JobPage, query=query)
+def list_jobs(**query: Any) -> Request[bodies.JobPage]:
+    """Request a page of jobs. `query` has the parameters of the route."""
+    return Request(method="GET", path=f"{_V1}/jobs", answer=bodies.JobPage, query=_query(**query))
+
+
+def summaries(**query: Any) -> Request[bodies.SummaryPage]:
+    """Request a page of jobs in short, as `list_jobs` does."""
+    return Request(method="GET", path=f"{_V1}/summaries", answer=bodies.SummaryPage, query=_query(**query))
 
 
 def job(name: str) -> Request[jobs.Job]:
@@ -164,11 +163,8 @@ def logs(name: str, choice: LogChoice, *, follow: bool = False, blocks: bool = F
 
 
 def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> Request[answers.Metrics]:
-    target = _job(name, "/metrics")
-    if names:
-        target += "?" + urlencode([("name", each) for each in names])
-        return Request(method="GET", path=target + (f"&points={points}" if points else ""), answer=answers.Metrics)
-    return Request(method="GET", path=target, answer=answers.Metrics, query=_query(points=points))
+    query = _query(name=tuple(names), points=points)
+    return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
 
 
 def checkpoints(name: str) -> Request[bodies.CheckpointList]:

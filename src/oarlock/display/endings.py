@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oarlock.display import amounts, durations, keptfiles, progress
-from oarlock.spec import jobs, phases
+from oarlock.spec import jobs, phases, summaries
 
 SHOWN_LINES = 12
 
@@ -28,7 +28,7 @@ def summary(
 ) -> list[str]:
     """Return the lines below the heading. `results` is the place of the results, if there are any."""
     found: list[tuple[str, str]] = []
-    reading = progress.read(job)
+    reading = summaries.read(job)
     if reading is not None:
         found.append(("progress", ", ".join(progress.facts(reading)[:2])))
     if results is not None:

@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import collections
 
-import msgspec
-
 from oarlock.display import amounts, durations, marks
-from oarlock.spec import attempts, jobs, phases
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest progress of a job. `fraction` is None if the last step is unknown, `left_s` also if no task runs."""
-
-    step: int
-    total_steps: int | None = None
-    loss: float | None = None
-    examples_per_s: float | None = None
-    fraction: float | None = None
-    left_s: float | None = None
+from oarlock.spec import attempts, jobs, phases, summaries
 
 
 def phase(job: jobs.Job, now: float = 0.0) -> str:
     """Return the phase, or FROZEN. Without `now` a frozen job counts as frozen until its record says otherwise."""
-    return marks.FROZEN if frozen_until(job, now) is not None else str(job.phase)
+    return marks.FROZEN if summaries.frozen_until(job, now) is not None else str(job.phase)
 
 
-def frozen_until(job: jobs.Job, now: float) -> float | None:
-    """Return the time until which a failed job keeps its place; None if it keeps none at `now`. In Unix seconds."""
-    until = job.live.frozen_until if job.live is not None else None
-    return until if until is not None and until > now else None
-
-
-def read(job: jobs.Job) -> Reading | None:
-    """Return the progress of the present or last attempt, as its first task with a report has it."""
-    tasks = job.attempt.tasks if job.attempt is not None else ()
-    for task in tasks:
-        told = task.progress
-        if told is None:
-            continue
-        total = told.total_steps or None
-        return Reading(
-            step=told.step,
-            total_steps=total,
-            loss=told.loss,
-            examples_per_s=told.examples_per_s,
-            fraction=min(1.0, told.step / total) if total else None,
-            left_s=task.left_s if job.live is not None else None,
-        )
-    return None
-
-
-def facts(reading: Reading) -> list[str]:
+def facts(reading: summaries.Reading) -> list[str]:
     """Return `step 120/500`, `loss 0.0213`, `1m 20s left`, `810 examples/s`: the most important first."""
     parts = [f"step {reading.step}" + (f"/{reading.total_steps}" if reading.total_steps else "")]
     if reading.loss is not None:
@@ -63,17 +25,15 @@ def facts(reading: Reading) -> list[str]:
     return parts
 
 
-def short(job: jobs.Job) -> str:
+def short(reading: summaries.Reading | None) -> str:
     """Return `45%` or `step 120`; empty without a report."""
-    reading = read(job)
     if reading is None:
         return ""
     return f"{reading.fraction:.0%}" if reading.fraction is not None else f"step {reading.step}"
 
 
-def loss(job: jobs.Job) -> str:
+def loss(reading: summaries.Reading | None) -> str:
     """Return `0.0213`; empty without a reported loss."""
-    reading = read(job)
     return amounts.number(reading.loss) if reading is not None and reading.loss is not None else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from oarlock.spec import events, holdings, intents, jobs, nodes, phases, plans, pools, refusals, users
+from oarlock.spec import events, holdings, intents, jobs, nodes, phases, plans, pools, refusals, summaries, users
 
 T = TypeVar("T")
 Amounts = dict[str, float]
@@ -50,6 +50,13 @@ class JobPage(msgspec.Struct, frozen=True):
 
     items: tuple[jobs.Job, ...]
     next: str | None
+
+
+class SummaryPage(Page[summaries.Summary], frozen=True, kw_only=True):
+    """Jobs in short. `phases` counts the filter's jobs by phase, whatever its phases; `now` is the server's time."""
+
+    phases: dict[phases.Phase, int]
+    now: float
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -166,20 +166,22 @@ class MemoryTransaction:
         return max(named, key=_age, default=None)
 
     def jobs(self, which: stores.JobFilter) -> list[Job]:
-        before = None
+        matching = (job for job in self._jobs.values() if _matches(job, which))
         if which.after is not None:
             if which.after not in self._jobs:
                 raise rules.page_gone(which.after)
-            before = _age(self._jobs[which.after])
-        matching = (job for job in self._jobs.values() if _matches(job, which))
-        page = (job for job in matching if before is None or _age(job) < before)
-        return heapq.nlargest(max(which.limit, 0), page, key=_age)
+            last = _place(self._jobs[which.after], which.sort)
+            page = (job for job in matching if _place(job, which.sort) != last)
+            matching = (job for job in page if (_place(job, which.sort) > last) is which.ascending)
+        least = heapq.nsmallest if which.ascending else heapq.nlargest
+        return least(max(which.limit, 0), matching, key=lambda job: _place(job, which.sort))
 
     def active(self) -> list[Job]:
         return sorted((self._jobs[job_id] for job_id in self._active), key=_age)
 
-    def count(self) -> dict[Phase, int]:
-        return dict(Counter(job.phase for job in self._jobs.values()))
+    def count(self, which: stores.JobFilter = stores.JobFilter()) -> dict[Phase, int]:  # noqa: B008  (it is frozen)
+        every = msgspec.structs.replace(which, phases=None)
+        return dict(Counter(job.phase for job in self._jobs.values() if _matches(job, every)))
 
     def holdings(self, job: str | None = None) -> list[Holding]:
         return [claim for _, claim in sorted(self._claims.items()) if job in (None, claim.job)]
@@ -439,6 +441,11 @@ def _age(job: Job) -> tuple[float, str]:
     return job.created_at, job.id
 
 
+def _place(job: Job, sort: stores.Sort) -> tuple[str, float, str]:
+    by = "" if sort is stores.Sort.CREATED else str(getattr(job, sort))
+    return by, job.created_at, job.id
+
+
 def _seq(record: Record) -> int:
     return record.seq
 
@@ -453,6 +460,9 @@ def _matches(job: Job, which: stores.JobFilter) -> bool:
         and which.owner in (None, job.owner)
         and which.pool in (None, job.pool)
         and which.name in (None, job.name)
+        and (which.text is None or which.text.casefold() in rules.searched(job))
+        and (which.since is None or job.created_at >= which.since)
+        and (which.until is None or job.created_at < which.until)
         and (which.continues is None or (job.continues is not None and which.continues == job.continues.job))
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases, users
+from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases, summaries, users
 from oarlock.store import stores
 
 MAX_NUMBER = 2**63 - 1
@@ -20,6 +20,9 @@ MAX_NUMBER = 2**63 - 1
 
 MILLI = 1000
 """Thousandths of a device: as many as its shares may be together."""
+
+SEARCHED_CHARACTERS = 2000
+"""The most characters of a command in which a search looks."""
 
 Note = tuple[str, dict[str, Any]]
 """A record to be: its kind and its data."""
@@ -50,6 +53,11 @@ _SHORT_ID = re.compile(rf"[0-9a-z]{{{jobs.SHORT_ID}}}")
 def is_short_id(text: str) -> bool:
     """Whether `text` may be the end of an id as lists show it."""
     return _SHORT_ID.fullmatch(text) is not None
+
+
+def searched(job: jobs.Job) -> str:
+    """Return the text in which a search looks: the name and the command, in one case of letters."""
+    return f"{job.name}\n{summaries.command(job)[:SEARCHED_CHARACTERS]}".casefold()
 
 
 def storable(text: str) -> bool:

@@ -17,6 +17,7 @@ the database cannot be reached or its disk is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -56,9 +57,21 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cost: float = 0.0
 
 
+class Sort(StrEnum):
+    """The field by which jobs are sorted; equal ones are sorted by age."""
+
+    CREATED = "created"
+    NAME = "name"
+    OWNER = "owner"
+    POOL = "pool"
+    PHASE = "phase"
+
+
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs, newest first. `after` is the id of the last job of the page before: Gone when that was removed
-    since.
+    """Which jobs, and their order: newest first, unless `sort` and `ascending` say otherwise.
+
+    `text` is a part of the name or the command, in any case of letters. `since` and `until` bound the time of
+    submission. `after` is the id of the last job of the page before: Gone when that was removed since.
     """
 
     phases: frozenset[Phase] | None = None
@@ -66,6 +79,11 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | None = None
     name: str | None = None
     continues: str | None = None  # the id of the job that gave their first checkpoint
+    text: str | None = None
+    since: float | None = None
+    until: float | None = None
+    sort: Sort = Sort.CREATED
+    ascending: bool = False
     after: str | None = None
     limit: int = 100
 
@@ -92,7 +110,9 @@ class View(Protocol):
         """
         ...
 
-    def count(self) -> dict[Phase, int]: ...
+    def count(self, which: JobFilter = JobFilter()) -> dict[Phase, int]:  # noqa: B008  (it is frozen)
+        """Return the number of jobs by phase; `phases`, `after` and `limit` of the filter do not count."""
+        ...
 
     def holdings(self, job: str | None = None) -> list[Holding]: ...
 

@@ -368,3 +368,21 @@ async def test_exec_into_what_does_not_run_says_what_to_do_instead(rig: rigs.Rig
     for asked, said in (("10m", "10m"), (90, "90s")):
         kept = msgspec.structs.replace(failed, spec=msgspec.structs.replace(job.spec, freeze=asked))
         assert execution.instead(kept) == f"Its place was kept for {said} after the failure, or until it was canceled."
+
+
+async def test_jobs_in_short_are_filtered_sorted_and_counted(rig: rigs.Rig) -> None:
+    for name in ("beta", "alpha", "gamma"):
+        rig.clock.now += 1
+        job = await rig.submit("ann", name=name, command=["python", f"{name}.py"])
+    await rig.launch(job)
+    async with rig.as_user("ann") as http:
+        page = (await http.get("/api/v1/summaries?sort=name&ascending=true&limit=2")).json()
+        assert [one["name"] for one in page["items"]] == ["alpha", "beta"]
+        assert (page["phases"], page["now"]) == ({"QUEUED": 2, "DEPLOYING": 1}, rig.clock.now)
+        rest = (await http.get(f"/api/v1/summaries?sort=name&ascending=true&limit=2&after={page['next']}")).json()
+        assert [(one["name"], one["tasks"], one["places"][0]["node"]) for one in rest["items"]] == [
+            ("gamma", {"worker": 1}, "here")
+        ]
+        found = (await http.get("/api/v1/summaries?text=ALPHA.py&phase=QUEUED&phase=FAILED")).json()
+        assert [one["command"] for one in found["items"]] == ["python alpha.py"]
+        assert (await http.get("/api/v1/summaries?sort=body")).status_code == 422

@@ -113,6 +113,9 @@ async def test_lists_and_events_show_ones_own_alone(rig: rigs.Rig, name: str) ->
     async with rig.as_user(name) as http:
         for path in ("/api/v1/jobs", "/api/v1/events", "/api/v1/usage", "/api/v1/jobs?name=secret-name"):
             assert (await http.get(path)).json()["items"] == [], path
+        found = (await http.get("/api/v1/summaries", params={"text": "secret"})).json()
+        assert (found["items"], found["phases"]) == ([], {})
+        assert (await http.get("/api/v1/summaries", params={"owner": "ann"})).status_code == 403
         assert (await http.get("/api/v1/jobs/secret-name")).status_code == 404
         assert (await http.get("/api/v1/jobs", params={"owner": "ann"})).status_code == 403
         passed = (await http.get("/api/v1/events")).json()["next"]

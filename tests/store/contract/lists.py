@@ -7,7 +7,7 @@ import pytest
 from tests.store import nouns
 from tests.store.contract import writing
 
-from oarlock.spec import errors, intents, jobs, phases
+from oarlock.spec import errors, intents, jobfile, jobs, phases
 from oarlock.store import stores
 
 
@@ -112,3 +112,31 @@ class Lists:
         assert await store.read(lambda v: v.snapshots_in_use()) == {"sha256:a", "sha256:b"}
         await store.write(lambda t: t.remove_jobs(["j-1"], at=2.0))
         assert await store.read(lambda v: v.snapshots_in_use()) == {"sha256:b"}
+
+    async def test_jobs_are_searched_sorted_and_counted(self, store: stores.Store) -> None:
+        for place, (name, owner, command) in enumerate(
+            [("b", "ann", "python Train.py"), ("a", "bob", ["bash", "x y"]), ("c", "ann", "É 100%_"), ("d", "ann", "x")]
+        ):
+            spec = jobfile.JobSpec(command=command)
+            job = msgspec.structs.replace(nouns.job(f"j-{place}", name=name, owner=owner, at=float(place)), spec=spec)
+            await store.write(lambda t, job=job: t.add_job(job, at=1.0))
+        await writing.finish(store, "j-3")
+
+        async def found(**which) -> str:
+            return "".join(job.name for job in await store.read(lambda v: v.jobs(stores.JobFilter(**which))))
+
+        names = {"train.PY": "b", "é": "c", "100%": "c", "%": "c", "_": "c", "'x y'": "a", "\0": "", "D": "d", "zz": ""}
+        assert {text: await found(text=text) for text in names} == names
+        assert await found(since=1.0, until=3.0) == "ca"
+        orders = {"created": "dcab", "name": "dcba", "owner": "adcb", "phase": "cabd", "pool": "dcab"}
+        for sort, order in orders.items():
+            for ascending in (False, True):
+                which = {"sort": stores.Sort(sort), "ascending": ascending}
+                order = order[::-1] if ascending else order
+                assert await found(**which) == order, which
+                after = {letter: f"j-{'bacd'.index(letter)}" for letter in order}
+                paged = [await found(**which, after=after[letter], limit=1) for letter in order]
+                assert "".join(paged) == order[1:], which
+        count = await store.read(lambda v: v.count(stores.JobFilter(owner="ann", limit=1, phases=frozenset())))
+        assert count == {phases.Phase.QUEUED: 2, phases.Phase.COMPLETED: 1}
+        assert await store.read(lambda v: v.count(stores.JobFilter(text="\0"))) == {}

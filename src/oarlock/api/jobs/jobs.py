@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -51,6 +51,8 @@ _INTERPRETERS = {"python", "python3", "torchrun", "sh", "bash", "env", "exec", "
 _NOT_OVER = frozenset(phase for phase in phases.Phase if phase not in phases.TERMINAL)
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+Text = Annotated[str, msgspec.Meta(max_length=200)]
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -60,6 +62,11 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     pool: str | None = None
     name: str | None = None
     continues: str | None = None
+    text: Text | None = None
+    since: Time | None = None
+    until: Time | None = None
+    sort: stores.Sort = stores.Sort.CREATED
+    ascending: bool = False
     after: str | None = None
     limit: Limit = 100
 
@@ -117,19 +124,33 @@ async def _add(
 
 
 async def show_all(call: routes.Call) -> bodies.JobPage:
+    which = await chosen(call)
+    found = await call.access.list_jobs(which)
+    return bodies.JobPage(tuple(found), following(found, which))
+
+
+async def chosen(call: routes.Call) -> stores.JobFilter:
+    """Return the filter of a `ListQuery`. Raises NotFound for an unknown job in `continues`."""
     query = call.query(ListQuery)
-    found = await call.access.list_jobs(
-        stores.JobFilter(
-            phases=frozenset(query.phase) or None,
-            owner=query.owner,
-            pool=query.pool,
-            name=query.name,
-            continues=(await call.access.job(query.continues)).id if query.continues is not None else None,
-            after=query.after,
-            limit=query.limit,
-        )
+    return stores.JobFilter(
+        phases=frozenset(query.phase) or None,
+        owner=query.owner,
+        pool=query.pool,
+        name=query.name,
+        continues=(await call.access.job(query.continues)).id if query.continues is not None else None,
+        text=query.text,
+        since=query.since,
+        until=query.until,
+        sort=query.sort,
+        ascending=query.ascending,
+        after=query.after,
+        limit=query.limit,
     )
-    return bodies.JobPage(tuple(found), found[-1].id if len(found) == query.limit else None)
+
+
+def following(found: Sequence[jobs.Job], which: stores.JobFilter) -> str | None:
+    """Return the `next` of a page."""
+    return found[-1].id if len(found) == which.limit else None
 
 
 async def show(call: routes.Call) -> jobs.Job:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import bodies, errors, events, jobs, plans, privacy, refusals, suggestions, users
+from oarlock.spec import bodies, errors, events, jobs, phases, plans, privacy, refusals, suggestions, users
 from oarlock.store import stores
 
 T = TypeVar("T")
@@ -72,6 +72,11 @@ class Access:
     async def list_jobs(self, which: stores.JobFilter) -> list[jobs.Job]:
         mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
         return [self.shown(job) for job in await self._store.read(lambda view: view.jobs(mine))]
+
+    async def count_jobs(self, which: stores.JobFilter) -> dict[phases.Phase, int]:
+        """Return the number of the jobs that the user may see, by phase."""
+        mine = msgspec.structs.replace(which, owner=self.owner(which.owner))
+        return await self._store.read(lambda view: view.count(mine))
 
     async def change(self, name_or_id: str, change: Callable[[stores.Transaction, jobs.Job], T]) -> T:
         """Run `change` on a job that the user may act on, within one transaction."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oarlock.cli.output import terminal
 from oarlock.display import bars, durations, marks, progress
-from oarlock.spec import intents, jobs, phases
+from oarlock.spec import intents, jobs, phases, summaries
 
 Paint = Callable[[str, str], str]
 """Returns a text in a colour."""
@@ -16,7 +16,7 @@ def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, pai
     """Return the line, in at most `columns` cells."""
     paint = paint or (lambda text, colour: text)
     name = terminal.cut(terminal.clean(job.name), 20)
-    reading = progress.read(job) if job.phase in (phases.Phase.PROCESSING, phases.Phase.STORING) else None
+    reading = summaries.read(job) if job.phase in (phases.Phase.PROCESSING, phases.Phase.STORING) else None
     word = progress.phase(job)
     colour = marks.PHASES[word].colour
     runs = job.intent is intents.Intent.RUN
@@ -34,7 +34,7 @@ def status(job: jobs.Job, now: float, columns: int, *, unicode: bool = True, pai
     return f"{name}  {paint(shown, colour)}  {rest}"
 
 
-def _with_bar(name: str, reading: progress.Reading, columns: int, unicode: bool, paint: Callable[[str], str]) -> str:
+def _with_bar(name: str, reading: summaries.Reading, columns: int, unicode: bool, paint: Callable[[str], str]) -> str:
     """Return `name  [####----]  step 3/9  loss 0.2`, with as many facts as fit beside a bar; empty if none does."""
     parts = progress.facts(reading)
     while parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,10 @@ from oarlock.spec import errors, phases
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
-    from oarlock.spec import bodies, jobs
+    from oarlock.spec import bodies, summaries
+
+SORTS = ("created", "name", "owner", "pool", "phase")
+PAGE = 1000
 
 
 @command.verb("ps", short_help="List jobs")
@@ -26,6 +29,14 @@ if TYPE_CHECKING:
 @command.option("--pool", metavar="POOL", help="List only jobs of this pool.")
 @command.option("--owner", metavar="USER", help="List only jobs of this user.")
 @command.option("--name", metavar="NAME", help="List only jobs of this name.")
+@command.option("--text", metavar="TEXT", help="List only jobs with this text in their name or command.")
+@command.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="created",
+    show_default=True,
+    help="Field by which the jobs are sorted. By `created` the newest is first.",
+)
 @command.option("--wide", "-w", is_flag=True, help="Add columns: loss, age, owner, priority, cost.")
 @command.option(
     "--everybody",
@@ -43,6 +54,8 @@ def ps(
     pool: str | None,
     owner: str | None,
     name: str | None,
+    text: str | None,
+    sort: str,
     wide: bool,
     everybody: bool,
     quiet: bool,
@@ -52,18 +65,35 @@ def ps(
     if everybody:
         _queue(client, pool, owner, as_json=as_json)
         return
-    found = client.jobs(phase=_phase(phase), pool=pool, owner=owner, name=name, limit=10**9 if everything else limit)
+    chosen: dict[str, Any] = {"pool": pool, "owner": owner, "name": name, "text": text}
+    order = {"sort": sort, "ascending": True} if sort != SORTS[0] else {}
+    most = 10**9 if everything else limit
     if as_json:
-        terminal.json_out({"items": found})
-    elif quiet:
+        terminal.json_out({"items": client.jobs(phase=_phase(phase), limit=most, **chosen, **order)})
+        return
+    wanted = _phase(phase)
+    found = _summaries(client, most, phases=() if wanted is None else (wanted,), **chosen, **order)
+    if quiet:
         for job in found:
             terminal.out(job.id)
-    elif not found and any((phase, pool, owner, name)):
-        terminal.say("No such jobs. Without --phase, --pool, --owner and --name there may be others.")
+    elif not found and any((phase, *chosen.values())):
+        terminal.say("No such jobs. Without --phase, --pool, --owner, --name and --text there may be others.")
     elif not found:
         terminal.say("No jobs. Start one: oarlock run -- python train.py")
     else:
         _table(client, found, time.time(), wide=wide)
+
+
+def _summaries(client: clients.Client, limit: int, **chosen: Any) -> list[summaries.Summary]:
+    found: list[summaries.Summary] = []
+    after: str | None = None
+    while len(found) < limit:
+        page = client.summaries(**chosen, after=after, limit=min(limit - len(found), PAGE))
+        found += page.items
+        if page.next is None:
+            break
+        after = page.next
+    return found
 
 
 def _queue(client: clients.Client, pool: str | None, owner: str | None, *, as_json: bool) -> None:
@@ -92,7 +122,7 @@ def _phase(text: str | None) -> str | None:
     return text.upper()
 
 
-def _table(client: clients.Client, found: list[jobs.Job], now: float, *, wide: bool) -> None:
+def _table(client: clients.Client, found: list[summaries.Summary], now: float, *, wide: bool) -> None:
     from oarlock.cli.output import tables
     from oarlock.display import columns, jobcells
 

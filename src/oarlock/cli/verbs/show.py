@@ -71,18 +71,19 @@ def show(client: clients.Client, job: str, all_events: bool, stacks: bool, as_js
 
 def _head(job: jobs.Job, now: float) -> None:
     from oarlock.display import bars, jobcells, marks, progress
+    from oarlock.spec import summaries
 
     on, unicode = terminal.wants_colour(sys.stdout), terminal.speaks_unicode(sys.stdout)
     shown = progress.phase(job, now)
     word = marks.word(shown, unicode=unicode and terminal.is_terminal(sys.stdout))
     phase = terminal.coloured(word, marks.PHASES[shown].colour, "bold", on=on)
-    wanted = jobcells.intent(job)
+    wanted = summaries.wanted(job)
     intent = f" (wanted: {wanted})" if wanted else ""
     terminal.out(f"{terminal.coloured(terminal.clean(job.name), 'bold', on=on)}  {phase}{intent}  {job.id}")
-    reason = jobcells.places(job) or jobcells.reason(job)
+    reason = jobcells.places(summaries.of(job, now)) or summaries.reason(job)
     if reason:
         terminal.paragraph(terminal.clean(reason))
-    reading = progress.read(job)
+    reading = summaries.read(job)
     if reading is not None:
         drawn = bars.progress(reading.fraction, 24, unicode=unicode) + "  " if reading.fraction is not None else ""
         terminal.paragraph(f"{drawn}{'  '.join(progress.facts(reading))}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,28 +198,34 @@ class Client:
 
     # Looking
 
-    def jobs(
-        self,
-        *,
-        phase: phases.Phase | str | None = None,
-        owner: str | None = None,
-        pool: str | None = None,
-        name: str | None = None,
-        continues: str | None = None,
-        limit: int = 100,
-    ) -> list[Job]:
-        """Return at most `limit` jobs, newest first. `continues` selects jobs that began from this job."""
+    def jobs(self, *, phase: phases.Phase | str | None = None, limit: int = 100, **chosen: Any) -> list[Job]:
+        """Return at most `limit` jobs, newest first.
+
+        The choice is one of `owner`, `pool`, `name`, `continues` (jobs that began from this job), `text` (a part of the
+        name or the command), `since` and `until` (Unix seconds of the submission). `sort` is created, name, owner, pool
+        or phase, with `ascending` in that order.
+        """
         found: list[Job] = []
         after: str | None = None
         while len(found) < limit:
             page = self._sender.send(
-                requests.list_jobs(phase, owner, pool, name, after, min(limit - len(found), 1000), continues)
+                requests.list_jobs(phase=phase, **chosen, after=after, limit=min(limit - len(found), 1000))
             )
             found += page.items
             if page.next is None or not page.items:
                 break
             after = page.next
         return found
+
+    def summaries(
+        self, *, phases: Iterable[phases.Phase | str] = (), after: str | None = None, limit: int = 100, **chosen: Any
+    ) -> bodies.SummaryPage:
+        """Return a page of jobs in short, chosen as `jobs` does, and the number of jobs in each phase.
+
+        The next page takes the `next` of this one as `after`. Raises Gone where that job was removed since.
+        """
+        request = requests.summaries(phase=tuple(phases), **chosen, after=after, limit=limit)
+        return self._sender.send(request)
 
     def job(self, job: str) -> Job:
         """Return the job with this id, or the newest job with this name. Raises NotFound."""

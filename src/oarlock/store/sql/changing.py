@@ -142,6 +142,7 @@ class SqlTransaction(reading.SqlView):
         self._check_name(job)
         row = _row(job) | {"id": job.id, "name": job.name, "owner": job.owner}
         row |= {"created_at": job.created_at, "first_seq": self.seq + 1}
+        row |= {"searched": rules.searched(job)}
         row |= {"continues": job.continues.job if job.continues is not None else None}
         self._insert(_INSERT_JOB, row, rules.name_taken(job, "another one"))
         if idempotency_key:

@@ -6,7 +6,7 @@ it) is found nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -148,25 +148,25 @@ class SqlView:
         return self._one(_ENDING_OF_OWNER, Job, ending=f"%{name_or_id}", owner=owner)
 
     def jobs(self, which: stores.JobFilter) -> list[Job]:
-        statement = sa.select(schema.jobs.c.body).order_by(*_NEWEST_FIRST).limit(_within(which.limit))
-        for column, wanted in (
-            (schema.jobs.c.owner, which.owner),
-            (schema.jobs.c.pool, which.pool),
-            (schema.jobs.c.name, which.name),
-            (schema.jobs.c.continues, which.continues),
-        ):
-            if wanted is not None:
-                if not rules.storable(wanted):
-                    return []
-                statement = statement.where(column == wanted)
+        if not _storable(which):
+            return []
+        columns = [schema.jobs.c.created_at, schema.jobs.c.id]
+        if which.sort is not stores.Sort.CREATED:
+            columns.insert(0, schema.jobs.c[which.sort])
+        order = [column.asc() if which.ascending else column.desc() for column in columns]
+        statement = sa.select(schema.jobs.c.id).where(*_conditions(which))
         if which.phases is not None:
             statement = statement.where(schema.jobs.c.phase.in_(sorted(which.phases)))
         if which.after is not None:
             if (last := self.job(which.after)) is None:
                 raise rules.page_gone(which.after)
-            place = sa.tuple_(schema.jobs.c.created_at, schema.jobs.c.id)
-            statement = statement.where(place < sa.tuple_(sa.literal(last.created_at), sa.literal(last.id)))
-        return self._all(statement, Job)
+            at = sa.tuple_(*(sa.literal(getattr(last, column.name)) for column in columns))
+            place = sa.tuple_(*columns)
+            statement = statement.where(place > at if which.ascending else place < at)
+        # The keys are sorted without the bodies, which are thousands of times larger.
+        page = statement.order_by(*order).limit(_within(which.limit)).subquery()
+        found = sa.select(schema.jobs.c.body).join(page, page.c.id == schema.jobs.c.id).order_by(*order)
+        return self._all(found, Job)
 
     def active(self) -> list[Job]:
         if self._known_active is None:
@@ -178,8 +178,11 @@ class SqlView:
         self._known_active.active = have
         return [job for _, _, job in have.values()]
 
-    def count(self) -> dict[Phase, int]:
-        return {Phase(phase): count for phase, count in self._connection.execute(_COUNT)}
+    def count(self, which: stores.JobFilter = stores.JobFilter()) -> dict[Phase, int]:  # noqa: B008  (it is frozen)
+        if not _storable(which):
+            return {}
+        counted = self._connection.execute(_COUNT.where(*_conditions(which)))
+        return {Phase(phase): count for phase, count in counted}
 
     def holdings(self, job: str | None = None) -> list[Holding]:
         if job is None:
@@ -274,6 +277,30 @@ class SqlView:
         if not all(map(rules.storable, wanted.values())):
             return []
         return [decode(body, noun) for body in self._connection.execute(statement, wanted).scalars()]
+
+
+def _storable(which: stores.JobFilter) -> bool:
+    """Return whether a database could keep the texts of the filter: else no job has them."""
+    texts = (which.owner, which.pool, which.name, which.continues, which.text)
+    return all(rules.storable(text) for text in texts if text is not None)
+
+
+def _conditions(which: stores.JobFilter) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of the filter, but for its phases and its page."""
+    for column, wanted in (
+        (schema.jobs.c.owner, which.owner),
+        (schema.jobs.c.pool, which.pool),
+        (schema.jobs.c.name, which.name),
+        (schema.jobs.c.continues, which.continues),
+    ):
+        if wanted is not None:
+            yield column == wanted
+    if which.text is not None:
+        yield schema.jobs.c.searched.contains(which.text.casefold(), autoescape=True)
+    if which.since is not None:
+        yield schema.jobs.c.created_at >= which.since
+    if which.until is not None:
+        yield schema.jobs.c.created_at < which.until
 
 
 def _within(number: int) -> int:

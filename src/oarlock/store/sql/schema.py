@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0009"
+REVISION = "0010"
 """The migration that these tables are the result of."""
 
 metadata = sa.MetaData()
@@ -34,6 +34,7 @@ jobs = sa.Table(
     sa.Column("continues", text),  # the job that gave its first checkpoint
     sa.Column("first_seq", sa.BigInteger, nullable=False),  # of its `submitted` record
     sa.Column("body", sa.Text, nullable=False),
+    sa.Column("searched", text, nullable=False, server_default=""),  # its name and command (`rules.searched`)
     sa.Index("jobs_by_age", "created_at", "id"),
     sa.Index("jobs_by_name", "name", "created_at", "id"),
     sa.Index("jobs_by_owner", "owner", "created_at", "id"),

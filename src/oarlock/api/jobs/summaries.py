@@ -1,0 +1,28 @@
+"""Jobs in short, for lists: filtered, sorted and counted by the server."""
+
+from __future__ import annotations
+
+from oarlock.api import routes
+from oarlock.api.jobs import jobs
+from oarlock.spec import bodies, summaries, users
+
+
+async def show(call: routes.Call) -> bodies.SummaryPage:
+    which, now = await jobs.chosen(call), call.services.clock()
+    found = await call.access.list_jobs(which)
+    counts = await call.access.count_jobs(which)
+    items = tuple(summaries.of(job, now) for job in found)
+    return bodies.SummaryPage(items, jobs.following(found, which), phases=counts, now=now)
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="GET",
+        path="/api/v1/summaries",
+        handler=show,
+        needs=users.Right.VIEWER,
+        summary="jobs in short: filtered, sorted, counted by phase",
+        query=jobs.ListQuery,
+        answer=bodies.SummaryPage,
+    ),
+)
