@@ -58,12 +58,77 @@ class Room(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
+AGENTS = tuple(
+    f"tests/agent/{test}"
+    for test in (
+        "protocol/test_logs.py::test_what_the_server_has_lost_is_sent_again_though_nothing_new_was_written",
+        "protocol/test_logs.py::test_bytes_arrive_once_and_in_order_across_outages",
+        "protocol/test_logs.py::test_a_server_that_has_less_or_more_than_was_acknowledged_is_followed",
+        "protocol/test_logs.py::test_a_full_spool_drops_the_oldest_and_says_how_much",
+        "protocol/test_logs.py::test_a_program_that_truncates_its_own_output_goes_on_being_heard",
+        "protocol/test_logs.py::test_a_million_lines_arrive",
+        "protocol/test_logs.py::test_a_line_is_one_write_and_outlives_its_process",
+        "protocol/test_logs.py::test_a_server_that_refuses_the_bytes_does_not_keep_the_agent_for_ever",
+        "protocol/test_logs.py::test_secrets_are_blanked_in_every_form_and_across_batches",
+        "test_verdicts.py::test_a_kill_for_want_of_memory_is_named",
+        "test_verdicts.py::test_as_process_1_of_a_container_it_reaps_orphans",
+        "test_verdicts.py::test_an_assignment_that_cannot_be_read_is_said",
+        "transfers/test_unpacking.py::test_a_snapshot_that_is_not_right_starts_nothing",
+    )
+)
+"""Tests that start whole agents."""
+
 ROOMS = {
     "lifecycle": Room(("src/oarlock/lifecycle/*.py",), ("tests/lifecycle/test_[!i]*.py",)),
     "store": Room(
         ("src/oarlock/store/rules.py", "src/oarlock/store/memory.py", "src/oarlock/store/sql/[cfrw]*.py"),
         ("tests/store/test_memory.py", "tests/store/test_sqlite.py", "tests/store/test_refusals.py"),
         left_out=("tests/store/test_sqlite.py::test_a_flush_that_fails_is_not_acknowledged",),
+    ),
+    "scheduler": Room(
+        (
+            "src/oarlock/scheduler/planning.py",
+            "src/oarlock/scheduler/granting/*.py",
+            "src/oarlock/scheduler/preemption/*.py",
+            "src/oarlock/scheduler/pools/*.py",
+            "src/oarlock/scheduler/placement/*.py",
+        ),
+        (
+            "tests/scheduler/test_scenarios.py",
+            "tests/scheduler/test_turns.py",
+            "tests/scheduler/test_planning.py",
+            "tests/scheduler/granting/test_*.py",
+            "tests/scheduler/preemption/test_*.py",
+            "tests/scheduler/pools/test_*.py",
+            "tests/scheduler/placement/test_*.py",
+            "tests/scheduler/forecasting/test_*.py",
+        ),
+        share=0.03,
+    ),
+    "agent": Room(
+        (
+            "src/oarlock/agent/exitrecord.py",
+            "src/oarlock/agent/inside.py",
+            "src/oarlock/agent/processes/[ckpt]*.py",
+            "src/oarlock/agent/protocol/[bc]*.py",
+            "src/oarlock/agent/protocol/s*.py",
+            "src/oarlock/agent/transfers/unpacking.py",
+        ),
+        (
+            "tests/agent/test_exit_*.py",
+            "tests/agent/test_inside.py",
+            "tests/agent/test_verdicts.py",
+            "tests/agent/protocol/test_*.py",
+            "tests/agent/transfers/test_unpacking.py",
+        ),
+        share=0.1,
+        left_out=AGENTS,
+    ),
+    "data": Room(
+        ("src/oarlock/data/[!_]*.py",),
+        ("tests/data/**/test_*.py",),
+        share=0.03,
+        left_out=("tests/data/test_durability.py", "tests/data/transfers/test_errands.py"),
     ),
 }
 

@@ -113,7 +113,7 @@ class Table(dict[K, V]):
             old = self[key]
             self._undo.append(lambda: self.__setitem__(key, old))
         else:
-            self._undo.append(lambda: self.pop(key, None))
+            self._undo.append(lambda: self.pop(key))
 
 
 class MemoryTransaction:

@@ -43,5 +43,8 @@ class Access:
         assert await store.read(lambda v: v.sessions("ann")) == [session]
         await store.write(lambda t: (t.put_session(code), t.remove_session("c"), t.remove_session("c")))
         assert await store.read(lambda v: v.sessions("ann")) == [session]
-        await store.write(lambda t: t.remove_token("t"))
-        assert await store.read(lambda v: v.sessions("ann")) == []
+        token = users.Token(sha256="t", user="ann", created_at=1.0, note="made anew")
+        for end in (lambda t: t.put_token(token), lambda t: t.remove_token("t")):
+            await store.write(end)
+            assert await store.read(lambda v: v.sessions("ann")) == []
+            await store.write(lambda t: (t.put_token(token), t.put_session(session)))

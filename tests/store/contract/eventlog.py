@@ -58,7 +58,9 @@ class EventLog:
             "phase": "PROCESSING",
             "detail": "",
         }
-        assert (await store.read(lambda v: v.job("j-1"))).version == 3
+        late = msgspec.structs.replace(report, key=attempts.TaskKey("j-1", 7, "worker", 0, 1))
+        job = await store.write(lambda t: t.put_job(t.job("j-1"), [late], at=3.0))
+        assert (job.version, await store.read(lambda v: v.last_seq())) == (4, 2), "a report of no known attempt"
 
     async def test_the_log_is_read_on_from_a_seq_by_pages(self, store: stores.Store) -> None:
         await writing.add(store, *(f"j-{place}" for place in range(7)))
