@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check format sdk bench bench-scheduler soak mutants test-guests test-kube clean
+.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler soak mutants test-guests test-kube clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,9 +43,14 @@ check: setup-dev  ## ruff, mypy, the layers
 	$(BIN)/lint-imports --no-logo
 
 # A single test has a bound (pyproject.toml), the suite has none: a slow machine is not a defect. A worker that has nothing
-# left to do takes over tests of another: the slow tests lie side by side.
+# left to do takes over tests of another: the slow tests lie side by side. The tests start hundreds of processes: each would
+# compile all that it imports where the environment forbids to keep bytecode.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
 test: check  ## the checks, then the tests (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+test-long: setup-dev  ## the long tests: long stories, simulations of days, published figures (OARLOCK_DATA)
+	$(BIN)/python -m pytest -m long -n auto --dist worksteal --timeout=900 $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import marks
 from tests.documentation import blocks, readers
 
 from oarlock import configuration
@@ -67,6 +68,15 @@ process_count = lambda: int(os.environ["JAX_NUM_PROCESSES"])
 """
 
 
+LONG = {
+    "docs/experiments.md",
+    "docs/simulator.md",
+    "docs/training.md",
+    "examples/11-scheduling/README.md",
+}
+"""The pages that train or simulate for long: `make test-long` reads these."""
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(blocks.ROOT))
 
@@ -75,6 +85,9 @@ def runnable(page: Path) -> list[blocks.Block]:
     return [
         block for block in blocks.of(page.read_text(encoding="utf-8")) if block.language in ("sh", "python", "yaml")
     ]
+
+
+RUNNABLE = {name(page): page for page in blocks.PAGES if runnable(page)}
 
 
 @pytest.fixture
@@ -96,12 +109,14 @@ def begins_in(page: Path, reader: readers.Reader) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in blocks.PAGES if runnable(page)], ids=name)
-def test_a_page_works_by_copying(page: Path, reader: readers.Reader) -> None:
+@pytest.mark.parametrize("of", marks.long_except(RUNNABLE.keys() - LONG, RUNNABLE))
+def test_a_page_works_by_copying(of: str, reader: readers.Reader) -> None:
+    page = RUNNABLE[of]
     reader.reads(runnable(page), begins_in(page, reader), INSTEAD if name(page) in SHORTENED else {})
 
 
 def test_nothing_is_shortened_that_no_page_says() -> None:
+    assert {name(page) for page in blocks.PAGES} >= LONG
     said = "".join(page.read_text(encoding="utf-8") for page in blocks.PAGES if name(page) in SHORTENED)
     assert not [line for line in INSTEAD if line not in said]
 

@@ -154,6 +154,7 @@ def test_who_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
     assert len(busy.job("kept")["attempts"]) == 1
 
 
+@pytest.mark.long
 def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: shells.Shell) -> None:
     """1 worker, 2, 1, 2: four attempts of one script, which knows nothing of it."""
     diary = Diary(busy.work / "diary")

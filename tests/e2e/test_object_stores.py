@@ -10,6 +10,7 @@ from tests import objectstores
 from tests.e2e import shell as shells
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # three starts of a training, each of which imports torch
 def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: objectstores.Bucket) -> None:
     """Halted, its local checkpoints deleted, resumed: it goes on at the step at which it stopped."""

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from tests.e2e import shell as shells
 
@@ -29,6 +30,7 @@ def test_a_script_written_for_torchrun_runs_unchanged(shell: shells.Shell) -> No
     assert re.search(r"^worker-1 +\| ", done.stdout, re.MULTILINE), "lines say who printed them"
 
 
+@pytest.mark.long
 def test_nproc_and_torchrun_itself(shell: shells.Shell) -> None:
     shell.write("plain.py", TORCHRUN_SCRIPT)
     done = shell.do("run", "--workers", "1", "--nproc", "2", "--", "python", "plain.py")
@@ -37,6 +39,7 @@ def test_nproc_and_torchrun_itself(shell: shells.Shell) -> None:
     assert "rank 1 of 2 sums to 2" in done.stdout
 
 
+@pytest.mark.long
 def test_the_digits_example(shell: shells.Shell) -> None:
     """What `make demo` runs: two workers, a test accuracy of at least 0.97, metrics and checkpoints to look at."""
     done = shell.do("submit", str(EXAMPLE / "oarlock.yaml"), "--follow", timeout_s=280)

@@ -197,6 +197,7 @@ def test_two_jobs_alternate_on_one_gpu(turning: shells.Shell) -> None:
     assert turning.job("one").get("restarts", 0) == 0, "turns spend no restart"
 
 
+@pytest.mark.long
 def test_two_jobs_share_a_gpu_as_long_as_that_pays(turning: shells.Shell) -> None:
     """Both were measured alone, each on its own GPU; then somebody else gets one of these."""
     cluster = Cluster(turning, 1, 2, slice_s=2)
@@ -223,6 +224,7 @@ def test_two_jobs_share_a_gpu_as_long_as_that_pays(turning: shells.Shell) -> Non
         diary.in_one_piece(name)
 
 
+@pytest.mark.long
 def test_one_that_had_to_start_on_two_nodes_moves_to_one(turning: shells.Shell) -> None:
     cluster = Cluster(turning, 2, 2, slice_s=600)
     diary, first, second = cluster.diary, turning.work / "first", turning.work / "second"

@@ -10,6 +10,7 @@ import os
 import random
 
 import pytest
+from tests import marks
 from tests.promises import crews
 from tests.promises import house as houses
 
@@ -29,9 +30,11 @@ OF_OLD_JOBS = ("retention.after_archive", "retention.after_removal")
 OF_OLD_CHECKPOINTS = ("retention.after_unlisting",)
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS))
 REACHED_S = 240.0
+SHORT = ("store.after_commit", "guardian.after_launch", "guardian.after_release")
+"""The points of `make test`; `make test-long` has the others."""
 
 
-@pytest.mark.parametrize("name", DURING)
+@pytest.mark.parametrize("name", marks.long_except(SHORT, DURING))
 def test_killed_while_jobs_run(house: houses.House, name: str) -> None:
     killed_at(house, f"{name}:{HITS[name]}")
 
@@ -55,7 +58,7 @@ def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> 
     return crew
 
 
-@pytest.mark.parametrize("name", ["store.before_commit", "store.after_commit"])
+@pytest.mark.parametrize("name", marks.long_except(SHORT[:1], ("store.before_commit", "store.after_commit")))
 def test_what_was_answered_is_there(house: houses.House, name: str) -> None:
     """Nothing but submissions, one after another, so that it is one that the server dies at: each job takes the whole
     machine, and the first of them stays.
@@ -82,6 +85,7 @@ def submit(client: oarlock.Client, spec: dict[str, object], answered: dict[str, 
         answered[name] = client.submit({**spec, "name": name}, directory=None).id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OF_OLD_JOBS)
 def test_killed_while_old_jobs_go_to_the_archive(house: houses.House, name: str) -> None:
     """All that ended are in the archive, and nowhere else; what has not ended stays."""
@@ -110,6 +114,7 @@ def test_killed_while_old_jobs_go_to_the_archive(house: houses.House, name: str)
     assert not set(kept) & set(crew.answered.values()), "something of a forgotten job is left"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OF_OLD_CHECKPOINTS)
 def test_killed_while_old_checkpoints_go(house: houses.House, name: str) -> None:
     """Whatever is offered is there, the newest among it."""

@@ -108,6 +108,7 @@ def live_through(house: houses.House, seed: int, scale: Scale) -> None:
     crews.judge(crew)
 
 
+@pytest.mark.long
 def test_twenty_jobs_and_three_kills(house: houses.House) -> None:
     live_through(house, 7, Scale(jobs=20, kills=3, wounds=4, users=3))
 

@@ -76,6 +76,7 @@ def test_there_is_no_scenario_without_a_picture() -> None:
     assert {path.stem for path in EXAMPLE.glob("*.yaml")} == set(draw.EXPERIMENTS)
 
 
+@pytest.mark.long
 def test_spreading_queues_more_jobs_for_long_than_packing() -> None:
     """Five seeds: 0 to 1 % packed, 2 to 8.5 % spread, none where those in the way are moved."""
     of = reduced("pack-or-spread", "pack", "spread", "spread, with moves", part=0.3)
@@ -84,6 +85,7 @@ def test_spreading_queues_more_jobs_for_long_than_packing() -> None:
     assert moved < spread / 2
 
 
+@pytest.mark.long
 def test_learners_one_by_one_wait_for_their_siblings_and_a_gang_never_does() -> None:
     """Five seeds: 3 to 13 % of pairs of one GPU, 13 to 33 % of two, 33 to 47 % of fours."""
     runs = ["2 learners of 1 GPU", "2 learners of 2 GPUs", "4 learners of 1 GPU"]
@@ -113,6 +115,7 @@ def test_gpus_that_wait_for_siblings_cost_all_jobs_time() -> None:
     assert summary.of(pods).completion_mean_s > 1.15 * summary.of(gang).completion_mean_s
 
 
+@pytest.mark.long
 def test_under_a_heavy_load_preemption_shortens_the_wait() -> None:
     """Five seeds: twice the load makes fifo wait 1.3 to 82 times as long; fifo then waits 1.3 to 6.4 times as long as
     las, 1.1 to 6.5 times as long as gittins, and its jobs take 6 to 59 and 2 to 59 % longer. At half of it they take
@@ -128,6 +131,7 @@ def test_under_a_heavy_load_preemption_shortens_the_wait() -> None:
         assert heavy[1] > 1.2 * waited
 
 
+@pytest.mark.long
 def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
     """Five seeds: 38 to 49 % sooner; 16 to 42 points more of the GPUs at work."""
     of = reduced("elastic-or-fixed", "fixed, fifo", "elastic, goodput", part=0.25)
@@ -136,6 +140,7 @@ def test_elastic_jobs_are_done_sooner_and_leave_fewer_gpus_idle() -> None:
     assert mean(lambda one: one.useful_share, elastic) > 0.08 + mean(lambda one: one.useful_share, fixed)
 
 
+@pytest.mark.long
 def test_wrong_speeds_cost_time_and_wrong_remaining_work_hardly_any() -> None:
     """Five seeds: speeds wrong by up to 90 % cost 11 to 21 %; remaining work, -3 to 1 %."""
     of = reduced("prediction-error", "no error", "remaining work, 90 %", "speed, 90 %", part=0.2)

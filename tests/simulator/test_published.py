@@ -19,7 +19,7 @@ from oarlock.simulator import cluster
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.workloads import recorded, workload
 
-pytestmark = needs.recorded
+pytestmark = [needs.recorded, pytest.mark.long]
 
 TIRESIAS = {1: 2474.0, 2: 5145.0, 3: 3876.0, 4: 3280.0}
 OPTIMUS = {1: 4087.0, 2: 6914.0, 3: 3944.0, 4: 5968.0}

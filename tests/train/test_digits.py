@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from oarlock.spec import roles, validation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
@@ -34,6 +36,7 @@ def run(command: list[str], folder: Path, **env: str) -> tuple[float, str]:
     return float(accuracy), done.stderr
 
 
+@pytest.mark.long
 def test_two_workers_under_torchrun_learn_to_read(tmp_path: Path) -> None:
     accuracy, said = run(TORCHRUN, tmp_path)
     assert accuracy >= 0.97

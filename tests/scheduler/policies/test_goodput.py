@@ -339,6 +339,7 @@ def test_a_batch_is_changed_without_a_restart() -> None:
 
 
 @needs.recorded
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "mean_s"), [(1, 2089.0), (2, 3323.0), (3, 2189.0), (4, 2721.0)])
 def test_no_worse_than_pollux(number: int, mean_s: float) -> None:
     """The average completion of Pollux (OSDI '21) on its own workloads, with at most three restarts for each job, and

@@ -161,6 +161,7 @@ class Told(published.Optimus):
 
 
 @needs.recorded
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "mean_s"), [(1, 4087.0), (2, 6914.0), (3, 3944.0), (4, 5968.0)])
 def test_as_the_oracle_it_comes_to_what_was_published(number: int, mean_s: float) -> None:
     """Told everything, and heedless of restarts, it is the Optimus that was simulated for Pollux (OSDI '21)."""

@@ -1,0 +1,22 @@
+"""`make test` leaves tests out, and continuous integration runs all of them but measurements and endless runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NOT_IN_CI = {"soak", "bench"}
+
+
+def test_ci_runs_what_make_test_leaves_out() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    left_out = set(re.findall(r"not (\w+)", options[options.index("-m") + 1]))
+    makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    targets = {
+        mark: target for target, mark in re.findall(r"^(\S+):.*(?:\n\t.*)*?pytest -m (\w+) ", makefile, re.MULTILINE)
+    }
+    assert "\nmake test\n" in ci
+    missing = {mark for mark in left_out if f"\nmake {targets.get(mark)}\n" not in ci}
+    assert missing == NOT_IN_CI
