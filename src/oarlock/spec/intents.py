@@ -16,8 +16,3 @@ class Intent(StrEnum):
 
 
 STRENGTH: dict[Intent, int] = {intent: place for place, intent in enumerate(Intent)}
-
-
-def stronger(one: Intent, other: Intent) -> Intent:
-    """The one that prevails where two are wanted at once."""
-    return one if STRENGTH[one] >= STRENGTH[other] else other

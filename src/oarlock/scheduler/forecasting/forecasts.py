@@ -29,7 +29,7 @@ from enum import StrEnum
 
 import msgspec
 
-from oarlock.scheduler import planning, pricing, wording
+from oarlock.scheduler import planning, pricing, sizes, wording
 from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.scheduler.reuse import memos
 from oarlock.spec import holdings, plans, refusals
@@ -371,7 +371,7 @@ class Run:
     def _carry_out(self, answer: plans.Plan) -> None:
         for launch in answer.launches:
             gang = self._waiting.pop(launch.job)
-            size = _size(gang, launch.holdings)
+            size = sizes.of_claims(gang, launch.holdings)
             self._starts.setdefault(launch.job, Start(self._now, launch.holdings))
             end = self._ends.started(gang, size, self._now)
             self._end[launch.job] = end
@@ -459,10 +459,6 @@ def _refused(gang: plans.Gang, first: plans.Plan) -> plans.Gang:
     """Return the gang with its refusal, so that the next plan does not check again whether it is possible at all."""
     refusal = first.refusals.get(gang.job)
     return gang if refusal is None or gang.refusal is refusal else msgspec.structs.replace(gang, refusal=refusal)
-
-
-def _size(gang: plans.Gang, claims: tuple[holdings.Holding, ...]) -> plans.Size:
-    return tuple(sum(claim.role == ask.role for claim in claims) for ask in gang.asks)
 
 
 def _weight(running: plans.Running) -> float:

@@ -138,7 +138,7 @@ def keep(
     Return None where the end of all of them is not enough.
     """
     space, amount = promised.later, facts.of(gang).amount(size)
-    leaving = departures.Departures(space, order, _holdings, lambda job: facts.held(job).amount)
+    leaving = departures.Departures(space, order, lambda job: job.holdings, lambda job: facts.held(job).amount)
     with space.trial():
         count = leaving.first(lambda _: placing.fits(gang, space, size), short(amount, space))
         claims = None if count is None else placing.place(gang, space, size)
@@ -196,10 +196,6 @@ def at(enders: Sequence[plans.Running]) -> float | None:
     ends = [job.expected_end for job in enders]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None
-
-
-def _holdings(job: plans.Running) -> Claims:
-    return job.holdings
 
 
 def _by_end(job: plans.Running) -> tuple[bool, float, str]:

@@ -8,7 +8,7 @@ known, the growth is taken to pay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from oarlock.scheduler import amounts, sizes
 from oarlock.scheduler.granting import drafts
@@ -34,7 +34,7 @@ def into_idle(draft: drafts.Draft) -> None:
     ]
     for _, _, running in sorted(owned)[:TRIED]:
         claims = _largest(draft, running, running.gang.largest)
-        if claims is not None and _pays(draft, running, claims):
+        if claims is not None and ends_sooner(draft, running, speedup(running, claims)):
             draft.resize(running, claims, "devices are idle")
 
 
@@ -71,21 +71,27 @@ def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
     )
 
 
-def _pays(draft: drafts.Draft, running: plans.Running, claims: Claims) -> bool:
-    """Return whether the gang ends sooner, the restart included. True where its end is not known."""
+def ends_sooner(draft: drafts.Draft, running: plans.Running, faster: float) -> bool:
+    """Return whether the gang ends sooner at `faster` times its speed, the restart included.
+
+    True where its end is not known.
+    """
     if running.expected_end is None:
         return True
     left_s = max(0.0, running.expected_end - draft.now)
-    faster = speed(running, claims) / max(speed(running, running.holdings), 1e-9)
     return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
 
 
-def speed(running: plans.Running, claims: Iterable[holdings.Holding]) -> float:
+def speedup(running: plans.Running, claims: Claims) -> float:
+    """Return the speed of a running gang with these holdings, relative to its present speed."""
+    return _speed(running, claims) / max(_speed(running, running.holdings), 1e-9)
+
+
+def _speed(running: plans.Running, claims: Claims) -> float:
     """Return the speed of a job with these holdings, in a unit of its own.
 
     Without a speed curve it is taken to be in proportion to the number of tasks.
     """
-    claims = list(claims)
     devices = sum(claim.amount.gpus for claim in claims)
     if running.gang.curve is None or not devices:
         return float(len(claims))

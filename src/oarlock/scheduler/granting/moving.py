@@ -80,13 +80,9 @@ def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, i
 
 
 def _pays(draft: drafts.Draft, job: plans.Running, claims: Claims) -> bool:
-    """Return whether the gang ends sooner, the restart included. True where its end is not known."""
-    if job.expected_end is None:
-        return True
-    left_s = max(0.0, job.expected_end - draft.now)
+    """Return whether the gang ends sooner in that place. The speed curve knows the gain of fewer nodes alone."""
     known = job.gang.curve is not None and len({claim.node for claim in claims}) < len(draft.facts.held(job).nodes)
-    faster = growing.speed(job, claims) / max(growing.speed(job, job.holdings), 1e-9) if known else ASSUMED
-    return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
+    return growing.ends_sooner(draft, job, growing.speedup(job, claims) if known else ASSUMED)
 
 
 def _reason(draft: drafts.Draft, job: plans.Running, claims: Claims) -> str:

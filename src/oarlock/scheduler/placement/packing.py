@@ -16,17 +16,6 @@ from oarlock.scheduler.placement import freenodes, freespace, indexes
 Sizes = Mapping[int, int]
 
 
-def fewest(sizes: Sizes, count: int) -> int | None:
-    """Return the least number of nodes that take `count` tasks; None if all of them together do not."""
-    nodes = 0
-    for slots in sorted(sizes, reverse=True):
-        if count <= slots * sizes[slots]:
-            return nodes - (-count // slots)
-        count -= slots * sizes[slots]
-        nodes += sizes[slots]
-    return nodes if count <= 0 else None
-
-
 def node_counts(sizes: Sizes, count: int) -> dict[int, int] | None:
     """Return the number of nodes of each size for `count` tasks: as few nodes as possible, and of those the fullest.
 

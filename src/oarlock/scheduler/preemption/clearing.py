@@ -113,7 +113,7 @@ class _Search:
         self._reshape = reshape
 
     def found(self) -> Clearance | None:
-        leaving = departures.Departures(self._space, self._order, _claims, _amount)
+        leaving = departures.Departures(self._space, self._order, lambda one: one.claims, lambda one: one.amount)
         free = amounts.amount(self._space.free())
         short = tuple(asked - have if asked else 0 for asked, have in zip(self._need.amount, free, strict=True))
         with self._space.trial():
@@ -250,14 +250,6 @@ def _by_place(gang: plans.Gang, candidates: Sequence[Victim], space: freespace.F
         for victim in sorted(on[domain].values(), key=_key):
             order.setdefault(victim.job, victim)
     return list(order.values())
-
-
-def _claims(victim: Victim) -> Claims:
-    return victim.claims
-
-
-def _amount(victim: Victim) -> amounts.Amount:
-    return victim.amount
 
 
 def _key(victim: Victim) -> tuple[float, str]:
