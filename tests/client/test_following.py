@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis
+import msgspec
 from hypothesis import strategies
 
+from oarlock.api.data import logs
 from oarlock.client import following, requests
 from oarlock.data import storage
+from oarlock.spec import bodies, phases
 
 
 def line(offset: int, text: str, *, partial: bool = False, task: str = "worker-0", at: float = 100.0) -> storage.Line:
@@ -81,7 +86,30 @@ def pieces(stored: str, choose: strategies.DataObject) -> list[storage.Line]:
     return found
 
 
-def test_bytes_are_split_at_newlines_alone() -> None:
-    splitter = following.Splitter()
-    assert splitter.feed(b'{"a": 1}\n{"b":') == [b'{"a": 1}']
-    assert splitter.feed(' "\u2028x\r\x0b"}\n\n'.encode()) == ['{"b": "\u2028x\r\x0b"}'.encode()]
+ITEMS: list[storage.Line | bodies.Ended] = [
+    line(0, "a\u2028b\r\x0bc"),
+    storage.Lines(
+        task="worker-0", attempt=1, incarnation=1, stream="stdout.0", offset=9, at=1.0, last=13, data=b"{}\n\n\xff\n"
+    ),
+    line(15, "half", partial=True),
+    storage.Lines(task="worker-1", attempt=1, incarnation=1, stream="stderr.0", offset=0, at=1.0, last=0, data=b"\n"),
+    bodies.Ended(phases.Phase.FAILED, 3),
+]
+
+
+@hypothesis.given(strategies.lists(strategies.integers(0, 600), max_size=20))
+def test_a_log_is_the_same_however_its_bytes_arrive(cuts: list[int]) -> None:
+    """Items end at newlines alone, and the bytes of a block are no items."""
+    sent = b"".join(
+        logs.encoded(item) if isinstance(item, storage.Line) else msgspec.json.encode(bodies.End(item)) + b"\n\n"
+        for item in ITEMS
+    )
+    places = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+    reader = following.Reader()
+    assert [item for a, b in itertools.pairwise(places) for item in reader.feed(sent[a:b])] == ITEMS
+
+
+def test_the_position_after_a_block_is_its_last_line() -> None:
+    cursor = following.Cursor(requests.LogChoice())
+    assert cursor.unseen(ITEMS[1]) == ITEMS[1]
+    assert given(cursor, line(13, "\ufffd"), line(15, "next")) == ["next\n"]

@@ -166,7 +166,7 @@ def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
     with new_client() as client:
         job = client.submit({"command": "true", "max_restarts": 0}, directory=None)
         opened = 0
-        real = client._sender.lines
+        real = client._sender.content
 
         def counted(request: Any) -> Any:
             nonlocal opened
@@ -175,7 +175,7 @@ def test_a_stream_without_news_is_opened_again_and_nobody_is_told(
                 server.end(job.id)
             return real(request)
 
-        monkeypatch.setattr(client._sender, "lines", counted)
+        monkeypatch.setattr(client._sender, "content", counted)
         server.launch(job.id)
         server.process(job.id)
         assert list(client.logs(job.id, follow=True, on_contact=contacts.append)) == []

@@ -24,22 +24,24 @@ class LogItem(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     text: str = ""
     partial: bool = False
-    last: int | None = None  # the fields are those of `Lines`
+    last: int = 0
+    size: int = 0  # more than 0: so many bytes of `Lines` follow
     end: bodies.Ended | None = None
     error: bodies.ErrorBody | None = None
 
+    def lines(self, data: bytes) -> storage.Lines:
+        return storage.Lines(
+            task=self.task,
+            attempt=self.attempt,
+            incarnation=self.incarnation,
+            stream=self.stream,
+            offset=self.offset,
+            at=self.at,
+            last=self.last,
+            data=data,
+        )
+
     def line(self) -> storage.Line:
-        if self.last is not None:
-            return storage.Lines(
-                task=self.task,
-                attempt=self.attempt,
-                incarnation=self.incarnation,
-                stream=self.stream,
-                offset=self.offset,
-                at=self.at,
-                text=self.text,
-                last=self.last,
-            )
         return storage.Line(
             task=self.task,
             attempt=self.attempt,

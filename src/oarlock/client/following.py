@@ -7,11 +7,13 @@ streams are merged by time of arrival, and the clock of a restarted server may d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from oarlock.client import failures, requests
+from oarlock.client import answers, failures, requests
 from oarlock.data import storage
-from oarlock.spec import errors
+from oarlock.spec import bodies, errors
 
 SLACK_S = 60.0
 FIRST_PAUSE_S = 0.1
@@ -55,7 +57,7 @@ class Cursor:
         self._first = line.at if self._first is None else min(self._first, line.at)
         if isinstance(line, storage.Lines):
             # Only the first request asks for `Lines`: no line was seen before.
-            length = len(line.text) - line.text.rfind("\n") - 1
+            length = len(line.data[line.last - line.offset : -1].decode(errors="replace"))
             self._positions[stream] = Position(line.last, length, False, line.last, length)
             return line
         length = len(line.text)
@@ -98,13 +100,42 @@ def pause_s(losses: int) -> float:
     return min(FIRST_PAUSE_S * 2.0 ** min(losses - 1, 20), LONGEST_PAUSE_S)
 
 
-class Splitter:
-    """Splits bytes into lines at newlines only: a JSON text may contain other characters at which Python splits."""
+class Reader:
+    """The items of a log's answer: JSON texts, one on a line each. The bytes of a block follow its line.
+
+    A block arrives in many chunks. They are joined once, when it is complete.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._chunks: list[bytes] = []
+        self._block: answers.LogItem | None = None  # the bytes that come next are its own
+        self._missing = 0
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Take bytes, and return the lines that are complete."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [line for line in lines if line.strip()]
+    def feed(self, chunk: bytes) -> Iterator[storage.Line | bodies.Ended]:
+        """Take bytes, and yield the items that are complete. Raises the server's error."""
+        self._chunks.append(chunk)
+        self._missing -= len(chunk)
+        if self._missing > 0 or (self._block is None and chunk.find(b"\n") < 0):
+            return
+        data, at = b"".join(self._chunks), 0
+        while True:
+            if self._block is not None:
+                if len(data) < at + self._block.size:
+                    break
+                yield self._block.lines(data[at : at + self._block.size])
+                at += self._block.size
+                self._block = None
+            stop = data.find(b"\n", at)
+            if stop < 0:
+                break
+            raw, at = data[at:stop], stop + 1
+            if raw.strip():
+                item = failures.decoded(raw, answers.LogItem)
+                if item.error is not None:
+                    raise failures.raised(item.error)
+                if item.size:
+                    self._block = item
+                else:
+                    yield item.end if item.end is not None else item.line()
+        self._chunks = [data[at:]]
+        self._missing = at + self._block.size - len(data) if self._block is not None else 0

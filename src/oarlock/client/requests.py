@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _V1 = "/api/v1"
 FILES_PAGE = 5000
+AS_IT_IS = {"Accept-Encoding": "identity"}
+"""The header of requests whose answers are read as raw bytes: nothing on the way may compress them."""
 READING_S = 3600.0
 """The longest that a server may take to read a checkpoint."""
 
@@ -159,7 +161,7 @@ class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 def logs(name: str, choice: LogChoice, *, follow: bool = False, blocks: bool = False) -> Request[answers.LogItem]:
     query = _query(**msgspec.structs.asdict(choice), follow=follow or None, blocks=blocks or None)
-    return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query)
+    return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query, headers=AS_IT_IS)
 
 
 def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> Request[answers.Metrics]:
@@ -183,7 +185,7 @@ def file(name: str, path: str, headers: Mapping[str, str]) -> Request[answers.No
         path=_job(name, "/file"),
         answer=answers.Nothing,
         query=_query(path=path),
-        headers={"Accept-Encoding": "identity", **headers},
+        headers={**AS_IT_IS, **headers},
     )
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oarlock.client import answers, failures, packing
-from oarlock.data import storage
-from oarlock.spec import bodies, errors, jobfile, phases, poolchanges
+from oarlock.client import packing
+from oarlock.spec import errors, jobfile, phases, poolchanges
 
 if TYPE_CHECKING:
     from oarlock.spec import jobs
@@ -141,14 +140,6 @@ def submission(
 def fresh_key() -> str:
     """Return a new idempotency key. All tries of one submission use the same key."""
     return os.urandom(16).hex()
-
-
-def log_item(raw: bytes) -> storage.Line | bodies.Ended:
-    """Return a line of the log's NDJSON. Raises the server's error."""
-    item = failures.decoded(raw, answers.LogItem)
-    if item.error is not None:
-        raise failures.raised(item.error)
-    return item.end if item.end is not None else item.line()
 
 
 def exit_code(phase: phases.Phase, code: int | None) -> int:

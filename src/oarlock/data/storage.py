@@ -46,9 +46,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lines(Line, frozen=True, kw_only=True):
-    """Several whole lines that arrived together. `text` joins them by newlines; `last` is the last line's offset."""
+    """Several whole lines that arrived together: `data` has their bytes, each line with its newline; `text` is empty.
 
+    `last` is the last line's offset. `at` holds for all of them.
+    """
+
+    text: str = ""
     last: int
+    data: bytes
 
 
 class Shortage(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -188,9 +189,11 @@ def taken_apart(line: storage.Line) -> list[tuple[object, ...]]:
     if not isinstance(line, storage.Lines):
         return [(line.task, line.stream, line.offset, line.at, line.text, line.partial)]
     found, offset = [], line.offset
-    for text in line.text.split("\n"):
-        found.append((line.task, line.stream, offset, line.at, text, False))
-        offset += len(text.encode()) + 1
+    *lines, rest = line.data.split(b"\n")
+    assert not rest
+    for data in lines:
+        found.append((line.task, line.stream, offset, line.at, data.decode(errors="replace"), False))
+        offset += len(data) + 1
     assert line.last == found[-1][2]
     return found
 
@@ -234,6 +237,25 @@ async def test_a_million_lines_are_a_few_blocks(store: storage.Logs) -> None:
     found = [line async for line in store.read(storage.LogQuery(job="j-1", blocks=True))]
     assert len(found) < 100
     assert sum(len(taken_apart(line)) for line in found) == 1_000_000
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=9),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 9)), max_size=9),
+)
+def test_a_reader_that_goes_on_finds_the_times_that_a_new_one_finds(tmp_path_factory, steps, searches):
+    """Wherever it searched before, forward or back, and also after the file was cut."""
+    path = tmp_path_factory.mktemp("index") / "stdout.idx"
+    records = [(sum(a for a, _ in steps[:n]), sum(b for _, b in steps[:n])) for n in range(1, len(steps) + 1)]
+    path.write_bytes(b"".join(cursors.RECORD.pack(offset, float(at)) for offset, at in records))
+    going = cursors.Index(path, 0.5)
+    for start, length, left in searches:
+        if path.stat().st_size > left * cursors.RECORD.size:
+            os.truncate(path, left * cursors.RECORD.size)
+        expected = [(offset, at) for offset, at in records[: path.stat().st_size // 16] if offset < start + length]
+        before = [record for record in expected if record[0] <= start]
+        expected = (before[-1:] or [(start, 0.5)]) + [record for record in expected if record[0] > start]
+        assert list(zip(*going.between(start, start + length), strict=True)) == expected
 
 
 async def test_a_tail_does_not_read_the_file(store: storage.Logs, monkeypatch: pytest.MonkeyPatch) -> None:

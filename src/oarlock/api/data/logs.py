@@ -33,7 +33,20 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
     since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
     follow: bool = False
-    blocks: bool = False  # several lines in one object: `text` joins them, `last` is the offset of the last
+    blocks: bool = False  # whole lines as bytes behind a `BlockHead`
+
+
+class BlockHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of several whole lines, whose `size` bytes follow its newline. `last` is the last line's offset."""
+
+    task: str
+    attempt: int
+    incarnation: int
+    stream: str
+    offset: int
+    at: float
+    last: int
+    size: int
 
 
 async def stream(call: routes.Call) -> responses.StreamingResponse:
@@ -76,21 +89,19 @@ def _check(job: jobs.Job, query: LogsQuery) -> None:
 
 async def _read(services: provided.Services, query: storage.LogQuery) -> AsyncIterator[bytes]:
     """Yield the stored lines, many in one chunk."""
-    encoder = msgspec.json.Encoder()
-    buffer = bytearray()
+    parts, size = list[bytes](), 0
     async for line in services.logs.read(query):
-        buffer += encoder.encode(line)
-        buffer += b"\n"
-        if len(buffer) >= CHUNK_BYTES:
-            yield bytes(buffer)
-            buffer.clear()
-    if buffer:
-        yield bytes(buffer)
+        parts.append(encoded(line))
+        size += len(parts[-1])
+        if size >= CHUNK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
 
 
 async def _follow(services: provided.Services, job_id: str, query: storage.LogQuery) -> AsyncIterator[bytes]:
     """Yield lines until the job has ended and all are sent. Lines that arrive together are sent together."""
-    encoder = msgspec.json.Encoder()
     until = asyncio.Event()
     ending = asyncio.create_task(_ended(services, job_id, until))
     queue: asyncio.Queue[storage.Line | errors.OarlockError | None] = asyncio.Queue(
@@ -100,24 +111,41 @@ async def _follow(services: provided.Services, job_id: str, query: storage.LogQu
     try:
         item = await queue.get()
         while isinstance(item, storage.Line):
-            chunk = bytearray()
+            parts, size = list[bytes](), 0
             while isinstance(item, storage.Line):
-                chunk += encoder.encode(item)
-                chunk += b"\n"
-                if len(chunk) >= CHUNK_BYTES or queue.empty():
+                parts.append(encoded(item))
+                size += len(parts[-1])
+                if size >= CHUNK_BYTES or queue.empty():
                     break
                 item = queue.get_nowait()
-            yield bytes(chunk)
+            yield b"".join(parts)
             if isinstance(item, storage.Line):
                 item = await queue.get()
         if isinstance(item, errors.OarlockError):  # too late for a status, so the last line tells it
             yield failures.body(item) + b"\n"
         elif ending.done() and (job := ending.result()) is not None:
-            yield encoder.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
+            yield msgspec.json.encode(bodies.End(bodies.Ended(job.phase, job.exit_code))) + b"\n"
     finally:
         for task in (ending, reading):
             task.cancel()
         await asyncio.gather(ending, reading, return_exceptions=True)
+
+
+def encoded(line: storage.Line) -> bytes:
+    """Return the line as JSON, or the head of a block, and behind it the bytes as they are."""
+    if not isinstance(line, storage.Lines):
+        return msgspec.json.encode(line) + b"\n"
+    head = BlockHead(
+        task=line.task,
+        attempt=line.attempt,
+        incarnation=line.incarnation,
+        stream=line.stream,
+        offset=line.offset,
+        at=line.at,
+        last=line.last,
+        size=len(line.data),
+    )
+    return b"%b\n%b" % (msgspec.json.encode(head), line.data)
 
 
 async def _feed(

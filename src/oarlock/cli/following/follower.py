@@ -91,11 +91,13 @@ class Follower:
         self._frozen = False
 
     def _style(self, *, stderr: bool) -> loglines.Style:
+        stream = sys.stderr if stderr else sys.stdout
         return loglines.style(
             self._job.spec,
             alone=self._choice.index is not None,
             colour=self._screen.colour_err if stderr else self._screen.colour_out,
             clean=self._screen.err_is_terminal if stderr else self._screen.out_is_terminal,
+            raw=terminal.takes_bytes(stream),
         )
 
     def run(self) -> int:
@@ -175,12 +177,11 @@ class Follower:
     def _print(self, pieces: list[loglines.Piece]) -> None:
         """Print the pieces in their order. A task's stderr goes to stderr; a reader of the log gets all on stdout."""
         for is_error, group in itertools.groupby(pieces, lambda piece: piece.is_error and not self._watches):
-            whole = "".join(piece.text for piece in group)
-            if not whole:
-                continue
-            if is_error or self._one_place:
-                self._recent.extend(whole[-_RECENT_CHARACTERS:].splitlines())
-            self._screen.print(whole, self._rows(), is_error=is_error)
+            for whole in loglines.joined(group):
+                if is_error or self._one_place:
+                    end = whole[-_RECENT_CHARACTERS:]
+                    self._recent.extend((end if isinstance(end, str) else end.decode(errors="replace")).splitlines())
+                self._screen.print(whole, self._rows(), is_error=is_error)
         pieces.clear()
 
     def _tell(self, item: jobs.Job | Contact | Broken) -> None:

@@ -3,11 +3,13 @@
 On a terminal a line without an end waits in the live rows, elsewhere in memory, until it is whole. A progress bar stays
 without an end for long: its program draws the line again and again with carriage returns. In a file or a pipe such a
 line comes in pieces, as they arrive, each on a line of its own. If tasks have several processes, the name ends with the
-process: `worker-1.0`.
+process: `worker-1.0`. Whole lines that need none of this go to a file or a pipe as the bytes that they are.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -28,22 +30,23 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     process: bool = False  # and its process's number
     colour: bool
     clean: bool  # remove control characters, for a terminal
+    raw: bool = False  # print whole lines as their bytes, if nothing in them changes
 
 
-def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool) -> Style:
+def style(spec: jobfile.JobSpec, *, alone: bool, colour: bool, clean: bool, raw: bool = False) -> Style:
     """Return the style of a job's lines. `alone`: the lines are those of one index."""
     process = any(role.nproc > 1 for role in spec.roles.values())
     several = not alone and sum(role.max or role.count for role in spec.roles.values()) > 1
-    return Style(prefix=several or process, process=process, colour=colour, clean=clean)
+    return Style(prefix=several or process, process=process, colour=colour, clean=clean, raw=raw)
 
 
 Stream = tuple[str, int, int, str]
 
 
 class Piece(NamedTuple):
-    """Text to print, and whether the task wrote it to its stderr."""
+    """Text to print, or the bytes of whole lines, and whether the task wrote it to its stderr."""
 
-    text: str
+    text: str | bytes
     is_error: bool
 
 
@@ -60,15 +63,18 @@ class Writer:
 
     def piece(self, line: storage.Line) -> Piece:
         """Return the text to print now, and its stream."""
-        return Piece(self.text(line), _is_error(line.stream))
+        stream = self._stream(line)
+        if isinstance(line, storage.Lines):
+            return Piece(self._many(stream, line), _is_error(line.stream))
+        return Piece(self._text(stream, line), _is_error(line.stream))
 
-    def text(self, line: storage.Line) -> str:
+    def _stream(self, line: storage.Line) -> Stream:
+        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if self._style(line.stream).process else line.task
+        return (task, line.attempt, line.incarnation, line.stream)
+
+    def _text(self, stream: Stream, line: storage.Line) -> str:
         """Return the text to print now: nothing yet for a line without an end, unless it is redrawn."""
         style = self._style(line.stream)
-        task = f"{line.task}.{line.stream.rpartition('.')[2]}" if style.process else line.task
-        stream = (task, line.attempt, line.incarnation, line.stream)
-        if isinstance(line, storage.Lines):
-            return self._many(stream, line)
         whole = self._pending.pop(stream, "") + line.text
         if stream in self._redrawn or (line.partial and "\r" in whole and not style.clean):
             (self._redrawn.add if line.partial else self._redrawn.discard)(stream)
@@ -95,12 +101,16 @@ class Writer:
     def _style(self, stream: str) -> Style:
         return self._errors if _is_error(stream) else self._out
 
-    def _many(self, stream: Stream, lines: storage.Lines) -> str:
+    def _many(self, stream: Stream, lines: storage.Lines) -> str | bytes:
         """Return whole lines, unchanged if the style changes none of them."""
         style = self._style(lines.stream)
-        if not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn):
-            return lines.text + "\n"
-        first, *rest = lines.text.split("\n")
+        plain = not (style.clean or style.prefix or stream in self._pending or stream in self._redrawn)
+        if plain and style.raw:
+            return lines.data
+        text = lines.data.decode(errors="replace")
+        if plain:
+            return text
+        first, *rest = text[:-1].split("\n")
         head = storage.Line(
             task=lines.task,
             attempt=lines.attempt,
@@ -110,7 +120,7 @@ class Writer:
             at=lines.at,
             text=first,
         )
-        return self.text(head) + "".join([self._shown(stream, text) for text in rest])
+        return self._text(stream, head) + "".join([self._shown(stream, text) for text in rest])
 
     def _shown(self, stream: Stream, text: str) -> str:
         task, style = stream[0], self._style(stream[-1])
@@ -122,6 +132,15 @@ class Writer:
         self._width = max(self._width, len(task))
         colour = self._colours.setdefault(task, _PALETTE[len(self._colours) % len(_PALETTE)])
         return f"{terminal.coloured(name + ' |', colour, on=style.colour)} {text}\n"
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[str | bytes]:
+    """Yield the texts of the pieces, neighbours joined. Bytes are not copied."""
+    for kind, group in itertools.groupby((piece.text for piece in pieces if piece.text), type):
+        if kind is bytes:
+            yield from group
+        else:
+            yield "".join(text for text in group if isinstance(text, str))
 
 
 def _is_error(stream: str) -> bool:

@@ -31,12 +31,12 @@ class Screen:
     def columns(self) -> int:
         return terminal.columns(self._err)
 
-    def print(self, text: str, rows: Sequence[str], *, is_error: bool = False) -> None:
+    def print(self, text: str | bytes, rows: Sequence[str], *, is_error: bool = False) -> None:
         """Print whole lines, to stderr if `is_error`, and draw `rows` below them from now on."""
         self._erase()
         self._rows = list(rows) if self.live else []
         stream = self._err if is_error else self._out
-        stream.write(text)
+        terminal.write(stream, text)
         stream.flush()
         self._draw()
 

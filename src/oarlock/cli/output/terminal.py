@@ -129,6 +129,20 @@ def cut(text: str, most: int) -> str:
     return "".join(kept) + "..."[: max(0, most)]
 
 
+def takes_bytes(stream: IO[Any]) -> bool:
+    """Return whether UTF-8 may be written to the stream as bytes."""
+    return speaks_unicode(stream) and hasattr(stream, "buffer")
+
+
+def write(stream: IO[Any], text: str | bytes) -> None:
+    """Write text, or bytes behind the text that was written before."""
+    if isinstance(text, str):
+        stream.write(text)
+    else:
+        stream.flush()
+        stream.buffer.write(text)  # type: ignore[attr-defined]  # `takes_bytes` has found it
+
+
 def out(text: str = "") -> None:
     """Print a line of the result."""
     sys.stdout.write(text + "\n")

@@ -89,12 +89,14 @@ def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice)
         alone=choice.index is not None,
         colour=terminal.wants_colour(sys.stdout),
         clean=terminal.is_terminal(sys.stdout),
+        raw=terminal.takes_bytes(sys.stdout),
     )
     writer = loglines.Writer(style)
     for item in client.log_items(found.id, choice, blocks=True):
         if isinstance(item, storage.Line):
-            sys.stdout.write(writer.text(item))
-    sys.stdout.write("".join(piece.text for piece in writer.rest()))
+            terminal.write(sys.stdout, writer.piece(item).text)
+    for piece in writer.rest():
+        terminal.write(sys.stdout, piece.text)
     return 0
 
 

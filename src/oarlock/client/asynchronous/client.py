@@ -294,18 +294,19 @@ class AsyncClient:
         while True:
             try:
                 request = requests.logs(job, cursor.choice(), follow=follow, blocks=blocks and not cursor.started)
-                async with self._sender.lines(request) as lines:
+                reader = following.Reader()
+                async with self._sender.content(request) as (_, chunks):
                     if losses >= following.TOLD_LOSSES and on_contact is not None:
                         on_contact(None)
                     losses = 0
-                    async for raw in lines:
-                        item = verbs.log_item(raw)
-                        if isinstance(item, bodies.Ended):
-                            yield item
-                            return
-                        line = cursor.unseen(item)
-                        if line is not None:
-                            yield line
+                    async for chunk in chunks:
+                        for item in reader.feed(chunk):
+                            if isinstance(item, bodies.Ended):
+                                yield item
+                                return
+                            line = cursor.unseen(item)
+                            if line is not None:
+                                yield line
                     if not follow:
                         return
                     failure: errors.OarlockError = failures.Lost("the server closed the log")

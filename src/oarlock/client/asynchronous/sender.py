@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oarlock.client import connection, failures, following, places, requests, settings
+from oarlock.client import connection, failures, places, requests, settings
 from oarlock.client.asynchronous import waiting
 from oarlock.spec import errors
 
@@ -65,19 +65,13 @@ class AsyncSender:
                     self.forget_place()
 
     @contextlib.asynccontextmanager
-    async def lines(self, request: requests.Request[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the answer's lines as they arrive.
-
-        Raises Unsent, Lost (also while the lines are read), and the server's own errors.
-        """
-        async with self._streaming(request) as response:
-            yield _split(response)
-
-    @contextlib.asynccontextmanager
     async def content(
         self, request: requests.Request[Any]
     ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
-        """Yield the answer and its bytes as they arrive. Raises as `lines` does."""
+        """Yield the answer and its bytes as they arrive.
+
+        Raises Unsent, Lost (also while the bytes are read), and the server's own errors.
+        """
         async with self._streaming(request) as response:
             yield response, response.aiter_raw()
 
@@ -148,10 +142,3 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
         while chunk := await waiting.in_thread(file.read, _CHUNK_BYTES):
             yield chunk
-
-
-async def _split(response: httpx.Response) -> AsyncIterator[bytes]:
-    splitter = following.Splitter()
-    async for chunk in response.aiter_bytes():
-        for line in splitter.feed(chunk):
-            yield line

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oarlock.client import connection, failures, following, places, requests, settings
+from oarlock.client import connection, failures, places, requests, settings
 from oarlock.client.synchronous import waiting
 from oarlock.spec import errors
 
@@ -66,17 +66,11 @@ class Sender:
                     self.forget_place()
 
     @contextlib.contextmanager
-    def lines(self, request: requests.Request[Any]) -> Iterator[Iterator[bytes]]:
-        """Yield the answer's lines as they arrive.
-
-        Raises Unsent, Lost (also while the lines are read), and the server's own errors.
-        """
-        with self._streaming(request) as response:
-            yield _split(response)
-
-    @contextlib.contextmanager
     def content(self, request: requests.Request[Any]) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
-        """Yield the answer and its bytes as they arrive. Raises as `lines` does."""
+        """Yield the answer and its bytes as they arrive.
+
+        Raises Unsent, Lost (also while the bytes are read), and the server's own errors.
+        """
         with self._streaming(request) as response:
             yield response, response.iter_raw()
 
@@ -145,10 +139,3 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := waiting.in_thread(file.read, _CHUNK_BYTES):
             yield chunk
-
-
-def _split(response: httpx.Response) -> Iterator[bytes]:
-    splitter = following.Splitter()
-    for chunk in response.iter_bytes():
-        for line in splitter.feed(chunk):
-            yield line
