@@ -2,7 +2,7 @@
 
 The entitlement is computed from the same nouns and by the same function as in the scheduler, so the answer shows the
 numbers that decide. A change is checked and written in one transaction, so that no job enters a pool that is removed or
-becomes a parent (see `api/jobs/jobs.py`).
+becomes a parent (see `api/jobs/submissions.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.api.jobs import jobs
+from oarlock.api.jobs import submissions
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
@@ -19,8 +19,8 @@ from oarlock.spec import jobs as nouns
 async def plan(call: routes.Call) -> plans.Forecast:
     submission = call.body(jobfile.Submission)
     services = call.services
-    await jobs.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
-    job = jobs.draft(services, call.access.user.name, submission)
+    await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    job = submissions.draft(services, call.access.user.name, submission)
     forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
     shown = call.access.shown_forecast(forecast)
     assert shown is not None
