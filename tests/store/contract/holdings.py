@@ -48,6 +48,15 @@ class Holdings:
         await store.write(lambda t: t.hold([nouns.claim()]))
         with pytest.raises(errors.AlreadyHeld, match="worker-0 of job j-1"):
             await store.write(lambda t: t.hold([nouns.claim()]))
+        await writing.add(store, "j-2")
+        await store.write(lambda t: t.put_node(nouns.node("n2")))
+        for other in ({"job": "j-2"}, {"attempt": 2}, {"role": "ps"}, {"index": 1}, {"node": "n2"}):
+            await store.write(lambda t, other=other: t.hold([nouns.claim(**other)]))
+
+    async def test_the_first_and_the_last_of_a_node_s_ports_can_be_held(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1")
+        await store.write(lambda t: (t.put_node(nouns.node()), t.hold([nouns.claim(ports=(20000, 20999))])))
+        assert [claim.ports for claim in await store.read(lambda v: v.holdings())] == [(20000, 20999)]
 
     async def test_cpus_and_memory_are_held_in_sum(self, store: stores.Store) -> None:
         await writing.add(store, "j-1", "j-2")
