@@ -95,15 +95,12 @@ ROOMS = {
         ),
         (
             "tests/scheduler/test_scenarios.py",
-            "tests/scheduler/test_turns.py",
-            "tests/scheduler/test_planning.py",
             "tests/scheduler/granting/test_*.py",
             "tests/scheduler/preemption/test_*.py",
             "tests/scheduler/pools/test_*.py",
             "tests/scheduler/placement/test_*.py",
-            "tests/scheduler/forecasting/test_*.py",
         ),
-        share=0.03,
+        share=0.02,
     ),
     "agent": Room(
         (
