@@ -14,7 +14,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.api import routes
-from oarlock.spec import bodies, users
+from oarlock.spec import bodies
 
 _REF = "#/components/schemas/{name}"
 
@@ -29,14 +29,7 @@ def described(table: tuple[routes.Route, ...]) -> tuple[routes.Route, ...]:
     async def show(call: routes.Call) -> responses.Response:
         return responses.Response(written(call.services.about.version), media_type="application/json")
 
-    description = routes.Route(
-        method="GET",
-        path="/openapi.json",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="this description",
-        answer=dict[str, Any],
-    )
+    description = routes.look("/openapi.json", show, "this description", dict[str, Any])
     whole = (*table, description)
     return whole
 

@@ -83,6 +83,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return re.findall(r"{(\w+)}", self.path)
 
 
+def look(path: str, handler: Callable[[Call], Awaitable[Any]], summary: str, answer: Any, **more: Any) -> Route:
+    """Return a route that changes nothing: every user may call it, and sees what the user's right allows."""
+    needs = users.Right.VIEWER
+    return Route(method="GET", path=path, handler=handler, needs=needs, summary=summary, answer=answer, **more)
+
+
 class Call:
     """One request on its way through a handler."""
 

@@ -35,18 +35,7 @@ def of_resource(resource: str, value: float) -> str:
     return quantities.memory_text(value) if resource == "memory" else counted(value, UNITS[resource])
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Return the numbers as ranges: `0-3, 6`."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
-
-
 def gpus(numbers: Iterable[int]) -> str:
     """Return ` (GPU 2)`, ` (GPUs 0-1, 3)`, to follow a node's name; empty without GPUs."""
     held = set(numbers)
-    return f" (GPU{'' if len(held) == 1 else 's'} {ranges(held)})" if held else ""
+    return f" (GPU{'' if len(held) == 1 else 's'} {quantities.ranges_text(held)})" if held else ""

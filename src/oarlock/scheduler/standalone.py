@@ -30,7 +30,6 @@ from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans, pools,
 KEPT = 500
 """Ended jobs that are remembered: a policy learns from them how long others may last."""
 
-Claims = tuple[holdings.Holding, ...]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -50,7 +49,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     what: What
-    holdings: Claims = ()
+    holdings: holdings.Claims = ()
     batch: curves.Batch | None = None
     reason: str = ""
 

@@ -66,3 +66,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     amount: Resources
     devices: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
+
+
+Claims = tuple[Holding, ...]
+"""The holdings of a gang, or a place for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from oarlock.spec import errors
 
@@ -111,3 +112,14 @@ def _within(amount: float, most: float, what: str, unit: str) -> float:
 
 def _shown(value: str) -> str:
     return repr(value if len(value) <= 40 else value[:37] + "...")
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Return the numbers as ranges: `0-3, 6`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -37,14 +37,7 @@ async def shutdown(call: routes.Call) -> Ending:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/server",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="facts about the server, and the user of the request",
-        answer=bodies.Server,
-    ),
+    routes.look("/api/v1/server", show, "facts about the server, and the user of the request", bodies.Server),
     routes.Route(
         method="POST",
         path="/api/v1/shutdown",

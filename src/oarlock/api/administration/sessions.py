@@ -125,14 +125,7 @@ ROUTES: tuple[routes.Route, ...] = (
         answer=bodies.ShownSession,
         status=201,
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/sessions",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="the sessions of the user",
-        answer=bodies.SessionList,
-    ),
+    routes.look("/api/v1/sessions", show, "the sessions of the user", bodies.SessionList),
     routes.Route(
         method="DELETE",
         path="/api/v1/sessions/{session}",

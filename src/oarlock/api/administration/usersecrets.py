@@ -54,13 +54,8 @@ def _owner(call: routes.Call, server: bool) -> str:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/secrets",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="the secrets that the user's jobs may name, without their values",
-        answer=bodies.SecretList,
+    routes.look(
+        "/api/v1/secrets", show, "the secrets that the user's jobs may name, without their values", bodies.SecretList
     ),
     routes.Route(
         method="PUT",

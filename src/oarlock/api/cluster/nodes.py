@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import bodies, holdings, jobs, nodes, users
+from oarlock.spec import bodies, holdings, jobs, nodes
 from oarlock.store import stores
 
 
@@ -64,20 +64,11 @@ def total(held: list[holdings.Holding]) -> holdings.Resources:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/nodes",
-        handler=show_all,
-        needs=users.Right.VIEWER,
-        summary="nodes, with the holdings on each",
-        answer=bodies.NodeList,
-    ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/queue",
-        handler=queue,
-        needs=users.Right.VIEWER,
-        summary="the running and waiting jobs of all users: user, pool, name and held amounts",
-        answer=bodies.Queue,
+    routes.look("/api/v1/nodes", show_all, "nodes, with the holdings on each", bodies.NodeList),
+    routes.look(
+        "/api/v1/queue",
+        queue,
+        "the running and waiting jobs of all users: user, pool, name and held amounts",
+        bodies.Queue,
     ),
 )

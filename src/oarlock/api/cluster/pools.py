@@ -141,13 +141,8 @@ def _notes(declared: Iterable[pools.Pool], capacity: bodies.Amounts) -> tuple[st
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/pools",
-        handler=show_all,
-        needs=users.Right.VIEWER,
-        summary="the tree of pools: entitlement, holdings and demand of each",
-        answer=bodies.PoolList,
+    routes.look(
+        "/api/v1/pools", show_all, "the tree of pools: entitlement, holdings and demand of each", bodies.PoolList
     ),
     routes.Route(
         method="PATCH",

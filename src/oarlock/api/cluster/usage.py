@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import attempts, bodies, holdings, jobs, users
+from oarlock.spec import bodies, holdings
 
 
 class By(StrEnum):
@@ -36,20 +36,12 @@ async def show(call: routes.Call) -> bodies.UsageList:
     for job in running:
         live, amount = job.live, by_job.get(job.id)
         if live is not None and amount is not None:
-            seconds = _since(live, query.since, now)
-            name = _name(job, query.by)
+            seconds = max(0.0, now - max(live.started_at, query.since))
+            name = job.owner if query.by is By.USER else job.pool
             cost = live.price_per_h * seconds / 3600
             _count(sums, name, amount.devices * seconds, amount.cpus_milli / 1000 * seconds, cost)
     rows = (bodies.UsageRow(name, devices / 3600, cpus / 3600, cost) for name, (devices, cpus, cost) in sums.items())
     return bodies.UsageList(tuple(sorted(rows, key=lambda row: row.name)))
-
-
-def _since(live: attempts.Attempt, since: float, now: float) -> float:
-    return max(0.0, now - max(live.started_at, since))
-
-
-def _name(job: jobs.Job, by: By) -> str:
-    return job.owner if by is By.USER else job.pool
 
 
 def _count(
@@ -60,13 +52,7 @@ def _count(
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/usage",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="device-hours, CPU-hours and cost by user or pool",
-        query=UsageQuery,
-        answer=bodies.UsageList,
+    routes.look(
+        "/api/v1/usage", show, "device-hours, CPU-hours and cost by user or pool", bodies.UsageList, query=UsageQuery
     ),
 )

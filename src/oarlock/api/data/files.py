@@ -16,7 +16,7 @@ from starlette import responses, types
 
 from oarlock.api import routes
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, jobs, users
+from oarlock.spec import bodies, errors, jobs
 
 MAX_PAGE = 10_000
 CHUNK_BYTES = 1 << 18
@@ -131,23 +131,19 @@ async def _chunks(file: storage.OpenFile, begin: int, end: int) -> AsyncIterator
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/files",
-        handler=show_all,
-        needs=users.Right.VIEWER,
-        summary="the files of the job as one tree: the working directory's, results, checkpoints and logs",
+    routes.look(
+        "/api/v1/jobs/{job}/files",
+        show_all,
+        "the files of the job as one tree: the working directory's, results, checkpoints and logs",
+        bodies.FileList,
         query=FilesQuery,
-        answer=bodies.FileList,
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/file",
-        handler=send,
-        needs=users.Right.VIEWER,
-        summary="one of these files; `Range` and `If-Range` are understood",
+    routes.look(
+        "/api/v1/jobs/{job}/file",
+        send,
+        "one of these files; `Range` and `If-Range` are understood",
+        bytes,
         query=FileQuery,
-        answer=bytes,
         media="application/octet-stream",
         others={206: "the part that `Range` asks for"},
         headers=("Range", "If-Range"),

@@ -17,7 +17,7 @@ from starlette import responses
 from oarlock.api import failures, routes
 from oarlock.api.services import provided
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, jobs, phases, roles, users
+from oarlock.spec import bodies, errors, jobs, phases, roles
 
 MAX_TAIL = 1_000_000
 CHUNK_BYTES = 64 * 1024
@@ -184,14 +184,12 @@ async def _ended(services: provided.Services, job_id: str, until: asyncio.Event)
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/logs",
-        handler=stream,
-        needs=users.Right.VIEWER,
-        summary="log lines, one JSON object a line; with follow=true until the job has ended",
+    routes.look(
+        "/api/v1/jobs/{job}/logs",
+        stream,
+        "log lines, one JSON object a line; with follow=true until the job has ended",
+        storage.Line,
         query=LogsQuery,
-        answer=storage.Line,
         media="application/x-ndjson",
         long=True,
     ),

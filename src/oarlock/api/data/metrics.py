@@ -8,7 +8,6 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.data import storage
-from oarlock.spec import users
 
 MAX_POINTS = 10_000
 
@@ -34,13 +33,11 @@ async def show(call: routes.Call) -> MetricsAnswer:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/metrics",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="series of numbers that the job reported, thinned to `points`",
+    routes.look(
+        "/api/v1/jobs/{job}/metrics",
+        show,
+        "series of numbers that the job reported, thinned to `points`",
+        MetricsAnswer,
         query=MetricsQuery,
-        answer=MetricsAnswer,
     ),
 )

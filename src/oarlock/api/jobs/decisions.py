@@ -12,7 +12,7 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.scheduler import wording
-from oarlock.spec import bodies, errors, events, intents, users
+from oarlock.spec import bodies, errors, events, intents, quantities
 
 MAX_RECORDS = 20_000
 """The most lines of one job that are read."""
@@ -105,7 +105,7 @@ def places(claims: Iterable[Mapping[str, Any]]) -> str:
         devices.setdefault(node, []).extend(claim.get("devices", ()))
     alike: dict[tuple[int, str], list[str]] = {}
     for node, count in tasks.items():
-        alike.setdefault((count, _runs(devices[node])), []).append(node)
+        alike.setdefault((count, quantities.ranges_text(devices[node])), []).append(node)
     parts = []
     for (count, held), nodes in alike.items():
         each = " each" if len(nodes) > 1 else ""
@@ -114,29 +114,13 @@ def places(claims: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(parts) or "nowhere"
 
 
-def _runs(numbers: Iterable[int]) -> str:
-    """Return sorted numbers as ranges: `0-3, 6`."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
-
-
 def _batch(batch: Any) -> str:
     local, accumulate = (batch.get("local"), batch.get("accumulate", 1)) if isinstance(batch, Mapping) else batch
     return f"batch size {local} for each process" + (f", {accumulate} accumulated" if accumulate > 1 else "")
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/decisions",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="all decisions about the job, with their reasons",
-        answer=bodies.DecisionList,
+    routes.look(
+        "/api/v1/jobs/{job}/decisions", show, "all decisions about the job, with their reasons", bodies.DecisionList
     ),
 )

@@ -12,7 +12,7 @@ from starlette import responses
 from oarlock.api import routes
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
-from oarlock.spec import bodies, errors, events, users
+from oarlock.spec import bodies, errors, events
 
 MAX_PAGE = 1000
 MAX_WAIT_S = 60.0
@@ -92,33 +92,23 @@ async def _events(
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/events",
-        handler=of_job,
-        needs=users.Right.VIEWER,
-        summary="the job's lines of the event log",
-        query=JobEventsQuery,
-        answer=bodies.RecordPage,
+    routes.look(
+        "/api/v1/jobs/{job}/events", of_job, "the job's lines of the event log", bodies.RecordPage, query=JobEventsQuery
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/events",
-        handler=of_all,
-        needs=users.Right.VIEWER,
-        summary="the event log of all jobs that the user may see; `wait` is the seconds to wait for a new line",
+    routes.look(
+        "/api/v1/events",
+        of_all,
+        "the event log of all jobs that the user may see; `wait` is the seconds to wait for a new line",
+        bodies.RecordPage,
         query=EventsQuery,
-        answer=bodies.RecordPage,
         long=True,
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/watch",
-        handler=watch,
-        needs=users.Right.VIEWER,
-        summary="the event log as server-sent events",
+    routes.look(
+        "/api/v1/watch",
+        watch,
+        "the event log as server-sent events",
+        events.Record,
         query=WatchQuery,
-        answer=events.Record,
         media="text/event-stream",
         headers=("Last-Event-ID",),
         long=True,

@@ -247,16 +247,8 @@ ROUTES: tuple[routes.Route, ...] = (
         others={200: "the job that this idempotency key made before"},
         headers=("Idempotency-Key",),
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs",
-        handler=show_all,
-        needs=users.Right.VIEWER,
-        summary="jobs, newest first",
-        query=ListQuery,
-        answer=bodies.JobPage,
-    ),
-    routes.Route(method="GET", path=_JOB, handler=show, needs=users.Right.VIEWER, summary="one job", answer=jobs.Job),
+    routes.look("/api/v1/jobs", show_all, "jobs, newest first", bodies.JobPage, query=ListQuery),
+    routes.look(_JOB, show, "one job", jobs.Job),
     routes.Route(
         method="DELETE",
         path=_JOB,
@@ -274,12 +266,5 @@ ROUTES: tuple[routes.Route, ...] = (
         body=bodies.Wanted,
         answer=jobs.Job,
     ),
-    routes.Route(
-        method="GET",
-        path=f"{_JOB}/checkpoints",
-        handler=checkpoints,
-        needs=users.Right.VIEWER,
-        summary="the visible checkpoints, best first",
-        answer=bodies.CheckpointList,
-    ),
+    routes.look(f"{_JOB}/checkpoints", checkpoints, "the visible checkpoints, best first", bodies.CheckpointList),
 )

@@ -128,12 +128,5 @@ ROUTES: tuple[routes.Route, ...] = (
         body=jobfile.Submission,
         answer=plans.Forecast,
     ),
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/why",
-        handler=why,
-        needs=users.Right.VIEWER,
-        summary="why the job is in its phase, in three lines",
-        answer=bodies.Why,
-    ),
+    routes.look("/api/v1/jobs/{job}/why", why, "why the job is in its phase, in three lines", bodies.Why),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.speed import rates
-from oarlock.spec import bodies, curves, jobs, nodes, plans, users
+from oarlock.spec import bodies, curves, jobs, nodes, plans
 
 MOST_POINTS = 16
 
@@ -100,12 +100,10 @@ def _devices(ask: plans.Ask) -> int:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/jobs/{job}/speed",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="speed of the job by number of devices: measured, and fitted to the measurements",
-        answer=bodies.Speed,
+    routes.look(
+        "/api/v1/jobs/{job}/speed",
+        show,
+        "speed of the job by number of devices: measured, and fitted to the measurements",
+        bodies.Speed,
     ),
 )

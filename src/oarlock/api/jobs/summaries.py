@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oarlock.api import routes
 from oarlock.api.jobs import jobs
-from oarlock.spec import bodies, summaries, users
+from oarlock.spec import bodies, summaries
 
 
 async def show(call: routes.Call) -> bodies.SummaryPage:
@@ -16,13 +16,11 @@ async def show(call: routes.Call) -> bodies.SummaryPage:
 
 
 ROUTES: tuple[routes.Route, ...] = (
-    routes.Route(
-        method="GET",
-        path="/api/v1/summaries",
-        handler=show,
-        needs=users.Right.VIEWER,
-        summary="jobs in short: filtered, sorted, counted by phase",
+    routes.look(
+        "/api/v1/summaries",
+        show,
+        "jobs in short: filtered, sorted, counted by phase",
+        bodies.SummaryPage,
         query=jobs.ListQuery,
-        answer=bodies.SummaryPage,
     ),
 )

@@ -26,7 +26,6 @@ from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
 Amount = amounts.Amount
 
 
@@ -70,7 +69,7 @@ class ExpectedEnds:
         self._gone.add(job)
         self._come = [one for one in self._come if one.gang.job != job]
 
-    def come(self, gang: plans.Gang, claims: Claims, now: float, *, at_once: bool) -> None:
+    def come(self, gang: plans.Gang, claims: holdings.Claims, now: float, *, at_once: bool) -> None:
         """Add a gang that this plan starts (`at_once`), or to which it promises a place."""
         end = now + gang.lasts_s if at_once and gang.lasts_s is not None else None
         self._come.append(plans.Running(gang=gang, holdings=claims, started_at=now, expected_end=end))
@@ -86,7 +85,7 @@ class KeptPlace:
         self,
         gang: plans.Gang,
         size: plans.Size,
-        claims: Claims,
+        claims: holdings.Claims,
         enders: Sequence[plans.Running],
         promised: timelines.Timeline,
     ) -> None:
@@ -97,11 +96,11 @@ class KeptPlace:
         self.at = at(enders)
         self._enders = enders
         self._spaces = promised.spaces
-        self._parts: list[Claims] = []
+        self._parts: list[holdings.Claims] = []
         self.take()
 
     @property
-    def parts(self) -> Claims:
+    def parts(self) -> holdings.Claims:
         """The part of the place that is free now, and is taken so that no other gang gets it."""
         return self._parts[0] if self._parts else ()
 

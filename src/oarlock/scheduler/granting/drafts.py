@@ -19,8 +19,6 @@ from oarlock.scheduler.preemption import clearing, victims
 from oarlock.scheduler.reuse import memos, shortcuts
 from oarlock.spec import curves, holdings, plans, refusals
 
-Claims = tuple[holdings.Holding, ...]
-
 
 class Draft:
     """The decisions of one plan. `later` is the free space after all stops; `space` itself if no gang stops."""
@@ -54,10 +52,10 @@ class Draft:
         self.preemptions: dict[str, plans.Preemption] = {}
         self.resizes: dict[str, plans.Resize] = {}
         self.moves: dict[str, plans.Move] = {}
-        self.going_to: dict[str, Claims] = {}  # new places of gangs that are moved
+        self.going_to: dict[str, holdings.Claims] = {}  # new places of gangs that are moved
         self.refused: dict[str, refusals.Refusal] = {}
         self.restless = False  # as in the plan
-        self._parts: Claims = ()
+        self._parts: holdings.Claims = ()
         self.context.kept = lambda: self._parts
 
     @cached_property
@@ -82,20 +80,22 @@ class Draft:
         """Return whether sums show that less is free than `amount`, now and later."""
         return self.taken.sums and self.timeline.later.exceeds(amount) and self.space.exceeds(amount)
 
-    def place(self, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> Claims | None:
+    def place(self, gang: plans.Gang, size: plans.Size, *, later: bool = False) -> holdings.Claims | None:
         """Return a place in the space that is free now, or `later`; None where there is none."""
         space = self.timeline.later if later else self.space
         if self.taken.sums and space.exceeds(self.facts.of(gang).amount(size)):
             return None
         return placing.place(gang, space, size)
 
-    def largest(self, gang: plans.Gang, least: plans.Size, most: plans.Size, *, later: bool = False) -> Claims | None:
+    def largest(
+        self, gang: plans.Gang, least: plans.Size, most: plans.Size, *, later: bool = False
+    ) -> holdings.Claims | None:
         """Return the place of the largest size between `least` and `most` that has one; None where none has."""
         return sizes.largest(least, most, lambda size: self.place(gang, size, later=later))
 
     # Decisions
 
-    def launch(self, turn: turns.Turn, claims: Claims, why: str = "") -> None:
+    def launch(self, turn: turns.Turn, claims: holdings.Claims, why: str = "") -> None:
         gang, size = turn.candidate.gang, sizes.of_claims(turn.candidate.gang, claims)
         self.timeline.launch(claims)
         self.ends.come(gang, claims, self.now, at_once=True)
@@ -103,19 +103,19 @@ class Draft:
         reason = "; ".join(one for one in (why, turn.wish.reason) if one)
         self.launches.append(plans.Launch(job=gang.job, holdings=claims, reason=reason, batch=turn.batch(size)))
 
-    def promise(self, gang: plans.Gang, claims: Claims) -> None:
+    def promise(self, gang: plans.Gang, claims: holdings.Claims) -> None:
         """Promise a place to a gang: it is launched there as soon as the place is free."""
         self.timeline.promise(claims)
         self.ends.come(gang, claims, self.now, at_once=False)
         self.bounds.add(gang, self._amount(gang, claims))
 
-    def withdraw(self, gang: plans.Gang, claims: Claims) -> None:
+    def withdraw(self, gang: plans.Gang, claims: holdings.Claims) -> None:
         """Take back the promise of a place."""
         self.timeline.withdraw(claims)
         self.ends.gone(gang.job)
         self.bounds.add(gang, self._amount(gang, claims), -1)
 
-    def _amount(self, gang: plans.Gang, claims: Claims) -> amounts.Amount:
+    def _amount(self, gang: plans.Gang, claims: holdings.Claims) -> amounts.Amount:
         """Return the amount of these holdings: as the gang asks, but only its part of a shared device."""
         if any(claim.amount.gpu_milli for claim in claims):
             return amounts.of_claims(claims)
@@ -138,12 +138,12 @@ class Draft:
                 )
                 self.order.back(victim.running)
 
-    def resize(self, running: plans.Running, claims: Claims, reason: str) -> None:
+    def resize(self, running: plans.Running, claims: holdings.Claims, reason: str) -> None:
         """Restart a gang at another size."""
         self._leave(running)
         self._resize(running, claims, reason)
 
-    def move(self, running: plans.Running, claims: Claims, reason: str) -> None:
+    def move(self, running: plans.Running, claims: holdings.Claims, reason: str) -> None:
         """Restart a gang in another place, or with another part of its device."""
         self._leave(running)
         self._move(running, claims, reason)
@@ -161,12 +161,12 @@ class Draft:
         self.bounds.add(running.gang, self.facts.held(running).amount, -1)
         self.timeline.clear(running.holdings)
 
-    def _resize(self, running: plans.Running, to: Claims, reason: str, by: str = "") -> None:
+    def _resize(self, running: plans.Running, to: holdings.Claims, reason: str, by: str = "") -> None:
         gang, size = running.gang, sizes.of_claims(running.gang, to)
         self.promise(gang, to)
         self.resizes[gang.job] = plans.Resize(job=gang.job, size=size, to=to, reason=reason, by=by)
 
-    def _move(self, running: plans.Running, to: Claims, reason: str) -> None:
+    def _move(self, running: plans.Running, to: holdings.Claims, reason: str) -> None:
         self.promise(running.gang, to)
         self.moves[running.gang.job] = plans.Move(job=running.gang.job, to=to, reason=reason)
 
@@ -205,7 +205,7 @@ class Draft:
     def refuse(self, gang: plans.Gang, refusal: refusals.Refusal) -> None:
         self.refused[gang.job] = refusal
 
-    def stopping(self, gang: plans.Gang, claims: Claims) -> list[plans.Gang]:
+    def stopping(self, gang: plans.Gang, claims: holdings.Claims) -> list[plans.Gang]:
         """Return the stopping gangs that hold the promised place, or else the limit of the pool."""
         nodes = {claim.node for claim in claims}
         there = [job.gang for job in self._stopping if not nodes.isdisjoint(self.facts.held(job).nodes)]

@@ -33,8 +33,6 @@ from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing
 from oarlock.spec import curves, holdings, plans, refusals
 
-Claims = tuple[holdings.Holding, ...]
-
 LOWEST = (32, 128)
 """Numbers of candidates that are searched before all of them are, so that the gangs that rank lowest give way."""
 
@@ -83,9 +81,9 @@ class Granting:
         self.bounds = draft.bounds
         self.order = draft.order
         self._single = draft.bounds.single
-        self._seated: dict[str, Claims] = {}  # places of gangs that were stopped for a resize or a move
+        self._seated: dict[str, holdings.Claims] = {}  # places of gangs that were stopped for a resize or a move
         self._resumed: set[str] = set()  # the gangs among them that start now
-        self._promised: dict[str, Claims] = {}  # places of gangs for which others are being stopped
+        self._promised: dict[str, holdings.Claims] = {}  # places of gangs for which others are being stopped
         self._blocked: dict[int, Blocked] = {}  # by kin, or by claim where a bound forbids it
         self._deferred: dict[str, queues.Deferred] = collections.defaultdict(queues.Deferred)
         self._not_lent: set[object] = set()  # kin, or claim where sums forbid it
@@ -276,7 +274,7 @@ class Granting:
         elif not self._clear(turn, size if turn.sizing else least, ahead):
             self._wait(turn, least, ahead)
 
-    def _share(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
+    def _share(self, turn: turns.Turn, claims: holdings.Claims, ahead: int) -> None:
         """Place a gang beside another on its device: at once, if half of the device is free already."""
         gang, amount = turn.candidate.gang, amounts.of_claims(claims)
         waits, host = turn.candidate.running is None, self.draft.running.get(turn.wish.beside)
@@ -285,7 +283,7 @@ class Granting:
         else:
             self._promise(turn, claims, ahead, cleared=True)
 
-    def _take(self, turn: turns.Turn, claims: Claims, ahead: int) -> None:
+    def _take(self, turn: turns.Turn, claims: holdings.Claims, ahead: int) -> None:
         """Launch a gang in free space.
 
         It is promised the space instead while the gang itself is stopping, or while its pool still reaches a limit.
@@ -298,11 +296,11 @@ class Granting:
             beside = f"beside {self._first_head().name}, whose place is kept" if self.draft.heads else ""
             self._launch(turn, claims, beside)
 
-    def _launch(self, turn: turns.Turn, claims: Claims, why: str = "") -> None:
+    def _launch(self, turn: turns.Turn, claims: holdings.Claims, why: str = "") -> None:
         self.draft.launch(turn, claims, why)
         self.draft.refused.pop(turn.wish.job, None)
 
-    def _promise(self, turn: turns.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
+    def _promise(self, turn: turns.Turn, claims: holdings.Claims, ahead: int, *, cleared: bool = False) -> None:
         """Promise a place to a gang. With `cleared`, other gangs are being stopped for it (see `resuming`)."""
         self.draft.promise(turn.candidate.gang, claims)
         self._say_stopping(turn, claims, ahead, cleared=cleared)
@@ -435,7 +433,7 @@ class Granting:
 
     # Words
 
-    def _say_stopping(self, turn: turns.Turn, claims: Claims, ahead: int, *, cleared: bool = False) -> None:
+    def _say_stopping(self, turn: turns.Turn, claims: holdings.Claims, ahead: int, *, cleared: bool = False) -> None:
         gang = turn.candidate.gang
         kept = tuple(dict.fromkeys(claim.node for claim in claims)) if cleared else ()
         self._refuse(turn, reasons.stopping(gang, self.draft.stopping(gang, claims), ahead, kept))

@@ -19,8 +19,6 @@ from oarlock.scheduler.preemption import clearing
 from oarlock.scheduler.speed import rates
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
-
 LEAST_GROWTH = 1.25
 TRIED = 64
 """Gangs for which one plan looks for idle devices."""
@@ -82,12 +80,12 @@ def ends_sooner(draft: drafts.Draft, running: plans.Running, faster: float) -> b
     return left_s / max(faster, 1e-9) + draft.rules.restart_s < left_s
 
 
-def speedup(running: plans.Running, claims: Claims) -> float:
+def speedup(running: plans.Running, claims: holdings.Claims) -> float:
     """Return the speed of a running gang with these holdings, relative to its present speed."""
     return _speed(running, claims) / max(_speed(running, running.holdings), 1e-9)
 
 
-def _speed(running: plans.Running, claims: Claims) -> float:
+def _speed(running: plans.Running, claims: holdings.Claims) -> float:
     """Return the speed of a job with these holdings, in a unit of its own.
 
     Without a speed curve it is taken to be in proportion to the number of tasks.
@@ -100,7 +98,7 @@ def _speed(running: plans.Running, claims: Claims) -> float:
     return rates.rate(running.gang.curve, running.gang.batch, shape)
 
 
-def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> Claims | None:
+def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> holdings.Claims | None:
     """Return the place of the largest possible size up to `most`; None where the growth is not worth a restart."""
     size = draft.facts.held(running).size
     found = sizes.last(
@@ -109,7 +107,7 @@ def _largest(draft: drafts.Draft, running: plans.Running, most: plans.Size) -> C
     return found if found is not None and len(found) >= LEAST_GROWTH * sum(size) else None
 
 
-def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> Claims | None:
+def _place(draft: drafts.Draft, running: plans.Running, size: plans.Size) -> holdings.Claims | None:
     """Return a place for the gang at `size`, in its present place and the free space; None where there is none."""
     if over(draft, running, size) is not None:
         return None

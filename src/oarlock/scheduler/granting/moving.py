@@ -14,8 +14,6 @@ from oarlock.scheduler.granting import drafts, growing
 from oarlock.scheduler.placement import placing
 from oarlock.spec import holdings, jobfile, plans
 
-Claims = tuple[holdings.Holding, ...]
-
 ASSUMED = 1.1
 """Assumed speedup in a better place that the speed curve does not cover."""
 
@@ -53,7 +51,7 @@ def _saves(job: plans.Running) -> bool:
     return job.gang.curve is not None or job.checkpoint_at is not None
 
 
-def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
+def _elsewhere(draft: drafts.Draft, job: plans.Running) -> holdings.Claims | None:
     """Return a better place at the same size, in its present place and the free space; None where there is none."""
     space = draft.timeline.later
     with space.trial():
@@ -64,7 +62,7 @@ def _elsewhere(draft: drafts.Draft, job: plans.Running) -> Claims | None:
     return claims
 
 
-def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, int]:
+def _rank(gang: plans.Gang, claims: holdings.Claims, draft: drafts.Draft) -> tuple[int, int]:
     """Return the number of nodes, and the position of the worst device in the gang's own list of types. Less is better.
 
     A gang that is to be spread counts as on one node.
@@ -79,13 +77,13 @@ def _rank(gang: plans.Gang, claims: Claims, draft: drafts.Draft) -> tuple[int, i
     return len({claim.node for claim in claims}) if packs else 1, worst
 
 
-def _pays(draft: drafts.Draft, job: plans.Running, claims: Claims) -> bool:
+def _pays(draft: drafts.Draft, job: plans.Running, claims: holdings.Claims) -> bool:
     """Return whether the gang ends sooner in that place. The speed curve knows the gain of fewer nodes alone."""
     known = job.gang.curve is not None and len({claim.node for claim in claims}) < len(draft.facts.held(job).nodes)
     return growing.ends_sooner(draft, job, growing.speedup(job, claims) if known else ASSUMED)
 
 
-def _reason(draft: drafts.Draft, job: plans.Running, claims: Claims) -> str:
+def _reason(draft: drafts.Draft, job: plans.Running, claims: holdings.Claims) -> str:
     before, after = (_rank(job.gang, one, draft) for one in (job.holdings, claims))
     if after[0] < before[0]:
         return f"all of it fits {'one node' if after[0] == 1 else f'{after[0]} nodes'}"

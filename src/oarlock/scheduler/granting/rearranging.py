@@ -14,8 +14,6 @@ from oarlock.scheduler.ordering import turns
 from oarlock.scheduler.placement import placing
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
-
 
 def carry_out(draft: drafts.Draft) -> None:
     """Resize and move the running gangs that a policy wishes on another type, or at another size on their type."""
@@ -56,7 +54,7 @@ def held_type(draft: drafts.Draft, running: plans.Running) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns.Turn, Claims]]:
+def _placed(draft: drafts.Draft, changing: list[turns.Turn]) -> list[tuple[turns.Turn, holdings.Claims]]:
     """Return the gangs that have a new place, with that place. The free space is left as it was."""
     space = draft.timeline.later
     order = sorted(changing, key=lambda turn: (-amounts.weight(_amount(draft, turn)), turn.wish.job))
@@ -82,7 +80,7 @@ def _amount(draft: drafts.Draft, turn: turns.Turn) -> amounts.Amount:
     return draft.facts.of(turn.candidate.gang).amount(turn.wish.size)
 
 
-def _place(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
+def _place(draft: drafts.Draft, turn: turns.Turn) -> holdings.Claims | None:
     running = turn.candidate.running
     if running is None or growing.over(draft, running, turn.wish.size) is not None:
         return None

@@ -20,12 +20,10 @@ from oarlock.scheduler.placement import placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.spec import holdings, plans, refusals
 
-Claims = tuple[holdings.Holding, ...]
 
-
-def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Claims]:
+def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, holdings.Claims]:
     """Launch gangs that were stopped for a resize or a move, or promise them their places. Return the latter by job."""
-    found: dict[str, Claims] = {}
+    found: dict[str, holdings.Claims] = {}
     for turn in turns:
         gang = turn.candidate.gang
         if not turn.candidate.resumes(draft.now, draft.rules) or not any(turn.wish.size):
@@ -44,9 +42,9 @@ def destined(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Clai
     return found
 
 
-def promised(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Claims]:
+def promised(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, holdings.Claims]:
     """Promise places to gangs for which others are being stopped, until their turns. Return the places by job."""
-    found: dict[str, Claims] = {}
+    found: dict[str, holdings.Claims] = {}
     for turn in turns:
         gang, refusal = turn.candidate.gang, turn.candidate.gang.refusal
         if refusal is None or refusal.code is not refusals.Code.STOPPING or not refusal.kept:
@@ -60,7 +58,7 @@ def promised(draft: drafts.Draft, turns: Iterable[turns.Turn]) -> dict[str, Clai
     return found
 
 
-def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> Claims | None:
+def _on(names: tuple[str, ...], draft: drafts.Draft, gang: plans.Gang) -> holdings.Claims | None:
     """Return a place on the named nodes; on any nodes where that is gone; None where there is no place."""
     space, size = draft.timeline.later, gang.smallest
     others = frozenset(space.nodes).difference(names)

@@ -21,12 +21,10 @@ from oarlock.scheduler.ordering import turns
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
-
 HALF_MILLI = 500
 
 
-def beside(draft: drafts.Draft, turn: turns.Turn) -> Claims | None:
+def beside(draft: drafts.Draft, turn: turns.Turn) -> holdings.Claims | None:
     """Return the place of a gang on its host's device, now or later; None where there is no place, or not now.
 
     A host that holds the whole device is moved to half of it.
@@ -81,7 +79,7 @@ def apart(draft: drafts.Draft) -> None:
             draft.move(job, claims, "a GPU is free for it alone")
 
 
-def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) -> Claims | None:
+def _half(gang: plans.Gang, space: freespace.FreeSpace, near: holdings.Holding) -> holdings.Claims | None:
     """Return a gang's place on half of the device of `near`; None where no half is free, or its memory is too small."""
     ask = gang.asks[0]
     cut = msgspec.structs.replace(ask.amount, gpus=0, gpu_milli=HALF_MILLI)
@@ -105,6 +103,6 @@ def _is_host(job: plans.Running) -> bool:
     return not others and claim.amount.gpu_milli > 0 and ask.amount.gpus == 1
 
 
-def _is_shared(claims: Claims) -> bool:
+def _is_shared(claims: holdings.Claims) -> bool:
     """Return whether any of these holdings is a share of a device."""
     return any(claim.amount.gpu_milli for claim in claims)

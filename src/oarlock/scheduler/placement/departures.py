@@ -11,7 +11,6 @@ from oarlock.scheduler.placement import freespace
 from oarlock.spec import holdings
 
 T = TypeVar("T")
-Claims = tuple[holdings.Holding, ...]
 
 
 class Departures(Generic[T]):
@@ -25,7 +24,7 @@ class Departures(Generic[T]):
         self,
         space: freespace.FreeSpace,
         order: Sequence[T],
-        claims: Callable[[T], Claims],
+        claims: Callable[[T], holdings.Claims],
         amount: Callable[[T], amounts.Amount],
     ) -> None:
         self._space = space

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from oarlock.scheduler.placement import freenodes, freespace, gputypes, packing, shapes
 from oarlock.spec import holdings, jobfile, plans, roles
 
-Claims = tuple[holdings.Holding, ...]
-
 
 class Domain(NamedTuple):
     """The domain of a level that would take most tasks of a gang, and the number of these tasks."""
@@ -34,7 +32,7 @@ def place(
     *,
     keep: frozenset[str] = frozenset(),
     prefer: Sequence[str] = (),
-) -> Claims | None:
+) -> holdings.Claims | None:
     """Return the holdings of the gang at `size` (None: as requested), or None if it does not fit.
 
     `space` stays as it was. A gang gets one type of GPU, the first one with which it fits (`gpu_types`). It gets

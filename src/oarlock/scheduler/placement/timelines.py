@@ -18,8 +18,6 @@ import msgspec
 from oarlock.scheduler.placement import freenodes, freespace, shapes
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
-
 
 class Returning:
     """The claims that will become free on some nodes and are promised to no gang: they need not be reserved now."""
@@ -36,7 +34,7 @@ class Returning:
             key = claim.node, device
             self.shares[key] = self.shares.get(key, 0) + claim.amount.gpu_milli
 
-    def keep(self, claims: Claims, space: freespace.FreeSpace) -> Claims:
+    def keep(self, claims: holdings.Claims, space: freespace.FreeSpace) -> holdings.Claims:
         """Take the part of `claims` that must be reserved now. Return that part."""
         kept: list[holdings.Holding] = []
         for claim in claims:
@@ -91,30 +89,30 @@ class Timeline:
         self.later = later
         self._spare = Returning(claim for job in stopping for claim in job.holdings)
         self._parts: dict[
-            int, tuple[Claims, Claims]
+            int, tuple[holdings.Claims, holdings.Claims]
         ] = {}  # by id of the promised claims: these, and the part taken now
 
     @property
     def spaces(self) -> list[freespace.FreeSpace]:
         return [self.now] if self.later is self.now else [self.now, self.later]
 
-    def launch(self, claims: Claims) -> None:
+    def launch(self, claims: holdings.Claims) -> None:
         for space in self.spaces:
             space.take(claims)
 
-    def clear(self, claims: Claims) -> None:
+    def clear(self, claims: holdings.Claims) -> None:
         """Note that these claims will become free."""
         self.later.give_back(claims)
         for claim in claims:
             self._spare.add(claim)
 
-    def promise(self, claims: Claims) -> None:
+    def promise(self, claims: holdings.Claims) -> None:
         """Promise these claims to a gang for the time when they are free."""
         self.later.take(claims)
         if self.later is not self.now:
             self._parts[id(claims)] = claims, self._spare.keep(claims, self.now)
 
-    def withdraw(self, claims: Claims) -> None:
+    def withdraw(self, claims: holdings.Claims) -> None:
         """Withdraw a promise.
 
         Its part of `_spare` does not go back there, so later promises reserve more than they need.

@@ -22,7 +22,6 @@ from oarlock.scheduler.preemption import screening, victims
 from oarlock.scheduler.reuse import shortcuts
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
 Victim = victims.Victim
 Freed = Mapping[poolbounds.Key, amounts.Amount]
 
@@ -46,8 +45,8 @@ class Clearance(NamedTuple):
     """The victims, the place of the gang, and the new places of the victims that are moved, in their order."""
 
     victims: tuple[Victim, ...]
-    claims: Claims
-    moved: tuple[Claims, ...] = ()
+    claims: holdings.Claims
+    moved: tuple[holdings.Claims, ...] = ()
 
     @property
     def cost(self) -> tuple[float, int]:
@@ -195,12 +194,12 @@ class _Search:
         moved = places[1:]
         return Clearance(tuple(sorted(gone, key=_largest_first if moved else _key)), places[0], tuple(moved))
 
-    def _places(self, gone: Collection[Victim]) -> list[Claims] | None:
+    def _places(self, gone: Collection[Victim]) -> list[holdings.Claims] | None:
         """Return the place of the gang, then those of moved victims, the largest first; None where one has no place."""
         space = self._space
         staying = sorted((victim for victim in gone if victim.stays), key=_largest_first)
         asked = [(self._need.gang, self._need.size), *((one.running.gang, one.running.size) for one in staying)]
-        places: list[Claims] = []
+        places: list[holdings.Claims] = []
         with space.trial():
             for gang, size in asked:
                 claims = placing.place(gang, space, size)

@@ -25,7 +25,6 @@ from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.reuse import gangfacts
 from oarlock.spec import holdings, plans
 
-Claims = tuple[holdings.Holding, ...]
 Amount = amounts.Amount
 
 MOVED_AT_MOST = 64
@@ -46,7 +45,7 @@ class Victim(NamedTuple):
     """
 
     running: plans.Running
-    claims: Claims
+    claims: holdings.Claims
     left: plans.Size
     cost: float
     amount: Amount
@@ -322,7 +321,7 @@ def lost_s(job: plans.Running, now: float) -> float:
     return max(0.0, now - since)
 
 
-def surplus(job: plans.Running, size: plans.Size) -> Claims:
+def surplus(job: plans.Running, size: plans.Size) -> holdings.Claims:
     """Return the holdings that a gang gives up to go on at `size`: first those on nodes where it has fewest."""
     here: dict[str, int] = {}
     for claim in job.holdings:
@@ -338,7 +337,7 @@ def surplus(job: plans.Running, size: plans.Size) -> Claims:
     return tuple(given)
 
 
-def left(job: plans.Running, given: Sequence[holdings.Holding]) -> Claims:
+def left(job: plans.Running, given: Sequence[holdings.Holding]) -> holdings.Claims:
     """Return the holdings that a gang keeps. Its tasks are numbered from 0 again."""
     gone = {(claim.role, claim.index) for claim in given}
     count: dict[str, int] = {}
