@@ -191,6 +191,7 @@ class Server:
             checkpoints=kept.checkpoints,
             results=kept.results,
             files=kept.files,
+            received=kept.received,
             health=health.Health(store, lambda: over.over(engine.backend.nodes), engine.clock, kept.folders),
             about=provided.About(
                 version=oarlock.__version__,
@@ -272,13 +273,14 @@ class Kept(msgspec.Struct, frozen=True):
     checkpoints: checkpoints.CheckpointDirectories
     results: results.ResultDirectories
     files: storage.JobFiles
+    received: storage.ReceivedFiles
     folders: Mapping[str, Path]  # those that must take files
 
     @classmethod
     def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
         from oarlock.api.process import checkpoints, results
         from oarlock.api.security import secretfiles
-        from oarlock.data import jobfiles
+        from oarlock.data import jobfiles, receivedfiles
         from oarlock.data.logs import logfiles
         from oarlock.data.metrics import metricfiles
         from oarlock.data.snapshots import blobs
@@ -294,6 +296,7 @@ class Kept(msgspec.Struct, frozen=True):
             checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
             results=results.ResultDirectories(root / "results", root / "files"),
             files=jobfiles.DirectoryJobFiles(root),
+            received=receivedfiles.DirectoryReceivedFiles(root),
             # Blobs begin as drafts, and a file beside them would be taken for a folder of blobs.
             folders={
                 "home": root,
@@ -491,6 +494,8 @@ class Engine:
             return assigning.Settings(
                 server=self._settings.pods_url(self._url),
                 task_secret=self._home.task_secret(secrets.token_bytes),
+                results="oarlock:results",
+                files="oarlock:files",
                 orphan_timeout_s=ORPHAN_TIMEOUT_S,
             )
         return assigning.Settings(

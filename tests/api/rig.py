@@ -21,7 +21,7 @@ from oarlock.api.jobs import capabilities
 from oarlock.api.process import checkpoints, results
 from oarlock.api.security import authentication, secretfiles
 from oarlock.api.services import inbox, meters, provided, wakes
-from oarlock.data import jobfiles
+from oarlock.data import jobfiles, receivedfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
 from oarlock.lifecycle import stepping
@@ -153,6 +153,7 @@ class Rig:
             checkpoints=self.checkpoints,
             results=self.results,
             files=jobfiles.DirectoryJobFiles(home),
+            received=receivedfiles.DirectoryReceivedFiles(home),
             health=self._health,
             about=provided.About(
                 version="0",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from tests import objectstores
 from tests.backends.kubernetes import apiserver
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods
+from tests.e2e import pods, test_files
+from tests.e2e import shell as shells
 
 pytestmark = apiserver.needed
 
@@ -123,6 +125,66 @@ def test_a_restarted_server_finds_the_same_pods(shell: pods.PodShell) -> None:
     assert len(job["attempts"]) == 1
     assert shell.do("logs", "outlives").stdout.count("done") == 1
     assert shell.starts("outlives") == 1
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        test_files.test_a_good_job_says_what_is_new_and_gives_it,
+        test_files.test_each_attempt_of_a_failing_job_leaves_its_own,
+    ],
+)
+def test_files_outlive_the_pods_as_they_outlive_processes(
+    same: Callable[[shells.Shell], None], shell: pods.PodShell
+) -> None:
+    """The helper sends them to the server; it does not see the server's home."""
+    same(shell)
+
+
+def test_data_comes_from_an_object_store_and_results_go_there(
+    shell: pods.PodShell, bucket: objectstores.Bucket
+) -> None:
+    bucket.put("digits/rows.txt", b"1 2 3")
+    shell.write(
+        "copies.py",
+        """
+        import os
+        open(os.environ["OARLOCK_RESULTS"] + "/rows.txt", "w").write(open("data/rows.txt").read() * 2)
+        """,
+    )
+    env = ", ".join(f'{name}: "{value}"' for name, value in bucket.env.items())
+    shell.write(
+        "job.yaml",
+        f"""
+        name: far
+        command: python copies.py
+        data: [{{source: "{bucket.url}/digits", mount: data}}]
+        results: {bucket.url}/out
+        env: {{{env}}}
+        """,
+    )
+    shell.do("submit", "job.yaml", "--follow")
+    assert bucket.keys("out/") == ["out/rows.txt"]
+
+
+def test_data_that_cannot_be_had_fails_the_job_with_the_reason(
+    shell: pods.PodShell, bucket: objectstores.Bucket
+) -> None:
+    env = [word for name, value in bucket.env.items() for word in ("--env", f"{name}={value}")]
+    done = shell.do(
+        "run",
+        "--data",
+        f"{bucket.url}/absent:data",
+        *env,
+        "--max-restarts",
+        "0",
+        "--name",
+        "lacks",
+        "--",
+        "true",
+        code=1,
+    )
+    assert "there is nothing at" in done.stderr
 
 
 def test_a_command_runs_inside_a_running_task(shell: pods.PodShell) -> None:

@@ -45,6 +45,7 @@ class Assignment:
         self.requirements: str | None = get("requirements")
         self.environments: str | None = get("environments")
         self.helper: list[str] = get("helper") or []
+        self.mailbox: str | None = get("mailbox")
         self.command: str | list[str] = fields["command"]
         self.nproc = max(1, int(get("nproc") or 1))
         self.env: dict[str, str] = get("env") or {}

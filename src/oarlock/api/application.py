@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 
 from oarlock.api import failures, openapi, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
-from oarlock.api.agents import agents
+from oarlock.api.agents import agents, receivedfiles
 from oarlock.api.cluster import nodes, pools, usage
 from oarlock.api.data import blobs, files, logs, metrics
 from oarlock.api.jobs import decisions, events, execution, jobs, outlook, speed, summaries
@@ -50,6 +50,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *server.ROUTES,
         *operations.ROUTES,
         *agents.ROUTES,
+        *receivedfiles.ROUTES,
     )
 )
 """All routes. The tests go through this table, too."""

@@ -6,6 +6,7 @@ image.
     prune URL --keep N [--memory FILE]
     keep DIR URL --baseline FILE [--ignore PATTERN]...
     environment --requirements FILE --cache DIR [--python PYTHON]
+    --task DIR serve MAILBOX
 
 The result is the last line on stdout; `reporting.py` describes stderr. The exit code is the error's: 2 if the request
 can never work as written, else 1.
@@ -41,17 +42,21 @@ def answer(asked: argparse.Namespace) -> str:
         from oarlock.data.transfers import fetch
 
         return str(fetch.run(asked.source, asked.dest, home=asked.home))
+    if asked.command == "serve":
+        from oarlock.data.transfers import mailboxes
+
+        return mailboxes.run(asked.mailbox, asked.task)
     if asked.command == "store":
         from oarlock.data.transfers import homeguard, upload
 
         if asked.home is not None:
             homeguard.check_destination(asked.url, asked.home, homeguard.OWN)
-        return str(upload.run(asked.directory, asked.url))
+        return str(upload.run(asked.directory, asked.url, asked.task))
     if asked.command == "keep":
         from oarlock.data.transfers import workfiles
 
         bounds = workfiles.Bounds(asked.limit_bytes, asked.limit_files)
-        return workfiles.run(asked.directory, asked.url, asked.baseline, asked.ignore, bounds)
+        return workfiles.run(asked.directory, asked.url, asked.baseline, asked.ignore, bounds, asked.task)
     if asked.command == "prune":
         from oarlock.data.checkpoints import pruning
 
@@ -70,7 +75,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="the server's home, which can be neither a source of data nor a destination of results",
     )
+    top.add_argument(
+        "--task", metavar="DIR", help="the directory of the task: its assignment names the server of `oarlock:` places"
+    )
     commands = top.add_subparsers(dest="command", required=True)
+    serving = commands.add_parser("serve", help="run the requests of the agent in another container")
+    serving.add_argument("mailbox", metavar="MAILBOX")
     fetching = commands.add_parser("fetch", help="copy a file, directory or prefix to a path")
     fetching.add_argument("source", metavar="SOURCE")
     fetching.add_argument("dest", metavar="DEST")

@@ -119,6 +119,18 @@ class JobFiles(Protocol):
         ...
 
 
+class ReceivedFiles(Protocol):
+    """Files that tasks send: their results, and files of their working directories."""
+
+    async def put(self, task: attempts.TaskKey, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Store a file durably and return its length. InvalidInput for a path that the task may not write."""
+        ...
+
+    async def delete_older(self, task: attempts.TaskKey, left_bytes: int, left_files: int) -> list[str]:
+        """Delete kept files of earlier lives that are over these limits; return the names of the lives."""
+        ...
+
+
 class Blobs(Protocol):
     """Content-addressed bytes. A digest is `sha256:` and 64 hexadecimal digits."""
 

@@ -53,6 +53,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     requirements: str | None = None
     environments: str | None = None
     helper: tuple[str, ...] = ()
+    mailbox: str | None = None
     workdir: str | None = None
     nproc: int = 1
     env: dict[str, str] = {}

@@ -416,3 +416,40 @@ async def test_secrets_are_told_before_data_is_fetched_to_the_present_incarnatio
         assert told.json() == {"secrets": {"bucket-key": {"as": "env", "value": "hush"}}}
         await rig.end(job.id, code=3)
         assert (await http.get("/agent/v1/secrets")).status_code == 410
+
+
+async def test_a_task_stores_files_at_the_server_in_its_own_places_only(rig: rigs.Rig) -> None:
+    job = await gang(rig)
+    key = rigs.key_of(job, 1)
+    own = f"files/{job.id}/worker-1/attempt-1"
+    async with rig.as_task(key) as http:
+
+        async def put(path: str, data: bytes = b"1") -> int:
+            return (await http.put("/agent/v1/files", params={"path": path}, content=data)).status_code
+
+        assert await put(f"results/{job.id}/worker-1/score.txt", b"0.9") == 200
+        assert await put(f"{own}/odd-%FF.bin", b"w" * 3_000_000) == 200
+        for path in (
+            "",
+            "results",
+            f"results/{job.id}",
+            f"results/{job.id}/../other/x",
+            "results/j-other/x",
+            f"files/{job.id}/worker-0/attempt-1/x",
+            f"files/{job.id}/worker-1/attempt-2/x",
+            own,
+            f"checkpoints/{job.id}/x",
+            f"../{job.id}/x",
+            f"results/{job.id}/%2E%2E/%2E%2E/token",
+        ):
+            assert await put(path) == 422, path
+        stale = key.__class__(key.job, 2, key.role, key.index, key.incarnation)
+    async with rig.as_task(stale) as http:
+        answer = await http.put("/agent/v1/files", params={"path": f"results/{job.id}/x"}, content=b"1")
+        assert answer.status_code == 410
+    async with rig.as_user("ann") as http:
+        listed = (await http.get(f"/api/v1/jobs/{job.id}/files")).json()["items"]
+    assert {one["path"]: one["bytes"] for one in listed} == {
+        "results/worker-1/score.txt": 3,
+        "files/worker-1/odd-%FF.bin": 3_000_000,
+    }

@@ -60,7 +60,7 @@ class RunningCluster(cluster.Cluster):
     def __init__(self, api: client.Client, namespace: str, folder: Path) -> None:
         super().__init__(api, namespace)
         self.folder = folder
-        self.paths = {rendering.DELIVERED: str(runtime(folder / "runtime"))}
+        self.paths = {rendering.DELIVERED: str(runtime(folder / "runtime")), rendering.PYTHON: sys.executable}
         self.failures: list[str] = []
         self._numbers = itertools.count(2)
         self._pods: dict[str, asyncio.Task[None]] = {}

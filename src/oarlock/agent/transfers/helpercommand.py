@@ -14,9 +14,12 @@ import time
 from oarlock.agent import environment
 from oarlock.agent.processes import process
 from oarlock.agent.protocol import client
+from oarlock.agent.transfers import mailbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable
+
     from oarlock.agent.agentstate import AgentState
     from oarlock.agent.assignment import Assignment
     from oarlock.agent.processes.killing import TaskProcesses
@@ -46,7 +49,7 @@ class HelperCommand:
 
     def __init__(self, task: Assignment, state: AgentState, task_processes: TaskProcesses) -> None:
         self._task, self._state, self._task_processes = task, state, task_processes
-        self._calls = 0
+        self._calls = self._sent = 0
 
     def run(
         self,
@@ -58,27 +61,68 @@ class HelperCommand:
     ) -> str:
         """Run the helper to its end and return the last line of its output. Failed(reason) if it fails."""
         out, err = self._output(name)
-        if not self._task.helper:
-            raise Failed(reason, f"{purpose}: there is no helper command to fetch or store with")
-        env = dict(os.environ, **(extra_env or {}))
-        env.update({environment.MARK: self._task.key.text, "PYTHONUNBUFFERED": "1"})
-        child = self._start(self._task.helper + arguments, env, out, err, reason)
-        if name is None:
-            self._state.detail = purpose
         said_at = time.monotonic()
-        while not child.poll():
+
+        def look() -> None:
+            nonlocal said_at
             time.sleep(HELPER_POLL_S)
             if name is None and time.monotonic() - said_at > DETAIL_EVERY_S:
                 said_at = time.monotonic()
                 self._state.detail = (f"{purpose}: {self._last_words(err) or self._last_words(out)}").rstrip(": ")
-        self._task_processes.forget(child.pid)
-        child.reap()
-        if child.code != 0:
+
+        if name is None:
+            self._state.detail = purpose
+        started = self._send if self._task.mailbox else self._run_beside
+        code, signum = started(arguments, purpose, reason, extra_env or {}, (out, err), look)
+        if code != 0:
             most = FAILURE_CHARACTERS
             said = self._last_words(err, most) or self._last_words(out, most) or "it printed nothing"
-            how = f"signal {child.signal}" if child.signal else f"code {child.code}"
+            how = f"signal {signum}" if signum else f"code {code}"
             raise Failed(reason, f"{purpose} failed with {how}: {said}")
         return last_line(out)
+
+    def _run_beside(
+        self,
+        arguments: list[str],
+        purpose: str,
+        reason: str,
+        extra_env: dict[str, str],
+        output: tuple[str, str],
+        look: Callable[[], None],
+    ) -> tuple[int | None, int | None]:
+        """Run it as a child of this agent; return its code and signal."""
+        if not self._task.helper:
+            raise Failed(reason, f"{purpose}: there is no helper command to fetch or store with")
+        env = dict(os.environ, **extra_env)
+        env.update({environment.MARK: self._task.key.text, "PYTHONUNBUFFERED": "1"})
+        child = self._start(self._task.helper + arguments, env, *output, reason)
+        while not child.poll():
+            look()
+        self._task_processes.forget(child.pid)
+        child.reap()
+        return child.code, child.signal
+
+    def _send(
+        self,
+        arguments: list[str],
+        purpose: str,
+        reason: str,
+        extra_env: dict[str, str],
+        output: tuple[str, str],
+        look: Callable[[], None],
+    ) -> tuple[int | None, int | None]:
+        """Let the helper in the other container run it; return its code and signal."""
+        if self._state.closing:
+            raise client.Abandoned
+        self._sent += 1
+        env = dict(extra_env, PYTHONUNBUFFERED="1")
+        try:
+            errand = mailbox.Errand(self._task.mailbox or "", str(self._sent), arguments, env, output)
+            while not errand.poll(self._state):
+                look()
+        except (mailbox.Gone, OSError, ValueError, KeyError) as error:
+            raise Failed(reason, f"{purpose}: the helper does not answer: {error}") from error
+        return errand.code, errand.signal
 
     def _output(self, name: str | None) -> tuple[str, str]:
         if name is None:

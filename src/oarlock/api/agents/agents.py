@@ -224,7 +224,7 @@ async def _secrets(call: routes.Call, job: jobs.Job) -> dict[str, messages.Secre
         raise errors.Conflict(error.message, hint=error.hint) from error
 
 
-def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> routes.Route:
+def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> routes.Route:
     return routes.Route(
         method=method, path=f"/agent/v1{path}", handler=handler, needs=routes.Open.TASK, summary=summary, **more
     )
@@ -234,11 +234,11 @@ _NOTHING_YET = {204: "no news within `wait` seconds"}
 _ELSEWHERE = {409: "the stored length is not `offset`: continue from `length`"}
 
 ROUTES: tuple[routes.Route, ...] = (
-    _route(
+    route(
         "POST", "/register", register, "register at the barrier", body=messages.Registration, answer=messages.Registered
     ),
-    _route("GET", "/secrets", secrets, "the job's secrets, before data is fetched", answer=messages.Confided),
-    _route(
+    route("GET", "/secrets", secrets, "the job's secrets, before data is fetched", answer=messages.Confided),
+    route(
         "GET",
         "/rendezvous",
         rendezvous,
@@ -248,8 +248,8 @@ ROUTES: tuple[routes.Route, ...] = (
         others=_NOTHING_YET,
         long=True,
     ),
-    _route("POST", "/report", report, "phase, progress, exit", body=messages.TaskReport, answer=messages.Ordered),
-    _route(
+    route("POST", "/report", report, "phase, progress, exit", body=messages.TaskReport, answer=messages.Ordered),
+    route(
         "GET",
         "/orders",
         orders,
@@ -259,7 +259,7 @@ ROUTES: tuple[routes.Route, ...] = (
         others=_NOTHING_YET,
         long=True,
     ),
-    _route(
+    route(
         "POST",
         "/logs/{stream}",
         log,
@@ -270,7 +270,7 @@ ROUTES: tuple[routes.Route, ...] = (
         others=_ELSEWHERE,
         limit_bytes=LOG_LIMIT_BYTES,
     ),
-    _route(
+    route(
         "POST",
         "/metrics/{process}",
         metrics,
@@ -281,7 +281,7 @@ ROUTES: tuple[routes.Route, ...] = (
         others=_ELSEWHERE,
         limit_bytes=LOG_LIMIT_BYTES,
     ),
-    _route(
+    route(
         "POST",
         "/stacks",
         stacks,
@@ -290,7 +290,7 @@ ROUTES: tuple[routes.Route, ...] = (
         answer=messages.Heard,
         limit_bytes=STACKS_LIMIT_BYTES,
     ),
-    _route(
+    route(
         "POST",
         "/checkpoints",
         checkpoint,
@@ -299,7 +299,7 @@ ROUTES: tuple[routes.Route, ...] = (
         answer=messages.Visible,
         limit_bytes=MANIFEST_LIMIT_BYTES,
     ),
-    _route(
+    route(
         "POST",
         "/checkpoints/kept",
         kept,
@@ -308,5 +308,5 @@ ROUTES: tuple[routes.Route, ...] = (
         answer=messages.Heard,
         limit_bytes=MANIFEST_LIMIT_BYTES,
     ),
-    _route("GET", "/blobs/{digest}", blob, "the job's snapshot", answer=bytes, media="application/octet-stream"),
+    route("GET", "/blobs/{digest}", blob, "the job's snapshot", answer=bytes, media="application/octet-stream"),
 )

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
+from pathlib import PurePosixPath
 
-from oarlock.spec import errors, jobfile, roles
+from oarlock.spec import checkpointlocations, errors, jobfile, roles
+
+_PLACES = "Name a URL of an object store, or a path on a volume of the job."
 
 
 class Capability(StrEnum):
@@ -28,6 +31,7 @@ class Capability(StrEnum):
     FILES = "files"  # new and changed files of the working directory are kept
     CHECKPOINTS = "checkpoints"  # checkpoints outlive the task that has saved them
     TENSORBOARD = "tensorboard"  # event files outlive the task
+    LOCAL_FILES = "local-files"  # tasks see the files of the server's machine
     MPI = "mpi"  # `mpirun` of one task starts ranks in the others
 
 
@@ -46,13 +50,24 @@ LOCAL: frozenset[Capability] = frozenset(
         Capability.FILES,
         Capability.CHECKPOINTS,
         Capability.TENSORBOARD,
+        Capability.LOCAL_FILES,
         Capability.MPI,
     }
 )
 """Capabilities of the local backend."""
 
 PODS: frozenset[Capability] = frozenset(
-    {Capability.SIZES, Capability.ELASTIC, Capability.IMAGE, Capability.VOLUMES, Capability.TOPOLOGY}
+    {
+        Capability.SIZES,
+        Capability.ELASTIC,
+        Capability.IMAGE,
+        Capability.VOLUMES,
+        Capability.TOPOLOGY,
+        Capability.DATA,
+        Capability.RESULTS,
+        Capability.FILES,
+        Capability.TENSORBOARD,
+    }
 )
 """Capabilities of the Kubernetes backend, whatever the cluster."""
 
@@ -106,9 +121,22 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
             yield Capability.GPU_SHARES, f"roles.{name}.gpus", "Ask for whole GPUs."
 
 
+def _is_here(place: str, spec: jobfile.JobSpec) -> bool:
+    """Return whether the place is on a machine's own disk: a local one, and not on a volume of the job."""
+    if checkpointlocations.elsewhere(place):
+        return False
+    path = PurePosixPath(checkpointlocations.path(place))
+    return not any(path.is_relative_to(volume.mount) for volume in spec.volumes)
+
+
 def _wants_of_files(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
     if spec.data:
         yield Capability.DATA, "data[0]", "Mount a volume that has the data, or let the program fetch it."
+    for number, source in enumerate(spec.data):
+        if _is_here(source.source, spec):
+            yield Capability.LOCAL_FILES, f"data[{number}].source", f"Tasks see no files of this machine. {_PLACES}"
+    if spec.results is not None and _is_here(spec.results, spec):
+        yield Capability.LOCAL_FILES, "results", f"Leave it out: the server keeps them. {_PLACES}"
     if spec.dependencies is not None:
         yield Capability.DEPENDENCIES, "dependencies", "Use an image that has the packages."
     if spec.results is not None:

@@ -87,6 +87,8 @@ async def _judge_places(services: provided.Services, spec: jobfile.JobSpec) -> N
     for path, place in (("checkpoint.to", spec.checkpoint.to), ("results", spec.results)):
         if place is None or checkpointlocations.elsewhere(place):
             continue
+        if capabilities.Capability.LOCAL_FILES not in services.about.capabilities:
+            continue  # it is on a volume of the job
         why = await services.checkpoints.unwritable(checkpointlocations.path(place))
         if why:
             raise errors.InvalidInput(

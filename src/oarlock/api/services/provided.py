@@ -132,6 +132,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     checkpoints: Checkpoints
     results: Results
     files: storage.JobFiles
+    received: storage.ReceivedFiles
     health: Health
     about: About
     task_secret: bytes

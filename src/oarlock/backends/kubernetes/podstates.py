@@ -6,6 +6,7 @@
     being deleted          RUNNING   until the kubelet has confirmed it: the object is gone
     ended, and the kubelet tells how each container ended          GONE, with the exit record
     ended, without a word on the containers (evicted, lost)      ENDED: to be deleted, which the kubelet confirms
+    the task's container has ended, and another runs               ENDED
     the object is gone                                             GONE
 
 A pod whose node does not answer stays as it is, also while it is being deleted: its processes may run on.
@@ -82,7 +83,9 @@ def exit_of(pod: objects.Pod) -> attempts.Exit | None:
 
 def state_of(pod: objects.Pod) -> State:
     if pod.status.phase not in _ENDED:
-        return State.RUNNING
+        task = _task(pod)
+        ended = task is not None and task.state.terminated is not None
+        return State.ENDED if ended else State.RUNNING
     told = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     if pod.status.container_statuses and all(one.state.terminated or one.state.waiting for one in told):
         return State.GONE

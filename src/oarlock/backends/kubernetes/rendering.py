@@ -2,10 +2,12 @@
 
     init container `deliver`   the server's image: copies interpreter, agent and libraries, and the assignment
     container `task`           the user's image: the agent, under our interpreter, and below it the user's processes
+    container `helper`         the server's image: moves data at the agent's request, and ends with the agent
 
     /oarlock/runtime   emptyDir   interpreter, agent, `oarlock.train`, hook; the task container cannot write it
     /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
     /oarlock/home      emptyDir   HOME
+    /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
     /dev/shm           emptyDir in memory
 
 A pod keeps the restricted profile of Kubernetes' pod security standards. The assignments of a gang lie in Secrets,
@@ -32,8 +34,9 @@ Manifest = dict[str, Any]
 SCHEDULER = "oarlock"
 """No other scheduler binds pods with this scheduler name."""
 
-INIT, TASK = "deliver", "task"
+INIT, TASK, HELPER = "deliver", "task", "helper"
 RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
+MAILBOX = "/oarlock/mailbox"
 DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
 TERMINATION_LOG = "/dev/termination-log"
 ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
@@ -53,6 +56,10 @@ _PYTHON = (f"{RUNTIME}/lib/loader", "--library-path", f"{RUNTIME}/lib", f"{RUNTI
 _AGENT = (*_PYTHON, f"{RUNTIME}/agent.pyz", TASK_DIRECTORY)
 INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
 """Begins a command in the environment of the task's processes."""
+
+PYTHON = "/opt/oarlock/venv/bin/python"
+"""The interpreter of the server's image, which has Oarlock's packages."""
+_HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAILBOX)
 
 _DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
 
@@ -79,7 +86,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
             **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
             **({"tolerations": _tolerations(site)} if site.tolerate else {}),
             "initContainers": [_init(one, site)],
-            "containers": [_task(one, site)],
+            "containers": [_task(one, site), _helper(one, site)],
             "volumes": list(_volumes(one, site, secret)),
         },
     }
@@ -147,6 +154,8 @@ def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
             ca_file=f"{TASK_DIRECTORY}/{AUTHORITY}" if site.ca_pem else None,
             train_path=f"{RUNTIME}/train",
             hook_path=f"{RUNTIME}/hook",
+            helper=(),
+            mailbox=MAILBOX,
             gpus=None,
             path_env={},
         )
@@ -228,15 +237,33 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
         "terminationMessagePath": TERMINATION_LOG,
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
-            {"name": "task", "mountPath": TASK_DIRECTORY},
-            {"name": "home", "mountPath": HOME},
             {"name": "shm", "mountPath": "/dev/shm"},
-            *(
-                {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
-                for place, volume in enumerate(one.container.volumes)
-            ),
+            *_shared(one),
         ],
     }
+
+
+def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
+    """The helper. It requests nothing, so that the pod's requests are the task's."""
+    return {
+        "name": HELPER,
+        "image": site.image,
+        "imagePullPolicy": site.pull_policy,
+        "command": list(_HELPER),
+        "env": [{"name": "HOME", "value": HOME}],
+        "resources": {"requests": {"cpu": "0", "memory": "0"}},
+        "securityContext": _container_security(),
+        "volumeMounts": list(_shared(one)),
+    }
+
+
+def _shared(one: backends.TaskLaunch) -> Iterator[Manifest]:
+    """The mounts that agent and helper see under the same paths."""
+    yield {"name": "task", "mountPath": TASK_DIRECTORY}
+    yield {"name": "home", "mountPath": HOME}
+    yield {"name": "mailbox", "mountPath": MAILBOX}
+    for place, volume in enumerate(one.container.volumes):
+        yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
 
 
 def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Manifest]:
@@ -246,6 +273,7 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     yield {"name": "runtime", "emptyDir": {}}
     yield {"name": "task", "emptyDir": {}}
     yield {"name": "home", "emptyDir": {}}
+    yield {"name": "mailbox", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
     yield {"name": "shm", "emptyDir": shared}
     items = [{"key": item(one.key), "path": ASSIGNMENT}]
     items += [{"key": AUTHORITY, "path": AUTHORITY}] if site.ca_pem else []

@@ -15,17 +15,21 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from oarlock.data import durable
-from oarlock.data.transfers import fetch, places, reporting, schemes
+from oarlock.data import durable, filekeys
+from oarlock.data.transfers import fetch, places, reporting, schemes, serverplaces
 from oarlock.spec import errors
 
 WORKERS = 8
 LAST = ("manifest.json", "index.json", "_SUCCESS")
 
 
-def run(directory: str, url: str) -> int:
-    """Copy the files and return their number. An empty directory is not an error: a job need not have results."""
-    kind = schemes.of(url)
+def run(directory: str, url: str, task: str | None = None) -> int:
+    """Copy the files and return their number. An empty directory is not an error: a job need not have results.
+
+    `task` is the directory of the task, for a place at the server itself.
+    """
+    own = serverplaces.ServerPlace(url, task) if serverplaces.is_one(url) else None
+    kind = schemes.of(url) if own is None else ""
     if kind in ("http", "https"):
         raise errors.InvalidInput(f"{url}: nothing can be stored by {kind}", hint="use file, s3 or gs", path="results")
     root = Path(directory)
@@ -33,7 +37,10 @@ def run(directory: str, url: str) -> int:
         raise errors.InvalidInput(f"{directory} is not a directory", hint="write results into $OARLOCK_RESULTS")
     files = sorted(found(root))
     meter = reporting.Meter("stored", len(files), sum(path.stat().st_size for path in files))
-    send = to_folder(places.local(url), meter) if kind == "file" else to_objects(url, meter)
+    if own is not None:
+        send = to_server(own, meter)
+    else:
+        send = to_folder(places.local(url), meter) if kind == "file" else to_objects(url, meter)
     first = [path for path in files if not is_last(path)]
     with futures.ThreadPoolExecutor(WORKERS) as pool:
         try:
@@ -91,6 +98,15 @@ def to_folder(target: Path, meter: reporting.Meter) -> Any:
         except OSError as error:
             raise durable.unavailable(error, str(place), target) from error
         meter.moved(place.stat().st_size)
+        meter.finished_file()
+
+    return send
+
+
+def to_server(place: serverplaces.ServerPlace, meter: reporting.Meter) -> Any:
+    def send(path: Path, name: str) -> None:
+        place.send(os.fsencode(path), filekeys.of(os.fsencode(name)))
+        meter.moved(path.stat().st_size)
         meter.finished_file()
 
     return send

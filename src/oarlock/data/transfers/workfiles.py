@@ -22,7 +22,7 @@ import msgspec
 
 from oarlock.data import durable, filekeys
 from oarlock.data.snapshots import ignores
-from oarlock.data.transfers import places, reporting, schemes, upload
+from oarlock.data.transfers import places, reporting, schemes, serverplaces, upload
 from oarlock.spec import attempts, errors, quantities
 
 CACHES = (
@@ -86,12 +86,17 @@ class Ledger:
         )
 
 
-def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds: Bounds) -> str:
-    """Keep the files; return the kept and the other files as the JSON of `attempts.Kept`."""
+def run(
+    directory: str, url: str, baseline: str, patterns: Sequence[str], bounds: Bounds, task: str | None = None
+) -> str:
+    """Keep the files; return the kept and the other files as the JSON of `attempts.Kept`.
+
+    `task` is the directory of the task, for a place at the server itself.
+    """
     ledger = Ledger()
     found = list(changes(os.fsencode(directory), known(baseline), rules(patterns), ledger))
     kept = within(found, bounds, ledger)
-    store: Folder | Objects = Folder(places.local(url)) if schemes.of(url) == "file" else Objects(url)
+    store = _store(url, task)
     meter = reporting.Meter("kept", len(kept), sum(one.size for one in kept))
     placed = store.put(kept, ledger, meter) if kept else []
     size = sum(one.size for one in placed)
@@ -105,6 +110,12 @@ def run(directory: str, url: str, baseline: str, patterns: Sequence[str], bounds
         removed=tuple(removed),
     )
     return msgspec.json.encode(said).decode()
+
+
+def _store(url: str, task: str | None) -> Folder | Objects | AtServer:
+    if serverplaces.is_one(url):
+        return AtServer(serverplaces.ServerPlace(url, task))
+    return Folder(places.local(url)) if schemes.of(url) == "file" else Objects(url)
 
 
 def known(baseline: str) -> dict[bytes, bytes]:
@@ -283,7 +294,7 @@ class Folder:
     def delete_older(self, left_bytes: int, left_files: int) -> list[str]:
         """Delete earlier lives of this task that no longer fit into the limits; return their names."""
         lives = {}
-        for path in self._place.parent.iterdir():
+        for path in self._place.parent.iterdir() if self._place.parent.is_dir() else ():
             files = [one.lstat().st_size for one in path.rglob("*") if not one.is_dir()]
             lives[path.name] = (sum(files), len(files))
         removed = outgrown(lives, self._place.name, left_bytes, left_files)
@@ -324,6 +335,29 @@ class Objects:
             for life in removed:
                 self._system.rm(names[life])
         return removed
+
+
+class AtServer:
+    """The kept files in the server's home, which this machine does not see."""
+
+    def __init__(self, place: serverplaces.ServerPlace) -> None:
+        self._place = place
+
+    def put(self, found: Sequence[Found], ledger: Ledger, meter: reporting.Meter) -> list[Found]:
+        def place(one: Found) -> str:
+            try:
+                self._place.send(one.real, filekeys.of(one.path))
+            except (FileNotFoundError, PermissionError):
+                return UNREADABLE
+            meter.moved(one.size)
+            meter.finished_file()
+            return ""
+
+        return each(place, found, ledger)
+
+    def delete_older(self, left_bytes: int, left_files: int) -> list[str]:
+        """Delete earlier lives, as `Folder.delete_older` does."""
+        return self._place.delete_older(left_bytes, left_files)
 
 
 def outgrown(lives: Mapping[str, tuple[int, int]], own: str, left_bytes: int, left_files: int) -> list[str]:
