@@ -100,7 +100,24 @@ def test_the_processes_are_told_the_strategy_that_the_job_file_sets() -> None:
     assert "OARLOCK_STRATEGY" not in told(job("{}")).env, "the script decides"
     env = told(job("{strategy: {kind: allreduce, compression: bf16}}")).env
     assert json.loads(env["OARLOCK_STRATEGY"]) == {"kind": "allreduce", "compression": "bf16"}
-    assert json.loads(told(job("{strategy: {kind: ps, sync: false}}")).env["OARLOCK_STRATEGY"])["sync"] is False
+    env = told(job("{strategy: {kind: ps, sync: false}, roles: {worker: {}, ps: {}}}")).env
+    assert json.loads(env["OARLOCK_STRATEGY"])["sync"] is False
+
+
+def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_the_token() -> None:
+    asked = job("{strategy: {kind: ps}, roles: {worker: {}, ps: {}}}")
+    server, worker = told(asked, roles.RoleName.PS), told(asked)
+    assert server.command[-1].endswith("-m oarlock.train.servers")
+    assert "oarlock.train.servers" not in str(worker.command)
+    token = server.env["OARLOCK_SERVERS_TOKEN"]
+    assert worker.env["OARLOCK_SERVERS_TOKEN"] == token
+    assert token not in {server.token, worker.token}
+    task = attempts.Task(role=roles.RoleName.WORKER, index=0)
+    later = assigning.assignment(asked, 2, task, None, SETTINGS)
+    assert later.env["OARLOCK_SERVERS_TOKEN"] != told(asked).env["OARLOCK_SERVERS_TOKEN"]
+    own = told(job("{roles: {worker: {}, ps: {}}}"), roles.RoleName.PS)
+    assert "oarlock.train.servers" not in str(own.command), "without the strategy, the role runs the user's command"
+    assert "OARLOCK_SERVERS_TOKEN" not in own.env
 
 
 def test_the_batch_size_is_told_where_it_is_ours_to_decide() -> None:

@@ -140,3 +140,36 @@ def test_tensorboard_files_where_the_job_asks_for_them(shell: shells.Shell) -> N
     results = {name: shell.home / "results" / shell.job(name)["id"] for name in ("written", "unwritten")}
     assert list((results["written"] / "tensorboard").glob("events.out.tfevents.*"))
     assert not results["unwritten"].exists()
+
+
+SERVED_SCRIPT = """
+    import os, torch
+    from oarlock import train
+    world = train.init()
+    torch.manual_seed(world.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 2)).double()
+    optimizer = torch.optim.Adam(model.parameters())
+    train.data_parallel(model, optimizer)
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(64, 64, dtype=torch.double, generator=generator), torch.randint(0, 2, (64,), generator=generator)
+    batches = train.Batches((x, y), 8, seed=1)
+    with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=8) as session:
+        for a, b in session.steps(batches):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(a), b).backward()
+            optimizer.step()
+    if world.is_chief:
+        torch.save(model.state_dict(), os.path.join(os.environ["OARLOCK_RESULTS"], "model.pt"))
+    print(f"rank {world.rank} is done", flush=True)
+"""
+
+
+def test_parameter_servers_serve_a_job(shell: shells.Shell) -> None:
+    """The tasks of the role `ps` run no code of the user, and end with the workers."""
+    shell.write("served.py", SERVED_SCRIPT)
+    flags = ("--workers", "2", "--ps", "1", "--cpus", "0.5", "--strategy", "ps")
+    done = shell.do("run", "--name", "served", *flags, "--", "python", "served.py")
+    assert "rank 0 is done" in done.stdout
+    assert "rank 1 is done" in done.stdout
+    assert "parameter server at 127.0.0.1" in shell.do("logs", "served", "--role", "ps").stdout
+    assert (shell.home / "results" / shell.job("served")["id"] / "model.pt").exists()

@@ -15,8 +15,11 @@ from oarlock.frameworks import environments, mpi
 from oarlock.spec import attempts, errors, jobfile, jobs, roles
 
 
-def job(framework: str, shape: dict[str, jobfile.Role], incarnation: int = 1) -> jobs.Job:
+def job(
+    framework: str, shape: dict[str, jobfile.Role], incarnation: int = 1, strategy: jobfile.Strategy | None = None
+) -> jobs.Job:
     spec = jobfile.JobSpec(
+        strategy=strategy or jobfile.Strategy(),
         command="true",
         framework=roles.Framework(framework),
         roles={roles.RoleName(name): role for name, role in shape.items()},
@@ -197,3 +200,18 @@ def test_an_elastic_gang_is_told_how_large_it_is_and_not_how_large_it_was_asked_
         "plain": lambda: [len(json.loads(rendezvous.files["cluster.json"])["tasks"])],
     }[framework]()
     assert set(sizes) == {present}
+
+
+def test_workers_and_servers_are_told_where_the_parameter_servers_are() -> None:
+    shape = {"worker": jobfile.Role(count=2), "ps": jobfile.Role(count=2, nproc=2)}
+    one = job("torch", shape, strategy=jobfile.Strategy(kind=jobfile.StrategyKind.PS))
+    servers = "10.0.1.0:20100,10.0.1.0:20101,10.0.1.1:20110,10.0.1.1:20111"
+    for role, index, process, own in (
+        ("worker", 1, 0, None),
+        ("ps", 0, 1, "10.0.1.0:20101"),
+        ("ps", 1, 0, "10.0.1.1:20110"),
+    ):
+        env = told(one, role, index)[process]
+        assert env["OARLOCK_SERVERS"] == servers
+        assert env.get("OARLOCK_SERVER") == own
+    assert "OARLOCK_SERVERS" not in told(job("torch", shape), "worker", 0)[0]

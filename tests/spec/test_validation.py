@@ -78,6 +78,18 @@ REFUSED = [
     ("command: x\nstrategy: {kind: ps, staleness: 2}", "strategy.staleness", "sync: false"),
     ("command: x\nstrategy: {kind: ps, sync: false, staleness: -1}", "strategy.staleness", "between 0"),
     ("command: x\nstrategy: {kind: ps, backup: 1}", "strategy.backup", "between 0 and 0"),
+    ("command: x\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
+    ("command: x\nroles: {ps: {}}\nstrategy: {kind: ps}", "strategy.kind", "ps: {count: 1}"),
+    (
+        "command: x\nframework: tensorflow\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps}",
+        "strategy.kind",
+        "runs the command",
+    ),
+    (
+        "command: x\nroles: {worker: {}, ps: {}}\nstrategy: {kind: ps, compression: dgc}",
+        "strategy.compression",
+        "allreduce",
+    ),
     (
         "command: x\nroles: {worker: {count: 3}}\nstrategy: {kind: ps, sync: false, backup: 1}",
         "strategy.backup",

@@ -23,6 +23,8 @@ from oarlock.spec import (
 
 _WORKER = roles.RoleName.WORKER
 _HOLD = ("sleep", "2147483647")
+_SERVE = ("sh", "-c", 'exec "$(command -v python || command -v python3)" -m oarlock.train.servers')
+"""The command of a parameter server, under the Python of the user's environment. The user's own command is not run."""
 _LEADERS = (roles.RoleName.LAUNCHER, roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
 
@@ -78,7 +80,7 @@ def assignment(
         requirements=spec.dependencies,
         environments=settings.environments,
         helper=settings.helper,
-        command=_HOLD if _holds_slots(spec, task.role) else spec.command,
+        command=_command(spec, task.role),
         nproc=1 if _holds_slots(spec, task.role) else spec.roles[task.role].nproc,
         env=_environment(job, attempt, task, settings, share_milli) | _gpu_type(task, node),
         path_env=job.shell,
@@ -108,6 +110,17 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
     if all(said.memory is not None for said, _ in counted):
         memory = sum(quantities.memory_bytes(said.memory or 0) * count for said, count in counted)
     return holdings.Resources(cpus_milli=cpus, memory_bytes=memory)
+
+
+def _command(spec: jobfile.JobSpec, role: roles.RoleName) -> str | tuple[str, ...]:
+    if _holds_slots(spec, role):
+        return _HOLD
+    return _SERVE if role is roles.RoleName.PS and _has_servers(spec) else spec.command
+
+
+def _has_servers(spec: jobfile.JobSpec) -> bool:
+    """Return whether the tasks of the role `ps` are the training library's parameter servers."""
+    return spec.strategy.kind is jobfile.StrategyKind.PS
 
 
 def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
@@ -158,6 +171,8 @@ def _environment(
         env["OARLOCK_GPU_FRACTION"] = f"{share_milli / 1000 / role.nproc:.4g}"
     if job.spec.strategy != jobfile.Strategy():
         env["OARLOCK_STRATEGY"] = msgspec.json.encode(job.spec.strategy).decode()
+    if _has_servers(job.spec):
+        env["OARLOCK_SERVERS_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)
     live = job.live

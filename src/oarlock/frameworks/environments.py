@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oarlock.frameworks import clusters, jax, mpi, plain, tensorflow, torch
+from oarlock.frameworks import clusters, jax, mpi, plain, servers, tensorflow, torch
 from oarlock.spec import assignments, attempts, errors, jobs, roles
 
 Environment = Callable[[clusters.Cluster, clusters.Member, int], dict[str, str]]
@@ -43,6 +43,7 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
                 for name, value in {
                     **plain.environment(cluster, member, process),
                     **framework(cluster, member, process),
+                    **servers.environment(job.spec, cluster, member, process),
                 }.items()
                 if name not in job.spec.env  # the job file's own values win
             }

@@ -13,15 +13,25 @@ from oarlock.spec import attempts
 
 SECRET_BYTES = 32
 _PURPOSE = b"oarlock task token 1\0"
+_SERVERS = b"oarlock parameter servers 1\0"
 
 
 def derive(secret: bytes, key: attempts.TaskKey) -> str:
     """HMAC-SHA256 of the task key, 64 hexadecimal digits. Raises ValueError for a secret too short to be one."""
-    if len(secret) < SECRET_BYTES:
-        raise ValueError(f"the task secret has {len(secret)} bytes, not {SECRET_BYTES}")
-    return hmac.new(secret, _PURPOSE + str(key).encode(), hashlib.sha256).hexdigest()
+    return _derived(secret, _PURPOSE + str(key).encode())
+
+
+def of_attempt(secret: bytes, job: str, attempt: int) -> str:
+    """The token by which the parameter servers of an attempt know its workers, 64 hexadecimal digits."""
+    return _derived(secret, _SERVERS + f"{job}/{attempt}".encode())
 
 
 def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:
     """Whether this is the key's token, in constant time."""
     return hmac.compare_digest(derive(secret, key).encode(), token.encode())
+
+
+def _derived(secret: bytes, purpose: bytes) -> str:
+    if len(secret) < SECRET_BYTES:
+        raise ValueError(f"the task secret has {len(secret)} bytes, not {SECRET_BYTES}")
+    return hmac.new(secret, purpose, hashlib.sha256).hexdigest()

@@ -205,6 +205,29 @@ def _strategy(spec: jobfile.JobSpec) -> None:
                 path="strategy.backup",
                 hint="Set `sync: true`, or leave it out.",
             )
+    if asked.kind is jobfile.StrategyKind.PS:
+        _parameter_servers(spec)
+
+
+def _parameter_servers(spec: jobfile.JobSpec) -> None:
+    if roles.RoleName.PS not in spec.roles or not {roles.RoleName.WORKER, roles.RoleName.CHIEF} & set(spec.roles):
+        raise errors.InvalidInput(
+            "parameter servers need tasks of the roles ps and worker",
+            path="strategy.kind",
+            hint="Write roles: {worker: {count: 2}, ps: {count: 1}}.",
+        )
+    if spec.framework is not roles.Framework.TORCH:
+        raise errors.InvalidInput(
+            f"{spec.framework} has parameter servers of its own",
+            path="strategy.kind",
+            hint="Leave `strategy` out: the role `ps` then runs the command.",
+        )
+    if spec.strategy.compression not in {None, jobfile.Compression.NONE}:
+        raise errors.InvalidInput(
+            "parameter servers do not compress gradients",
+            path="strategy.compression",
+            hint="Leave it out, or use `kind: allreduce`.",
+        )
 
 
 def _batch(batch: jobfile.Batch) -> None:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from oarlock.train.batchsizes import Batch
     from oarlock.train.compression.dgc import DGC
     from oarlock.train.compression.powersgd import PowerSGD
-    from oarlock.train.errors import CheckpointError, ReportError, StateError, TrainError, WorldError
+    from oarlock.train.errors import CheckpointError, ReportError, ServerError, StateError, TrainError, WorldError
     from oarlock.train.session import Hook, Session, Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
+    from oarlock.train.strategies.parameterservers import ParameterServers
     from oarlock.train.strategies.strategy import Strategy
     from oarlock.train.worlds import World, device, init, is_chief, rank, shutdown, world_size
 
@@ -40,6 +41,8 @@ _HOMES = {
     "Hook": "session",
     "PowerSGD": "compression.powersgd",
     "ReportError": "errors",
+    "ParameterServers": "strategies.parameterservers",
+    "ServerError": "errors",
     "Session": "session",
     "StateError": "errors",
     "Stopped": "session",
@@ -64,8 +67,10 @@ __all__ = [
     "Batches",
     "CheckpointError",
     "Hook",
+    "ParameterServers",
     "PowerSGD",
     "ReportError",
+    "ServerError",
     "Session",
     "StateError",
     "Stopped",

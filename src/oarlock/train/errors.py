@@ -5,6 +5,7 @@
       StateError        a value given to the session cannot be saved
       CheckpointError   no checkpoint can be restored, or it does not fit this session
       ReportError       a value cannot be reported
+      ServerError       a parameter server cannot be reached, or refuses a request
 
 The library imports nothing else of Oarlock, so it has its own tree of errors.
 """
@@ -30,3 +31,7 @@ class CheckpointError(TrainError):
 
 class ReportError(TrainError):
     """A value cannot be reported."""
+
+
+class ServerError(TrainError):
+    """A parameter server cannot be reached, or refuses a request."""

@@ -5,7 +5,8 @@ Without them there is a world of one process, without a process group, and every
 that uses a `World` need not check whether it is alone.
 
 The library's own small exchanges use a separate gloo group, between CPUs. So they do not wait for the GPU and do not
-mix with the model's collectives.
+mix with the model's collectives. In a job with parameter servers they go by way of the first server, and there is no
+process group: it would end with its first member.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from oarlock.train import errors
 
 if TYPE_CHECKING:
     import torch
+
+    from oarlock.train.servers.exchanges import Exchanges
 
 TIMEOUT_S = 1800.0
 SHARED_BACKEND = "gloo"
@@ -42,9 +45,11 @@ class World:
         return self.rank == 0
 
     def gather(self, value: object) -> list[Any]:
-        """Return every rank's `value`, in rank order. All ranks must call it."""
+        """Return every rank's `value`, which consists of plain Python values, in rank order. All ranks must call it."""
         if self.world_size == 1:
             return [value]
+        if exchanges is not None:
+            return exchanges.gather(value)
         from torch import distributed
 
         values: list[Any] = [None] * self.world_size
@@ -58,6 +63,8 @@ class World:
         """
         if self.world_size == 1:
             return lambda: list(numbers)
+        if exchanges is not None:
+            return exchanges.start_largest(numbers)
         import torch
         from torch import distributed
 
@@ -74,6 +81,8 @@ class World:
 _world: World | None = None
 _control: Any = None
 """The group of the small exchanges. The only reference to it is here: without it the group and its threads end."""
+exchanges: Exchanges | None = None
+"""The exchanges by way of the first parameter server, in the place of a process group."""
 _ours = False
 """Whether this module made the default process group. If not, the code that made it ends it."""
 _failed = False
@@ -94,7 +103,8 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         if fraction is not None:
             backend = backend or SHARED_BACKEND
             _bound_memory(chosen, fraction)
-        _control = _join(rank, world_size, backend, chosen, timeout_s) if world_size > 1 else None
+        if world_size > 1 and not _meet_at_servers(rank, world_size):
+            _control = _join(rank, world_size, backend, chosen, timeout_s)
         _world = World(rank, world_size, local_rank, chosen)
     return _world
 
@@ -118,8 +128,11 @@ def is_chief() -> bool:
 
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
-    global _world, _control
-    if _world is not None and _world.world_size > 1:
+    global _world, _control, exchanges
+    if exchanges is not None:
+        exchanges.close()
+        exchanges = None
+    elif _world is not None and _world.world_size > 1:
         from torch import distributed
 
         if distributed.is_initialized():
@@ -133,6 +146,11 @@ def fail() -> None:
     _failed = True
 
 
+def failed() -> bool:
+    """Return whether an error has ended, or is about to end, this script."""
+    return _failed or getattr(sys, "last_value", None) is not None
+
+
 def _leave(joined: int) -> None:
     """End gloo's threads before Python ends. `joined` is the pid of the process that has them; a fork has none.
 
@@ -143,8 +161,7 @@ def _leave(joined: int) -> None:
     global _control
     from torch import distributed
 
-    failed = _failed or getattr(sys, "last_value", None) is not None
-    if failed or os.getpid() != joined or not distributed.is_initialized():
+    if failed() or os.getpid() != joined or not distributed.is_initialized():
         return
     if _ours and "nccl" not in distributed.get_backend():
         shutdown()
@@ -219,6 +236,20 @@ def _share_cores(environ: os._Environ[str]) -> None:
     if neighbours > 1 and "OMP_NUM_THREADS" not in environ:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores // neighbours))
+
+
+def _meet_at_servers(rank: int, world_size: int) -> bool:
+    """Open the exchanges by way of the parameter servers. Return False where the job has none."""
+    global exchanges
+    from oarlock.train.servers import addresses
+
+    servers = addresses.given(os.environ)
+    if servers is None:
+        return False
+    from oarlock.train.servers.exchanges import Exchanges
+
+    exchanges = Exchanges(servers, rank, world_size, int(os.environ.get("OARLOCK_INCARNATION") or 1))
+    return True
 
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:

@@ -135,7 +135,7 @@ async def test_what_could_never_run_is_refused_with_the_numbers(rig: rigs.Rig) -
     [
         ({"image": "x"}, 409, "unsupported", "image"),
         ({"volumes": [{"claim": "c", "mount": "/d"}]}, 409, "unsupported", "volumes[0]"),
-        ({"strategy": {"kind": "ps"}}, 409, "unsupported", "strategy.kind"),
+        ({"strategy": {"kind": "ps"}}, 422, "invalid_input", "strategy.kind"),
         ({"strategy": {"kind": "auto"}}, 409, "unsupported", "strategy.kind"),
         ({"strategy": {"compression": "auto"}}, 409, "unsupported", "strategy.compression"),
         ({"topology": {"same": "rack"}}, 409, "unsupported", "topology.same"),

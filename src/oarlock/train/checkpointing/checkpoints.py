@@ -20,7 +20,7 @@ import shutil
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -90,17 +90,17 @@ class Checkpoints:
         trouble = self._make_room(path, shard)
         if trouble is None:
             written = _attempt(lambda: _write_shard(path / f"rank-{self._world.rank}.pt", shard))
-            everyone: list[manifests.Shard | str] = self._world.gather(written)
+            told = self._world.gather(astuple(written) if isinstance(written, manifests.Shard) else written)
+            everyone = [each if isinstance(each, str) else manifests.Shard(*each) for each in told]
             failpoints.hit("train.after_shards_gathered")
             trouble = next(
                 (f"rank {rank}: {each}" for rank, each in enumerate(everyone) if isinstance(each, str)), None
             )
         if trouble is None:
-            saved: Saved | str = self._world.gather(
-                _attempt(lambda: self._complete(path, step, everyone, meta)) if self._world.is_chief else None
-            )[0]
-            if isinstance(saved, Saved):
-                return saved
+            done = _attempt(lambda: self._complete(path, step, everyone, meta)) if self._world.is_chief else None
+            saved = self._world.gather((done.bytes, done.manifest_sha256) if isinstance(done, Saved) else done)[0]
+            if not isinstance(saved, str):
+                return Saved(path, step, *saved)
             trouble = saved
         self._give_up(path, trouble)
         return None
@@ -123,7 +123,7 @@ class Checkpoints:
 
         CheckpointError if there are candidates but none is valid: only a person may decide to start again.
         """
-        agreed: list[Path] = self._world.gather(list(candidates))[0]
+        agreed = [Path(each) for each in self._world.gather([str(path) for path in candidates])[0]]
         for path in agreed:
             faults = [each for each in self._world.gather(self._fault(path)) if each is not None]
             if not faults:

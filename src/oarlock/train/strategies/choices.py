@@ -18,10 +18,11 @@ from oarlock.train.compression.dgc import DGC, DeepGradientCompression
 from oarlock.train.compression.powersgd import LowRank, PowerSGD
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.independent import Independent
+from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Strategy
 
 VARIABLE = "OARLOCK_STRATEGY"
-KINDS = ("allreduce", "none")
+KINDS = ("allreduce", "ps", "none")
 WIRES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 COMPRESSIONS = ("none", *WIRES, "powersgd", "dgc")
 Settings = Union[DGC, PowerSGD]  # evaluated, by a Python that may be 3.9
@@ -34,6 +35,7 @@ class Choice:
     kind: str
     compression: str = "none"
     settings: Settings | None = None
+    sync: bool = True
 
 
 def choose(
@@ -58,13 +60,21 @@ def choose(
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS)
     _check("compression", name, COMPRESSIONS)
-    return Choice(kind, name, settings if settings and name == _name(settings) else None)
+    if kind == "ps" and name != "none":
+        raise errors.StateError(
+            f"parameter servers do not compress gradients, but compression {name} was asked for: leave it out"
+        )
+    return Choice(
+        kind, name, settings if settings and name == _name(settings) else None, sync=bool(told.get("sync", True))
+    )
 
 
 def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strategy:
     """Return the strategy of these names."""
     if choice.kind == "none":
         return Independent()
+    if choice.kind == "ps":
+        return ParameterServers(sync=choice.sync)
     settings = choice.settings
     if choice.compression == "dgc":
         given = settings if isinstance(settings, DGC) else None

@@ -40,7 +40,12 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor]) -> None:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     for alike in kinds.values():
         flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-        distributed.broadcast(flat, src=0)
+        if worlds.exchanges is not None:
+            here = flat.cpu()
+            worlds.exchanges.broadcast(here)
+            flat = here.to(flat.device)
+        else:
+            distributed.broadcast(flat, src=0)
         with torch.no_grad():
             for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
                 tensor.copy_(values.view_as(tensor))

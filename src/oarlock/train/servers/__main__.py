@@ -1,0 +1,50 @@
+"""The command `python -m oarlock.train.servers`: a parameter server, which the role `ps` runs.
+
+The settings come from variables, because arguments can be read by everybody on the machine: OARLOCK_SERVER (the
+address), OARLOCK_SERVERS_TOKEN. With `--child` the process serves its parent on a free port: it reads the token from
+its input, writes the port to its output, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import torch
+
+from oarlock.train.servers import server
+
+
+def main(arguments: list[str]) -> int:
+    child = arguments == ["--child"]
+    address = os.environ.get("OARLOCK_SERVER", "")
+    token = sys.stdin.readline().strip() if child else os.environ.get("OARLOCK_SERVERS_TOKEN", "")
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit() and token):
+        sys.stderr.write(
+            "oarlock.train: OARLOCK_SERVER (HOST:PORT) and OARLOCK_SERVERS_TOKEN are not set. Oarlock sets them for "
+            "the role ps of a job with `strategy: {kind: ps}`.\n"
+        )
+        return 2
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    made = server.Server((host.strip("[]"), int(port)), token, device=device)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if child:
+        sys.stdout.write(f"{made.port}\n")
+        sys.stdout.flush()
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    else:
+        sys.stderr.write(f"oarlock.train: parameter server at {host}:{made.port}, parameters on {device}\n")
+    made.serve()
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

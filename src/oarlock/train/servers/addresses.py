@@ -1,0 +1,45 @@
+"""The parameter servers of this attempt: where they listen, and the token that lets this process in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "OARLOCK_SERVERS"
+TOKEN = "OARLOCK_SERVERS_TOKEN"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses, HOST:PORT, in the order of the servers."""
+
+    servers: tuple[str, ...]
+    token: str
+
+    def newest(self, number: int) -> tuple[str, int]:
+        """Return host and port of a server. One that was replaced has another address, which the agent announces."""
+        servers = _announced(os.environ) or self.servers
+        host, _, port = servers[number if number < len(servers) else 0].rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def given(environ: Mapping[str, str]) -> Addresses | None:
+    """Return the servers of the job's role `ps`, where it has that strategy."""
+    servers, token = environ.get(VARIABLE), environ.get(TOKEN)
+    return Addresses(tuple(servers.split(",")), token) if servers and token else None
+
+
+def _announced(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses of the newest round, or nothing where there is only one."""
+    report = environ.get("OARLOCK_REPORT")
+    if not report:
+        return ()
+    try:
+        told = json.loads((Path(report) / "rendezvous.json").read_bytes())
+        env = told["processes"][int(environ.get("OARLOCK_PROCESS", "0"))]["env"]
+        return tuple(str(env[VARIABLE]).split(","))
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return ()

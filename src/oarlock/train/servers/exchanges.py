@@ -1,0 +1,82 @@
+"""The small exchanges of the workers by way of the first parameter server, in the place of a gloo group.
+
+A gloo group ends with its first member; workers that go by way of a server need each other's addresses as little as
+each other's lives.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from oarlock.train.servers import addresses, frames, handshake, links, meeting, memory
+
+
+class _Answer:
+    """The values of one exchange, once they have arrived."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] | None = None
+
+
+class Exchanges:
+    """The exchanges of this worker. All workers must begin them in the same order."""
+
+    def __init__(self, servers: addresses.Addresses, rank: int, workers: int, incarnation: int) -> None:
+        self._rank, self._workers = rank, workers
+        self._link = links.Link(servers, 0, handshake.Place(rank, workers, incarnation, "meet"))
+        self._begun = 0
+        self._under_way: deque[_Answer] = deque()
+
+    def gather(self, value: object) -> list[Any]:
+        """Return every worker's value, in the order of the ranks. A value is None, a number, a text, or a tuple, list
+        or dict of such.
+        """
+        return [ast.literal_eval(each.decode()) for each in self._begin(repr(value).encode())()]
+
+    def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
+        """Start to find the largest of each of these numbers. Return a function that waits for them."""
+        wait = self._begin(repr(list(numbers)).encode())
+        return lambda: [max(column) for column in zip(*(ast.literal_eval(each.decode()) for each in wait()))]
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Give every worker the chief's values of a contiguous tensor on the CPU, in place."""
+        whole = memory.view(tensor)
+        for start in range(0, whole.nbytes, meeting.MOST_BODY_BYTES):
+            piece = whole[start : start + meeting.MOST_BODY_BYTES]
+            chiefs = self._begin(bytes(piece) if self._rank == 0 else b"")()[0]
+            if self._rank:
+                piece[:] = chiefs
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _begin(self, value: bytes) -> Callable[[], list[bytes]]:
+        answer = _Answer()
+        self._begun += 1
+        self._under_way.append(answer)
+        self._link.start(frames.Kind.MEET, {"number": self._begun}, [memoryview(value)])
+        return lambda: self._wait(answer)
+
+    def _wait(self, answer: _Answer) -> list[bytes]:
+        while answer.values is None:
+            self._receive()
+        return answer.values
+
+    def _receive(self) -> None:
+        """Receive the answer of the oldest exchange."""
+        received: list[bytearray] = []
+
+        def into(head: frames.Head) -> list[memoryview]:
+            lengths = [int(each) for each in head.fields["lengths"]]
+            if len(lengths) != self._workers or not all(0 <= each <= meeting.MOST_BODY_BYTES for each in lengths):
+                raise frames.Refused("an exchange has other values than one of each worker")
+            received.extend(bytearray(each) for each in lengths)
+            return [memoryview(each) for each in received]
+
+        self._link.finish(into)
+        self._under_way.popleft().values = [bytes(each) for each in received]

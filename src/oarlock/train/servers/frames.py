@@ -1,0 +1,87 @@
+"""The frames between workers and parameter servers: typed, bounded, never pickled.
+
+A frame is a head of 20 bytes (magic, version, kind, the lengths that follow), a JSON object with plain values, and a
+body of raw tensor bytes. The reader bounds both lengths before it takes memory for them: the JSON by its own limit, the
+body by the number of bytes that it expects from this kind of frame. So a foreign program that speaks to the port costs
+a refused connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+HEAD = struct.Struct("<4sBBHIQ")
+MAGIC = b"oars"
+VERSION = 1
+MOST_JSON_BYTES = 4 << 20
+MOST_GREETING_BYTES = 4096
+"""The limit of a frame's JSON until the other side has shown that it knows the token."""
+
+
+class Kind(enum.IntEnum):
+    """The kinds of frames. Each request has one answer: OK, or ERROR with a message."""
+
+    CHALLENGE = 1  # server: a nonce
+    HELLO = 2  # worker: its place, a nonce, and the proof that it knows the token
+    WELCOME = 3  # server: its own proof
+    OPEN = 4  # the parts of the model on this server, the optimizer and the mode
+    LOAD = 5  # weights to take; body: the weights
+    PULL = 6  # body of the answer: the weights
+    STEP = 7  # body: the gradients; body of the answer: the weights after the update
+    STATE = 8  # body of the answer: the optimizer's state
+    LOAD_STATE = 9  # body: the optimizer's state
+    MEET = 10  # an exchange of all workers; body: this worker's value, body of the answer: all values
+    DONE = 11  # this worker's training is over
+    OK = 12
+    ERROR = 13
+
+
+class Refused(Exception):
+    """The other side does not speak this protocol, or has sent more than it may."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A frame up to its body of `body_bytes` bytes, which is still to be read."""
+
+    kind: Kind
+    fields: dict[str, Any]
+    body_bytes: int
+
+
+def packed(kind: Kind, fields: dict[str, Any], body_bytes: int) -> bytes:
+    """Return the bytes of a frame up to its body."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) > MOST_JSON_BYTES:
+        raise Refused(f"a {kind.name} frame would have {len(text)} bytes of JSON, at most {MOST_JSON_BYTES} are sent")
+    return HEAD.pack(MAGIC, VERSION, kind, 0, len(text), body_bytes) + text
+
+
+def lengths(head: bytes, most_json_bytes: int) -> tuple[Kind, int, int]:
+    """Return the kind, the length of the JSON and the length of the body. Raises Refused for any other bytes."""
+    magic, version, kind, reserved, json_bytes, body_bytes = HEAD.unpack(head)
+    if magic != MAGIC or reserved:
+        raise Refused("these are not frames of a parameter server")
+    if version != VERSION:
+        raise Refused(f"version {version} of the protocol, but this library speaks version {VERSION}")
+    if json_bytes > most_json_bytes:
+        raise Refused(f"{json_bytes} bytes of JSON, at most {most_json_bytes} are read")
+    try:
+        return Kind(kind), json_bytes, body_bytes
+    except ValueError:
+        raise Refused(f"{kind} is not a kind of frame") from None
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """Return the fields of a frame. Raises Refused for anything but a JSON object."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise Refused("the JSON of a frame is not an object")
+    return fields

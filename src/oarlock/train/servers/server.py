@@ -1,0 +1,275 @@
+"""The parameter server: a thread for each connection, one shard of the model, and no code of the user.
+
+A connection is let in by the handshake alone. Before that it may send a few kilobytes and has ten seconds; at most
+MOST_STRANGERS such connections are open at once. After that each body must have exactly the length that its kind has
+here, which is known before memory is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from oarlock.train.servers import frames, handshake, meeting, memory, openings, shard, transport
+
+GREETING_S = 10.0
+MOST_STRANGERS = 64
+_STATE_TIMES = 8
+_STATE_BYTES = 1 << 20
+"""An optimizer's state may have so many times the bytes of the weights, and so many more."""
+
+Kind = frames.Kind
+
+
+class Server:
+    """The server at `address`, for the tasks that know `token`."""
+
+    def __init__(self, address: tuple[str, int], token: str, *, device: torch.device | str = "cpu") -> None:
+        self._token = token
+        self._device = torch.device(device)
+        self._lock = threading.Lock()
+        self._shard: shard.Shard | None = None
+        self._meeting: meeting.Meeting | None = None
+        self._connections: set[transport.Tcp] = set()
+        self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
+        self._wish = 0
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._listener = socket.create_server(address, family=family, backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+
+    def serve(self) -> None:
+        """Let workers in until `close`."""
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._strangers.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(target=self._receive, args=(sock,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening and break all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+
+    def _receive(self, sock: socket.socket) -> None:
+        """Serve one connection to its end."""
+        connection = transport.Tcp(sock)
+        with self._lock:
+            self._connections.add(connection)
+        try:
+            place = self._greet(connection)
+            if place is not None:
+                with contextlib.suppress(OSError):
+                    _Desk(self, connection, place).serve()
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _greet(self, connection: transport.Tcp) -> handshake.Place | None:
+        try:
+            connection.limit(GREETING_S)
+            place, proof = handshake.receive(connection, self._token)
+            with self._lock:
+                if self._meeting is None:
+                    self._meeting = meeting.Meeting(place.workers)
+                if self._meeting.workers != place.workers:
+                    raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
+            connection.send(Kind.WELCOME, {"proof": proof})
+            connection.limit(None)
+            return place
+        except frames.Refused as why:
+            with contextlib.suppress(OSError):
+                connection.send(Kind.ERROR, {"message": str(why)})
+            return None
+        except OSError:
+            return None
+        finally:
+            self._strangers.release()
+
+    def opened(self, opening: openings.Opening) -> shard.Shard:
+        """Return the shard; the first worker makes it. Raises Refused where another one has told something else."""
+        with self._lock:
+            if self._shard is None:
+                self._shard = shard.Shard(opening, self._device)
+            if self._shard.opening != opening:
+                raise frames.Refused("the workers have different models, optimizers or modes")
+            return self._shard
+
+    def meet(self, rank: int, number: int, value: bytes) -> list[bytes]:
+        assert self._meeting is not None
+        return self._meeting.meet(rank, number, value)
+
+    def wished(self, wish: int) -> int:
+        """Return the strongest wish to stop that any worker has told."""
+        self._wish = max(self._wish, wish)
+        return self._wish
+
+    def lost(self, place: handshake.Place) -> None:
+        """A worker's connection broke before its training was over."""
+        why = f"worker {place.rank} is gone: Connection closed by peer"
+        if self._meeting is not None:
+            self._meeting.lose(why)
+        if self._shard is not None:
+            self._shard.leave(place.rank, failed=why)
+
+
+class _Desk:
+    """The requests of one worker's connection."""
+
+    def __init__(self, server: Server, connection: transport.Tcp, place: handshake.Place) -> None:
+        self._server, self._connection, self._place = server, connection, place
+        self._shard: shard.Shard | None = None
+        self._buffers: shard.Flats = []
+        self._done = False
+        self._answers: dict[Kind, Callable[[frames.Head], None]] = {
+            Kind.OPEN: self._open,
+            Kind.LOAD: self._load,
+            Kind.PULL: self._pull,
+            Kind.STEP: self._step,
+            Kind.STATE: self._state,
+            Kind.LOAD_STATE: self._load_state,
+            Kind.MEET: self._meet,
+            Kind.DONE: self._finish,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the connection ends."""
+        try:
+            while True:
+                head = self._connection.head()
+                answer = self._answers.get(head.kind)
+                if answer is None:
+                    raise frames.Refused(f"{head.kind.name} is not a request")
+                answer(head)
+        except frames.Refused as why:
+            self._connection.send(Kind.ERROR, {"message": str(why)})
+        except (KeyError, TypeError, ValueError, RuntimeError) as cause:
+            sys.stderr.write(f"oarlock.train: a request of worker {self._place.rank} failed: {cause!r}\n")
+            self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
+        finally:
+            if not self._done:
+                self._server.lost(self._place)
+
+    def _open(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._shard = self._server.opened(openings.read(head.fields))
+        if self._shard.opening.mode.workers != self._place.workers:
+            raise frames.Refused("the mode is for another number of workers")
+        self._buffers = self._shard.buffers()
+        steps = self._shard.join(self._place.rank)
+        self._answer({"version": self._shard.version, "loaded": self._shard.loaded, "steps": steps})
+
+    def _load(self, head: frames.Head) -> None:
+        held = self._opened()
+        _expect(head, held.opening.bytes)
+        self._connection.body(held.views(self._buffers))
+        held.load(self._buffers, _whole(head.fields["version"]), _settings(head))
+        self._answer({})
+
+    def _pull(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        held = self._opened()
+        version = held.read(self._buffers)
+        self._answer({"version": version}, held.views(self._buffers))
+
+    def _step(self, head: frames.Head) -> None:
+        held = self._opened()
+        pieces = held.opening.pieces
+        absent = frozenset(_whole(each) for each in head.fields["absent"])
+        if any(each >= len(pieces) for each in absent):
+            raise frames.Refused("a piece that is not here is absent")
+        _expect(head, held.opening.bytes - sum(pieces[each].bytes for each in absent))
+        if absent:
+            for flat in self._buffers:
+                flat.zero_()
+        self._connection.body(held.views(self._buffers, absent))
+        push = shard.Push(_whole(head.fields["base"]), self._buffers, absent, _settings(head))
+        version = held.push(self._place.rank, push, self._buffers)
+        wish = self._server.wished(_whole(head.fields["wish"]))
+        self._answer({"version": version, "wish": wish}, held.views(self._buffers))
+
+    def _state(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        entries, tensors = self._opened().state()
+        self._answer({"entries": entries}, [memory.view(each) for each in tensors])
+
+    def _load_state(self, head: frames.Head) -> None:
+        held = self._opened()
+        entries = head.fields["entries"]
+        tensors: list[torch.Tensor] = []
+        most = _STATE_TIMES * held.opening.bytes + _STATE_BYTES
+        if head.body_bytes > most:
+            raise frames.Refused(f"{head.body_bytes} bytes of state, at most {most} are taken")
+        left = head.body_bytes
+        for _, _, dtype, shape, _ in entries:
+            if dtype is not None:
+                size = memory.TYPES[dtype].itemsize
+                for side in shape:
+                    size *= _whole(side)
+                left -= size
+                if left < 0:
+                    break
+                tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
+        if left:
+            raise frames.Refused("the state's entries have another length than its body")
+        self._connection.body([memory.view(each) for each in tensors])
+        held.load_state(entries, tensors)
+        self._answer({})
+
+    def _meet(self, head: frames.Head) -> None:
+        if head.body_bytes > meeting.MOST_BODY_BYTES:
+            raise frames.Refused(
+                f"{head.body_bytes} bytes for an exchange, at most {meeting.MOST_BODY_BYTES} are taken"
+            )
+        value = bytearray(head.body_bytes)
+        self._connection.body([memoryview(value)])
+        values = self._server.meet(self._place.rank, _whole(head.fields["number"]), bytes(value))
+        self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
+
+    def _finish(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._done = True
+        if self._shard is not None:
+            self._shard.leave(self._place.rank)
+        self._answer({})
+
+    def _opened(self) -> shard.Shard:
+        if self._shard is None:
+            raise frames.Refused("the first request is OPEN")
+        return self._shard
+
+    def _answer(self, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
+        self._connection.send(Kind.OK, fields, body)
+
+
+def _expect(head: frames.Head, body_bytes: int) -> None:
+    if head.body_bytes != body_bytes:
+        raise frames.Refused(f"a {head.kind.name} has {head.body_bytes} bytes here, not {body_bytes}")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise frames.Refused(f"{value!r} is not a number of things")
+    return value
+
+
+def _settings(head: frames.Head) -> list[dict[str, Any]]:
+    settings = head.fields["settings"]
+    if not isinstance(settings, list) or not all(isinstance(each, dict) for each in settings):
+        raise frames.Refused("the optimizer's settings are not a list of objects")
+    return settings

@@ -1,0 +1,229 @@
+"""The part of the model that one parameter server holds: weights, optimizer, version, and the rules of an update.
+
+Parameters of one type lie side by side in one flat tensor; a body on the wire has the same order. Threads of many
+workers call the methods; one condition guards everything.
+
+The mean is taken in the order of the ranks, and each gradient is divided before the sum, as in allreduce. So a run can
+be repeated bit by bit, and two workers get the bits of allreduce.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train.servers import frames, memory, openings, optimizers
+
+Flats = list[torch.Tensor]
+"""One flat tensor for each run of pieces of one type."""
+
+
+@dataclass
+class Push:
+    """A gradient that waits for its update. `base` is the version of the weights from which it was computed."""
+
+    base: int
+    gradients: Flats
+    absent: frozenset[int]
+    settings: Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class Shard:
+    """The state of one server. `version` counts the updates."""
+
+    opening: openings.Opening
+    device: torch.device
+    version: int = 0
+    loaded: bool = False  # whether it has weights yet
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self.weights = self.buffers(self.device)
+        self._means = self.buffers(self.device)
+        self._optimizer: optim.Optimizer | None = None
+        self._settings: list[Mapping[str, Any]] = []
+        self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
+        self._gradients = list(self._pieces(self._means))
+        self._pending: dict[int, Push] = {}
+        self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the steps of each worker
+        self._gone: set[int] = set()  # workers that train no more
+        self._failed = ""
+
+    def buffers(self, device: torch.device | str = "cpu") -> Flats:
+        """Return memory for all pieces: the receiver of a worker's gradients, or weights."""
+        return [
+            torch.zeros(sum(piece.size for piece in run), dtype=memory.TYPES[dtype], device=device)
+            for dtype, run in groupby(self.opening.pieces, key=lambda piece: piece.dtype)
+        ]
+
+    def views(self, flats: Flats, absent: frozenset[int] = frozenset()) -> list[memoryview]:
+        """Return the memory of a body: all pieces but the absent ones."""
+        if not absent:
+            return [memory.view(flat) for flat in flats]
+        return [memory.view(each) for index, each in enumerate(self._pieces(flats)) if index not in absent]
+
+    def join(self, rank: int) -> int:
+        """Count this worker among those that train. Return the number of steps that it has behind it.
+
+        A worker that comes back takes the place of the slowest, so that no other waits for it to catch up.
+        """
+        with self.changed:
+            if rank in self._gone:
+                self._gone.discard(rank)
+                others = [clock for other, clock in self.clocks.items() if other not in self._gone | {rank}]
+                self.clocks[rank] = max(self.clocks[rank], min(others, default=0))
+            return self.version if self.opening.mode.sync else self.clocks[rank]
+
+    def leave(self, rank: int, *, failed: str = "") -> None:
+        """The worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
+        with self.changed:
+            self._gone.add(rank)
+            self._pending.pop(rank, None)
+            if failed and self.opening.mode.lockstep:
+                self._failed = failed
+            else:
+                self._update()
+            self.changed.notify_all()
+
+    def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Take these weights. The optimizer begins anew unless its state is loaded after this."""
+        with self.changed:
+            for ours, theirs in zip(self.weights, flats):
+                ours.copy_(theirs)
+            self._make_optimizer(settings)
+            self.version, self.loaded = version, True
+            self._pending.clear()
+            self.changed.notify_all()
+
+    def read(self, into: Flats) -> int:
+        """Copy the weights. Return their version."""
+        with self.changed:
+            return self._read(into)
+
+    def push(self, rank: int, push: Push, into: Flats) -> int:
+        """Take part in the next update. Copy the weights after it. Return their version."""
+        mode = self.opening.mode
+        with self.changed:
+            if not self.loaded:
+                raise frames.Refused("a gradient came before the weights")
+            if mode.sync:
+                if push.base >= self.version:  # otherwise the others did not wait for it
+                    self._pending[rank] = push
+                    self._update()
+                self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
+            else:
+                self._apply([push])
+                self.clocks[rank] += 1
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self._failed or self._is_near(rank))
+            if self._failed:
+                raise frames.Refused(self._failed)
+            return self._read(into)
+
+    def state(self) -> tuple[list[list[Any]], list[torch.Tensor]]:
+        """Return the optimizer's state: an entry [piece, name, type, shape, value] for each, and the tensors' values.
+
+        An entry whose type is None is the plain value.
+        """
+        with self.changed:
+            found: list[list[Any]] = []
+            tensors = []
+            for index, parameter in enumerate(self._parameters):
+                for name, value in (self._optimizer.state.get(parameter, {}) if self._optimizer else {}).items():
+                    if isinstance(value, torch.Tensor):
+                        kept = value.detach().to("cpu", copy=True).contiguous()
+                        found.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
+                        tensors.append(kept)
+                    else:
+                        found.append([index, name, None, None, value])
+            return found, tensors
+
+    def load_state(self, entries: Sequence[Sequence[Any]], tensors: Sequence[torch.Tensor]) -> None:
+        """Take the state that `state` returned. Raises Refused where it does not fit."""
+        with self.changed:
+            if self._optimizer is None:
+                return
+            values = iter(tensors)
+            state: dict[nn.Parameter, dict[str, Any]] = {}
+            for index, name, dtype, _, plain in entries:
+                if not 0 <= index < len(self._parameters):
+                    raise frames.Refused("the state belongs to a piece that is not here")
+                value = next(values).to(self.device) if dtype is not None else plain
+                state.setdefault(self._parameters[index], {})[name] = value
+            for parameter, values_of in state.items():
+                self._optimizer.state[parameter] = values_of
+
+    def _pieces(self, flats: Flats) -> Iterator[torch.Tensor]:
+        """Yield the view of each piece."""
+        pieces = iter(self.opening.pieces)
+        for flat in flats:
+            taken = 0
+            while taken < flat.numel():
+                piece = next(pieces)
+                yield flat[taken : taken + piece.size].view(piece.shape)
+                taken += piece.size
+
+    def _make_optimizer(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        members: list[list[nn.Parameter]] = [[] for _ in settings]
+        for piece, parameter in zip(self.opening.pieces, self._parameters):
+            if piece.group >= len(members):
+                raise frames.Refused("a parameter belongs to a group that has no settings")
+            members[piece.group].append(parameter)
+        self._here = [number for number, some in enumerate(members) if some]
+        self._settings = list(settings)
+        self._optimizer = optimizers.build(self.opening.optimizer, settings, members) if self._here else None
+
+    def _update(self) -> None:
+        """Make the update for which enough gradients are there."""
+        mode = self.opening.mode
+        needed = max(1, min(mode.workers - mode.backup, mode.workers - len(self._gone)))
+        if len(self._pending) < needed:
+            return
+        try:
+            self._apply([push for _, push in sorted(self._pending.items())])
+        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as cause:
+            self._failed = f"the step of the optimizer failed: {cause}"
+        self._pending.clear()
+        self.changed.notify_all()
+
+    @torch.no_grad()
+    def _apply(self, pushes: Sequence[Push]) -> None:
+        """Step with the mean of these gradients, which are changed. A piece that none of them has stays as it is."""
+        settings = pushes[0].settings
+        if self._optimizer is not None and settings and settings != self._settings:
+            optimizers.change(self._optimizer, [settings[number] for number in self._here])
+            self._settings = list(settings)
+        for number, mean in enumerate(self._means):
+            if len(pushes) == 1:
+                mean.copy_(pushes[0].gradients[number])
+                continue
+            torch.div(pushes[0].gradients[number].to(mean.device), len(pushes), out=mean)
+            for push in pushes[1:]:
+                mean.add_(push.gradients[number].to(mean.device).div_(len(pushes)))
+        nowhere = frozenset.intersection(*(push.absent for push in pushes))
+        for index, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients)):
+            parameter.grad = None if index in nowhere else gradient
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self.version += 1
+
+    def _read(self, into: Flats) -> int:
+        for theirs, ours in zip(into, self.weights):
+            theirs.copy_(ours)
+        return self.version
+
+    def _is_near(self, rank: int) -> bool:
+        """Whether this worker is not too far ahead of the slowest one that still trains."""
+        allowed = self.opening.mode.staleness
+        if allowed is None or rank in self._gone:
+            return True
+        return (
+            self.clocks[rank] - min(clock for other, clock in self.clocks.items() if other not in self._gone) <= allowed
+        )

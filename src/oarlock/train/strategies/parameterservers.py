@@ -1,0 +1,292 @@
+"""Parameter servers: the servers hold the weights and run the optimizer, the workers compute gradients.
+
+The user's optimizer stays the place of the settings, which schedulers change. Hooks around its step do the work: before
+it, this worker's gradients go to the servers and the weights come back, straight into the model; during the step the
+parameters have no gradients, so that it changes nothing. A state_dict of the optimizer fetches the servers' state, and
+`begin` gives the servers the weights and the state that a checkpoint held.
+
+The servers are the job's tasks of the role `ps`. Where there are none and several processes train together, as under
+torchrun, the chief starts `servers` of them beside itself. A process that trains alone needs none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from oarlock.train import errors, worlds
+from oarlock.train.servers import addresses, children, frames, handshake, links, memory, openings, optimizers, sharding
+from oarlock.train.strategies import replicas
+from oarlock.train.strategies.strategy import Figures, Strategy
+
+Kind = frames.Kind
+
+
+class ParameterServers(Strategy):
+    """Training with parameter servers.
+
+    With `sync` all workers step together with the mean of their gradients, as in allreduce. `sharding` is the way in
+    which the servers divide the model (sharding.py).
+    """
+
+    kind = "ps"
+
+    def __init__(self, *, sync: bool = True, servers: int = 1, sharding: str = "partition") -> None:
+        self._world = worlds.init()
+        self._mode = openings.Mode(self._world.world_size, sync=sync)
+        self._count, self._way = servers, sharding
+        self._servers: list[_Remote] = []
+        self._named: list[tuple[str, nn.Parameter]] = []
+        self._optimizer: optim.Optimizer | None = None
+        self._held: list[tuple[nn.Parameter, torch.Tensor | None]] = []
+        self.figures: Figures = Figures(self._world)
+
+    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        found = addresses.given(os.environ) or self._start()
+        if found is None:
+            return model
+        if optimizer is None:
+            raise errors.StateError(
+                "parameter servers run the optimizer, and got none: call data_parallel(model, optimizer)"
+            )
+        kind = optimizers.kind_of(optimizer)
+        self._optimizer, self._named = optimizer, replicas.trained(model)
+        for _, parameter in self._named:
+            parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
+        tensors = self._described(optimizer)
+        way = self._way if kind in optimizers.ELEMENTWISE or self._way != "partition" else "greedy"
+        incarnation = int(os.environ.get("OARLOCK_INCARNATION") or 1)
+        place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
+        for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
+            link = links.Link(found, number, place)
+            self._servers.append(
+                _Remote(link, parts, tensors, self._named, openings.Opening(_pieces(parts, tensors), kind, self._mode))
+            )
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
+        optimizer.register_state_dict_pre_hook(self._fetch_state)
+        optimizer.register_state_dict_post_hook(self._drop_state)
+        atexit.register(self._leave)
+        replicas.broadcast(model)
+        self.begin()
+        return model
+
+    def begin(self) -> None:
+        """Give the servers the chief's weights and optimizer state, and take the weights from them."""
+        if not self._servers or self._optimizer is None:
+            return
+        if self._world.is_chief:
+            settings = optimizers.settings_of(self._optimizer)
+            for server in self._servers:
+                server.load(settings, self._optimizer)
+        self._optimizer.state.clear()  # it is on the servers now
+        self._world.gather(None)
+        self._pull()
+
+    def finish(self) -> None:
+        """This worker's training is over: the servers and the other workers do not wait for it any more."""
+        for server in self._servers:
+            server.link.ask(Kind.DONE, {})
+            server.link.close()
+        self._servers.clear()
+
+    def _start(self) -> addresses.Addresses | None:
+        """Start servers beside the chief, if there are several processes."""
+        if self._world.world_size == 1:
+            return None
+        started = children.start(self._count) if self._world.is_chief else None
+        told = self._world.gather((started.servers, started.token) if started else None)[0]
+        return addresses.Addresses(*told)
+
+    def _described(self, optimizer: optim.Optimizer) -> list[sharding.Tensor]:
+        groups = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
+        for name, parameter in self._named:
+            if id(parameter) not in groups:
+                raise errors.StateError(f"the optimizer does not step {name}: give it that parameter, or freeze it")
+            if memory.name_of(parameter.dtype) not in memory.TYPES or not parameter.is_floating_point():
+                raise errors.StateError(f"{name} is of type {parameter.dtype}, which parameter servers do not hold")
+        return [
+            sharding.Tensor(name, tuple(one.shape), memory.name_of(one.dtype), one.element_size(), groups[id(one)])
+            for name, one in self._named
+        ]
+
+    def _before_step(self, optimizer: optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("closure") is not None or any(each is not None for each in args[1:]):
+            raise errors.StateError("parameter servers need backward() before step(): call step() without a closure")
+        if not self._servers:
+            return
+        self._restore()  # a step that failed
+        self._exchange(optimizers.settings_of(optimizer))
+        self._held = [(parameter, parameter.grad) for _, parameter in self._named]
+        for _, parameter in self._named:
+            parameter.grad = None
+
+    def _after_step(self, optimizer: optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for parameter, gradient in self._held:
+            parameter.grad = gradient
+        self._held.clear()
+
+    @torch.no_grad()
+    def _exchange(self, settings: Sequence[dict[str, Any]]) -> None:
+        """Push the gradients to all servers, then take the weights from them."""
+        gradients = [_at_hand(parameter.grad) for _, parameter in self._named]
+        with self.figures.waiting:
+            for server in self._servers:
+                self.figures.sent_bytes += server.push(gradients, settings)
+            for server in self._servers:
+                server.take()
+        self.figures.waiting.settle()
+        self.figures.exchanges += 1
+
+    def _pull(self) -> None:
+        for server in self._servers:
+            server.link.start(Kind.PULL, {})
+        for server in self._servers:
+            server.take()
+
+    def _fetch_state(self, optimizer: optim.Optimizer) -> None:
+        for server in self._servers:
+            server.fetch_state(optimizer)
+
+    def _drop_state(self, optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
+        if self._servers:
+            optimizer.state.clear()
+
+    def _leave(self) -> None:
+        """Say at the end of the process that it was meant, unless an error ended it."""
+        if not worlds.failed():
+            try:
+                self.finish()
+            except errors.ServerError as cause:
+                sys.stderr.write(f"oarlock.train: {cause}\n")
+
+
+class _Remote:
+    """One server, as the worker sees it: its parts of the model."""
+
+    def __init__(
+        self,
+        link: links.Link,
+        parts: Sequence[sharding.Part],
+        tensors: Sequence[sharding.Tensor],
+        named: Sequence[tuple[str, nn.Parameter]],
+        opening: openings.Opening,
+    ) -> None:
+        self.link = link
+        self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
+        self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        told = self.link.ask(Kind.OPEN, opening.fields())
+        self.version = int(told["version"])
+
+    def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
+        """Give the server the present weights and the optimizer's state."""
+        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts]
+        fields = {"version": self.version, "settings": settings}
+        self.link.ask(Kind.LOAD, fields, [memory.view(each) for each in weights])
+        entries: list[list[Any]] = []
+        tensors = []
+        for index, part in enumerate(self._parts):
+            parameter = self._named[part.tensor][1]
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    whole = value.shape != parameter.shape  # a count, or the factors of a matrix
+                    kept = _at_hand(value) if whole else self._cut(part, value).view(self._opening.pieces[index].shape)
+                    assert kept is not None
+                    entries.append([index, name, memory.name_of(kept.dtype), list(kept.shape), None])
+                    tensors.append(kept)
+                else:
+                    entries.append([index, name, None, None, value])
+        if entries:
+            self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
+
+    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]]) -> int:
+        """Send this server's parts of the gradients. Return the number of bytes."""
+        absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
+        body = []
+        for part in self._parts:
+            gradient = gradients[part.tensor]
+            if gradient is not None:
+                body.append(memory.view(self._cut(part, gradient)))
+        fields = {"base": self.version, "absent": absent, "settings": settings, "wish": 0}
+        self.link.start(Kind.STEP, fields, body)
+        return sum(each.nbytes for each in body)
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Receive this server's parts of the weights into the model."""
+        fields = self.link.finish(self._places)
+        for place, staged in self._staged:
+            place.copy_(staged)
+        self.version = int(fields["version"])
+
+    def fetch_state(self, optimizer: optim.Optimizer) -> None:
+        """Fetch the server's state into the optimizer. The parts of a cut tensor come together there."""
+        tensors: list[torch.Tensor] = []
+
+        def into(head: frames.Head) -> list[memoryview]:
+            for _, _, dtype, shape, _ in head.fields["entries"]:
+                if dtype is not None:
+                    tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
+            return [memory.view(each) for each in tensors]
+
+        self.link.start(Kind.STATE, {})
+        entries = self.link.finish(into)["entries"]
+        values = iter(tensors)
+        for index, name, dtype, _, plain in entries:
+            part = self._parts[index]
+            tensor, parameter = self._tensors[part.tensor], self._named[part.tensor][1]
+            state = optimizer.state[parameter]
+            value = next(values) if dtype is not None else plain
+            if isinstance(value, torch.Tensor) and value.shape == self._opening.pieces[index].shape:
+                if name not in state:
+                    state[name] = torch.empty(tensor.shape, dtype=value.dtype)
+                state[name].view(-1)[part.start : part.stop] = value.view(-1)
+            else:
+                state[name] = value
+
+    def _places(self, head: frames.Head) -> list[memoryview]:
+        """Return the memory of the weights: the model's own where a transport can write there."""
+        self._staged = []
+        into = []
+        for part in self._parts:
+            place = self._named[part.tensor][1].detach()
+            place = place.view(-1)[part.start : part.stop]
+            if place.device.type != "cpu":
+                staged = torch.empty(part.size, dtype=place.dtype)
+                self._staged.append((place, staged))
+                place = staged
+            into.append(memory.view(place))
+        return into
+
+    def _cut(self, part: sharding.Part, whole: torch.Tensor) -> torch.Tensor:
+        """Return this part of a tensor, on the CPU."""
+        there = _at_hand(whole)
+        assert there is not None
+        return there.view(-1)[part.start : part.stop]
+
+
+def _pieces(parts: Sequence[sharding.Part], tensors: Sequence[sharding.Tensor]) -> tuple[openings.Piece, ...]:
+    found = []
+    for part in parts:
+        tensor = tensors[part.tensor]
+        shape = tensor.shape if part.size == tensor.size else (part.size,)
+        found.append(openings.Piece(tensor.name, part.start, shape, tensor.dtype, tensor.group))
+    return tuple(found)
+
+
+def _at_hand(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the tensor as contiguous memory of the CPU."""
+    if tensor is None:
+        return None
+    if tensor.is_sparse:
+        raise errors.StateError("a gradient is sparse, which parameter servers do not take yet: use sparse=False")
+    return tensor.detach().to("cpu").contiguous()
