@@ -52,7 +52,7 @@ def trains(servers: addresses.Addresses) -> None:
     link.start(Kind.STEP, step, [memory.view(gradient)])
     link.finish(lambda head: [memory.view(weights)])
     assert weights.tolist() == [0.0] * 4
-    link.ask(Kind.DONE, {})
+    link.ask(Kind.DONE, {"wish": 0, "wait": False})
     link.close()
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.worlds import World
 
 EVERY_S = 0.05
@@ -35,6 +36,17 @@ class Decision:
     save: bool
     batch: int = 0  # the chief's (`batchsizes.Batch.code`), 0: none
     noise: float | None = None  # the chief's, in examples
+
+
+class Apart:
+    """The step boundaries of a strategy that is not in lockstep: no rank waits for another one."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def settle(self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None) -> Decision:
+        """Return this rank's decision. It stops when it knows that another one wants to stop."""
+        return Decision(self._strategy.tell(stop), save)
 
 
 class Agreement:

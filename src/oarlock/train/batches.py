@@ -95,6 +95,14 @@ class Batches:
         self.last = not self._batches_from(self._taken)
         return _moved(batch, self._device)
 
+    def skip(self, batches: int) -> None:
+        """Move the position so many batches on, for steps that other ranks made without this one."""
+        self._stream = None
+        for _ in range(batches):
+            while not self._batches_from(self._taken):
+                self.epoch, self._taken = self.epoch + 1, 0
+            self._taken = min(self._taken + self._global_batch, self._length)
+
     def resize(self, batch_size: int) -> None:
         """Change the number of examples for each rank, from the next batch on. All ranks must do so at the same batch.
 

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
@@ -135,7 +136,8 @@ class Session:
         self._logdir = logdir
         self._checkpoints: Checkpoints | None = None
         self._reports: Reports | None = None
-        self._agreement = agreement.Agreement(self.world)
+        self._apart = next((one for one in self._strategies if not one.lockstep), None)
+        self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
         self._wish = self._stop = agreement.GO_ON
         self._saved_step: int | None = None
         self._saved_at = monotonic()
@@ -253,6 +255,7 @@ class Session:
     def _end_step(self) -> None:
         for strategy in self._strategies:
             strategy.after_step(self.step)
+        self._catch_up()
         self._tell_step()
         for hook in self._hooks:
             hook.after_step(self)
@@ -274,6 +277,15 @@ class Session:
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
             self._pace.restart()
+
+    def _catch_up(self) -> None:
+        """Pass over the steps that other ranks made without this one."""
+        reached = max((strategy.reached(self.step) for strategy in self._strategies), default=self.step)
+        if reached > self.step:
+            if self._batches is not None:
+                parts = self.batch.accumulate if self._adapt and self.batch is not None else 1
+                self._batches.skip((reached - self.step) * parts)
+            self.step = reached
 
     def _end_pace(self) -> None:
         """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
@@ -333,6 +345,8 @@ class Session:
 
     def _finish(self) -> None:
         """Save the last step, after all steps are done or a request to stop."""
+        for strategy in self._strategies:
+            strategy.finish(self._stop)
         if self.step != self._saved_step:
             self._save()
         if self._stop != agreement.STOP and self._reports:
@@ -340,8 +354,10 @@ class Session:
 
     def _save(self) -> None:
         self._saved_at = monotonic()
-        if self._checkpoints is None:
+        if self._checkpoints is None or (self._apart and not self.world.is_chief):
             return
+        for strategy in self._strategies:
+            strategy.before_save()
         shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
         own = {"rng": rng.capture(), "per_rank": {name: kept.state_dict() for name, kept in self._own.items()}}
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
@@ -401,8 +417,10 @@ class Session:
         attempt, round_number = self.world.gather(
             (self._environment.attempt or newest + 1, self._environment.round_number)
         )[0]
+        # Ranks that do not step together do not meet to save either: the chief's checkpoint is that of one rank.
+        world = replace(self.world, rank=0, world_size=1) if self._apart else self.world
         self._checkpoints = Checkpoints(
-            directory, self.world, attempt=attempt, round_number=round_number, keep=self._keep, say=self._say
+            directory, world, attempt=attempt, round_number=round_number, keep=self._keep, say=self._say
         )
 
     def _begin(self) -> None:
@@ -415,6 +433,7 @@ class Session:
                     replicas.broadcast(kept)
         for strategy in self._strategies:
             strategy.begin()
+        self._catch_up()
         if self._adapt and self._environment.batch is not None:
             self._take_batch(self._environment.batch)
         self._tell_batch()
@@ -447,7 +466,9 @@ class Session:
                 ) from cause
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
-        if restored.own is None:
+        if self._apart and not self.world.is_chief:
+            pass  # the own state in it is the chief's
+        elif restored.own is None:
             kept_back = " and ".join(["the random generators' states", *self._own])
             self._say(
                 f"{restored.path.name} was saved by {restored.world_size} ranks, now {self.world.world_size}: "

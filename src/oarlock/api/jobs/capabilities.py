@@ -22,7 +22,6 @@ class Capability(StrEnum):
     ELASTIC = "elastic"  # extras above a role's `min`
     GPU_SHARES = "gpu-shares"  # several tasks on one device
     TOPOLOGY = "topology"  # nodes tell their rack, zone or switch
-    ASYNCHRONOUS_SERVERS = "asynchronous-servers"  # parameter servers that do not wait for all workers
     AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
     IN_PLACE = "in-place"  # tasks can run in the user's own directory
     DATA = "data"  # data is fetched before the start
@@ -104,10 +103,6 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
         yield Capability.MPI, "framework", "Use another framework than mpi."
     if spec.size is not None:
         yield Capability.SIZES, "size", "Set roles.worker.cpus, .memory and .gpus instead."
-    if spec.strategy.sync is False:
-        yield Capability.ASYNCHRONOUS_SERVERS, "strategy.sync", "Leave it out: the workers step together."
-    if spec.strategy.backup:
-        yield Capability.ASYNCHRONOUS_SERVERS, "strategy.backup", "Leave it out: every gradient is waited for."
     if spec.strategy.kind is jobfile.StrategyKind.AUTO:
         yield Capability.AUTOMATIC_STRATEGY, "strategy.kind", "Use `allreduce`."
     if spec.strategy.compression is jobfile.Compression.AUTO:

@@ -36,8 +36,9 @@ class Kind(enum.IntEnum):
     LOAD_STATE = 9  # body: the optimizer's state
     MEET = 10  # an exchange of all workers; body: this worker's value, body of the answer: all values
     DONE = 11  # this worker's training is over
-    OK = 12
-    ERROR = 13
+    BEGIN = 12  # training begins, at a step that the newcomers must know
+    OK = 13
+    ERROR = 14
 
 
 class Refused(Exception):

@@ -34,8 +34,8 @@ class Place:
             raise frames.Refused("the purpose of the connection is not known")
 
 
-def greet(connection: transport.Connection, token: str, place: Place) -> dict[str, object]:
-    """Introduce this worker. Return the fields of the welcome. Raises Refused if the server lacks the token."""
+def greet(connection: transport.Connection, token: str, place: Place) -> bool:
+    """Introduce this worker. Return whether it joins others in training. Refused if the server lacks the token."""
     challenge = connection.head(frames.MOST_GREETING_BYTES)
     if challenge.kind is not frames.Kind.CHALLENGE or challenge.body_bytes:
         raise frames.Refused("the server did not send a challenge")
@@ -48,7 +48,7 @@ def greet(connection: transport.Connection, token: str, place: Place) -> dict[st
     expected = _proof(token, "server", theirs, ours, {})
     if welcome.body_bytes or not hmac.compare_digest(expected, str(welcome.fields.get("proof"))):
         raise frames.Refused("the server does not know the token of this attempt")
-    return welcome.fields
+    return bool(welcome.fields.get("joins"))
 
 
 def receive(connection: transport.Connection, token: str) -> tuple[Place, str]:

@@ -22,6 +22,7 @@ class Link:
     def __init__(self, servers: addresses.Addresses, number: int, place: handshake.Place) -> None:
         self.number = number
         self._servers, self._place = servers, place
+        self.joins = False  # whether the others were in training already when this worker came
         self._connection = self._connect()
 
     def start(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
@@ -82,7 +83,7 @@ class Link:
                 continue
             try:
                 connection.limit(_CONNECT_S)
-                handshake.greet(connection, self._servers.token, self._place)
+                self.joins = handshake.greet(connection, self._servers.token, self._place)
                 connection.limit(None)
                 return connection
             except frames.Refused as why:

@@ -39,6 +39,8 @@ class Server:
         self._connections: set[transport.Tcp] = set()
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._wish = 0
+        self._done: set[int] = set()
+        self.began_at: int | None = None  # the step at which training began, after the workers had met
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=128)
         self.port: int = self._listener.getsockname()[1]
@@ -89,7 +91,8 @@ class Server:
                     self._meeting = meeting.Meeting(place.workers)
                 if self._meeting.workers != place.workers:
                     raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
-            connection.send(Kind.WELCOME, {"proof": proof})
+                joins = self.began_at is not None
+            connection.send(Kind.WELCOME, {"proof": proof, "joins": joins})
             connection.limit(None)
             return place
         except frames.Refused as why:
@@ -114,13 +117,21 @@ class Server:
         assert self._meeting is not None
         return self._meeting.meet(rank, number, value)
 
+    def trains(self, rank: int) -> None:
+        self._done.discard(rank)
+
+    def finished(self, rank: int) -> None:
+        self._done.add(rank)
+
     def wished(self, wish: int) -> int:
         """Return the strongest wish to stop that any worker has told."""
         self._wish = max(self._wish, wish)
         return self._wish
 
     def lost(self, place: handshake.Place) -> None:
-        """A worker's connection broke before its training was over."""
+        """A worker's connection broke. Unless its training was over, the others may not wait for it any more."""
+        if place.rank in self._done:
+            return
         why = f"worker {place.rank} is gone: Connection closed by peer"
         if self._meeting is not None:
             self._meeting.lose(why)
@@ -135,7 +146,6 @@ class _Desk:
         self._server, self._connection, self._place = server, connection, place
         self._shard: shard.Shard | None = None
         self._buffers: shard.Flats = []
-        self._done = False
         self._answers: dict[Kind, Callable[[frames.Head], None]] = {
             Kind.OPEN: self._open,
             Kind.LOAD: self._load,
@@ -145,6 +155,7 @@ class _Desk:
             Kind.LOAD_STATE: self._load_state,
             Kind.MEET: self._meet,
             Kind.DONE: self._finish,
+            Kind.BEGIN: self._begin,
         }
 
     def serve(self) -> None:
@@ -162,8 +173,7 @@ class _Desk:
             sys.stderr.write(f"oarlock.train: a request of worker {self._place.rank} failed: {cause!r}\n")
             self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
         finally:
-            if not self._done:
-                self._server.lost(self._place)
+            self._server.lost(self._place)
 
     def _open(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -171,8 +181,14 @@ class _Desk:
         if self._shard.opening.mode.workers != self._place.workers:
             raise frames.Refused("the mode is for another number of workers")
         self._buffers = self._shard.buffers()
+        self._server.trains(self._place.rank)
         steps = self._shard.join(self._place.rank)
-        self._answer({"version": self._shard.version, "loaded": self._shard.loaded, "steps": steps})
+        self._answer({"version": self._shard.version, "steps": steps, "began_at": self._server.began_at})
+
+    def _begin(self, head: frames.Head) -> None:
+        _expect(head, 0)
+        self._server.began_at = _whole(head.fields["step"])
+        self._answer({})
 
     def _load(self, head: frames.Head) -> None:
         held = self._opened()
@@ -242,10 +258,14 @@ class _Desk:
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
 
     def _finish(self, head: frames.Head) -> None:
+        """The worker trains no more. It may ask for weights and state, and wait until the others are done too."""
         _expect(head, 0)
-        self._done = True
-        if self._shard is not None:
-            self._shard.leave(self._place.rank)
+        self._server.finished(self._place.rank)
+        self._server.wished(_whole(head.fields["wish"]))
+        held = self._opened()
+        held.leave(self._place.rank)
+        if head.fields["wait"]:
+            held.await_end()
         self._answer({})
 
     def _opened(self) -> shard.Shard:

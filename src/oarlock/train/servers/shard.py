@@ -92,6 +92,11 @@ class Shard:
                 self._update()
             self.changed.notify_all()
 
+    def await_end(self) -> None:
+        """Wait until no worker trains any more."""
+        with self.changed:
+            self.changed.wait_for(lambda: len(self._gone) == self.opening.mode.workers)
+
     def load(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Take these weights. The optimizer begins anew unless its state is loaded after this."""
         with self.changed:

@@ -36,6 +36,8 @@ class Choice:
     compression: str = "none"
     settings: Settings | None = None
     sync: bool = True
+    backup: int = 0
+    staleness: int | None = None
 
 
 def choose(
@@ -65,7 +67,12 @@ def choose(
             f"parameter servers do not compress gradients, but compression {name} was asked for: leave it out"
         )
     return Choice(
-        kind, name, settings if settings and name == _name(settings) else None, sync=bool(told.get("sync", True))
+        kind,
+        name,
+        settings if settings and name == _name(settings) else None,
+        sync=told.get("sync") is not False,
+        backup=int(told.get("backup") or 0),
+        staleness=told.get("staleness"),
     )
 
 
@@ -74,7 +81,7 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strat
     if choice.kind == "none":
         return Independent()
     if choice.kind == "ps":
-        return ParameterServers(sync=choice.sync)
+        return ParameterServers(sync=choice.sync, backup=choice.backup, staleness=choice.staleness)
     settings = choice.settings
     if choice.compression == "dgc":
         given = settings if isinstance(settings, DGC) else None

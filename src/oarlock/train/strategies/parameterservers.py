@@ -31,15 +31,36 @@ Kind = frames.Kind
 class ParameterServers(Strategy):
     """Training with parameter servers.
 
-    With `sync` all workers step together with the mean of their gradients, as in allreduce. `sharding` is the way in
-    which the servers divide the model (sharding.py).
+    With `sync` all workers step together with the mean of their gradients, as in allreduce. An update does not wait for
+    the `backup` slowest gradients, which are dropped. Without `sync` each gradient is an update of its own; a worker is
+    at most `staleness` steps ahead of the slowest one (None: any number). `sharding` is the way in which the servers
+    divide the model (sharding.py).
     """
 
     kind = "ps"
 
-    def __init__(self, *, sync: bool = True, servers: int = 1, sharding: str = "partition") -> None:
+    def __init__(
+        self,
+        *,
+        sync: bool = True,
+        backup: int = 0,
+        staleness: int | None = None,
+        servers: int = 1,
+        sharding: str = "partition",
+    ) -> None:
         self._world = worlds.init()
-        self._mode = openings.Mode(self._world.world_size, sync=sync)
+        if not 0 <= backup < max(2, self._world.world_size):
+            raise errors.StateError(f"backup={backup}: {self._world.world_size} workers leave none to wait for")
+        if (staleness is not None and sync) or (backup and not sync):
+            raise errors.StateError("staleness= goes with sync=False, and backup= with sync=True")
+        self._mode = openings.Mode(
+            self._world.world_size, sync=sync, backup=min(backup, self._world.world_size - 1), staleness=staleness
+        )
+        self.lockstep = self._mode.lockstep
+        self._wish = self._strongest = 0
+        self._origin: int | None = None  # the step before the first one
+        self._steps = 0  # of this worker, with those of earlier incarnations
+        self._done = False
         self._count, self._way = servers, sharding
         self._servers: list[_Remote] = []
         self._named: list[tuple[str, nn.Parameter]] = []
@@ -68,6 +89,7 @@ class ParameterServers(Strategy):
             self._servers.append(
                 _Remote(link, parts, tensors, self._named, openings.Opening(_pieces(parts, tensors), kind, self._mode))
             )
+        self._steps = self._servers[0].steps
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_pre_hook(self._fetch_state)
@@ -81,7 +103,11 @@ class ParameterServers(Strategy):
         """Give the servers the chief's weights and optimizer state, and take the weights from them."""
         if not self._servers or self._optimizer is None:
             return
-        if self._world.is_chief:
+        if self._done:  # a second session
+            self._done = False
+            for server in self._servers:
+                server.open()
+        if self._world.is_chief and not self._joins:
             settings = optimizers.settings_of(self._optimizer)
             for server in self._servers:
                 server.load(settings, self._optimizer)
@@ -89,12 +115,45 @@ class ParameterServers(Strategy):
         self._world.gather(None)
         self._pull()
 
-    def finish(self) -> None:
-        """This worker's training is over: the servers and the other workers do not wait for it any more."""
+    @property
+    def _joins(self) -> bool:
+        """Whether this process takes the place of one that died while the others went on."""
+        return any(server.link.joins for server in self._servers)
+
+    def reached(self, step: int) -> int:
+        if self.lockstep or not self._servers:
+            return step
+        passed = self._servers[0].version if self._mode.sync else self._steps
+        if self._origin is None and self._joins:
+            self._origin = self._servers[0].began_at or 0
+        elif self._origin is None:
+            self._origin = step - passed
+            if self._world.is_chief:
+                for server in self._servers:
+                    server.link.ask(Kind.BEGIN, {"step": self._origin})
+        return self._origin + passed
+
+    def tell(self, wish: int) -> int:
+        self._wish = max(self._wish, wish)
+        return max(self._wish, self._strongest)
+
+    def before_save(self) -> None:
+        if not self.lockstep:
+            self._pull()
+
+    def finish(self, wish: int) -> None:
+        """The others do not wait for this worker any more. Out of lockstep it waits for them, and takes the last
+        weights.
+        """
+        if self._done:
+            return
+        self._done = True
         for server in self._servers:
-            server.link.ask(Kind.DONE, {})
-            server.link.close()
-        self._servers.clear()
+            server.link.start(Kind.DONE, {"wish": wish, "wait": not self.lockstep})
+        for server in self._servers:
+            server.link.finish()
+        if not self.lockstep:
+            self._pull()
 
     def _start(self) -> addresses.Addresses | None:
         """Start servers beside the chief, if there are several processes."""
@@ -141,9 +200,10 @@ class ParameterServers(Strategy):
         gradients = [_at_hand(parameter.grad) for _, parameter in self._named]
         with self.figures.waiting:
             for server in self._servers:
-                self.figures.sent_bytes += server.push(gradients, settings)
+                self.figures.sent_bytes += server.push(gradients, settings, self._wish)
             for server in self._servers:
-                server.take()
+                self._strongest = max(self._strongest, server.take())
+        self._steps += 1
         self.figures.waiting.settle()
         self.figures.exchanges += 1
 
@@ -163,11 +223,15 @@ class ParameterServers(Strategy):
 
     def _leave(self) -> None:
         """Say at the end of the process that it was meant, unless an error ended it."""
-        if not worlds.failed():
-            try:
-                self.finish()
-            except errors.ServerError as cause:
-                sys.stderr.write(f"oarlock.train: {cause}\n")
+        try:
+            if not worlds.failed() and not self._done:
+                for server in self._servers:
+                    server.link.ask(Kind.DONE, {"wish": 0, "wait": False})
+        except errors.ServerError as cause:
+            sys.stderr.write(f"oarlock.train: {cause}\n")
+        for server in self._servers:
+            server.link.close()
+        self._servers.clear()
 
 
 class _Remote:
@@ -184,8 +248,14 @@ class _Remote:
         self.link = link
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
-        told = self.link.ask(Kind.OPEN, opening.fields())
-        self.version = int(told["version"])
+        self.version = self.steps = 0
+        self.began_at: int | None = None
+        self.open()
+
+    def open(self) -> None:
+        """Take part in the training from now on."""
+        told = self.link.ask(Kind.OPEN, self._opening.fields())
+        self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
@@ -208,7 +278,7 @@ class _Remote:
         if entries:
             self.link.ask(Kind.LOAD_STATE, {"entries": entries}, [memory.view(each) for each in tensors])
 
-    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]]) -> int:
+    def push(self, gradients: Sequence[torch.Tensor | None], settings: Sequence[dict[str, Any]], wish: int) -> int:
         """Send this server's parts of the gradients. Return the number of bytes."""
         absent = [index for index, part in enumerate(self._parts) if gradients[part.tensor] is None]
         body = []
@@ -216,17 +286,18 @@ class _Remote:
             gradient = gradients[part.tensor]
             if gradient is not None:
                 body.append(memory.view(self._cut(part, gradient)))
-        fields = {"base": self.version, "absent": absent, "settings": settings, "wish": 0}
+        fields = {"base": self.version, "absent": absent, "settings": settings, "wish": wish}
         self.link.start(Kind.STEP, fields, body)
         return sum(each.nbytes for each in body)
 
     @torch.no_grad()
-    def take(self) -> None:
-        """Receive this server's parts of the weights into the model."""
+    def take(self) -> int:
+        """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
         fields = self.link.finish(self._places)
         for place, staged in self._staged:
             place.copy_(staged)
         self.version = int(fields["version"])
+        return int(fields.get("wish", 0))
 
     def fetch_state(self, optimizer: optim.Optimizer) -> None:
         """Fetch the server's state into the optimizer. The parts of a cut tensor come together there."""

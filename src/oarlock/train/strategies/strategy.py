@@ -1,8 +1,11 @@
 """The protocol of a strategy: one way to keep the replicas of a model together.
 
 A strategy is told these moments: it gets a model and its optimizer, training begins (after a checkpoint was restored),
-a gradient must not be exchanged yet, a step is over. A session knows strategies by this protocol alone, and reports the
-same figures of each.
+a gradient must not be exchanged yet, a step is over, a checkpoint is due, training is over. A session knows strategies
+by this protocol alone, and reports the same figures of each.
+
+Most strategies are in lockstep: all ranks make the same steps. Where one is not (asynchronous parameter servers), the
+session exchanges nothing at step boundaries: the strategy carries the wish to stop, and the chief alone saves.
 
 The state that a strategy keeps between steps belongs to this rank (residuals of a compression, a local model). The
 session saves it with this rank's shard.
@@ -43,6 +46,7 @@ class Strategy:
 
     kind = "custom"
     figures: Figures | None = None
+    lockstep = True
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         """Give every rank the chief's weights, and keep the replicas together from now on. Returns the model to train.
@@ -59,7 +63,25 @@ class Strategy:
         return nullcontext()
 
     def after_step(self, step: int) -> None:
-        """Step number `step` is over on every rank."""
+        """Step number `step` is over, in lockstep on every rank."""
+
+    def reached(self, step: int) -> int:
+        """Return the step that training has reached, where this rank has done `step`. It is more where others went on
+        without this rank.
+        """
+        return step
+
+    def tell(self, wish: int) -> int:
+        """Tell the others this rank's wish to stop, with the next exchange. Return the strongest one known. Not called
+        in lockstep, where the session asks all ranks.
+        """
+        return wish
+
+    def before_save(self) -> None:
+        """A checkpoint is about to be made."""
+
+    def finish(self, wish: int) -> None:
+        """This rank's training is over, with this wish to stop. A last checkpoint may follow."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that this rank must keep: tensors and plain values, empty where there is none."""
