@@ -144,7 +144,11 @@ class Server:
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
             http = listening.http(
-                application.make(made), counted, grace_s=GRACE_S, tls_cert=settings.tls_cert, tls_key=settings.tls_key
+                self._with_pages(application.make(made), made),
+                counted,
+                grace_s=GRACE_S,
+                tls_cert=settings.tls_cert,
+                tls_key=settings.tls_key,
             )
             self._home.announce(self._file(url), port)
             stack.callback(self._home.withdraw)
@@ -158,6 +162,17 @@ class Server:
                     hint=f"Start it again; {settings.home / 'server.log'} says more, please report it.",
                 )
             serverlog.report("ended", {"url": url})
+
+    def _with_pages(self, api: Any, made: provided.Services) -> Any:
+        """Return the API with the pages around it."""
+        from oarlock.api import application
+        from oarlock.controllers import succession
+        from oarlock.web import application as web
+
+        paths = frozenset(route.path.split("/")[1] for route in application.TABLE)
+        home, secure = succession.home_id(self._settings.home), made.about.url.startswith("https:")
+        told = web.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
+        return web.Pages(api, told)
 
     async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: provided.Services) -> None:
         """Answer requests until the end is requested; then let long polls go, and the rest come to theirs."""

@@ -62,6 +62,9 @@ def test_up_and_down(work: Path, home: Path) -> None:
     assert [node["node"]["capacity"]["gpus"] for node in nodes] == [4, 4]
     again = typed.run("up", "--detach")
     assert (again.stdout.strip(), again.returncode) == (left["url"], 0)
+    link = typed.run("ui", "--print").stdout.strip()
+    assert link.startswith(f"{left['url']}/login#code=oac_"), link
+    assert f"{left['url']}/login#code=" in again.stderr
     refused = typed.run("up")
     assert refused.returncode == 1
     assert "oarlock down" in refused.stderr

@@ -33,6 +33,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("metrics:metrics", "Show a job's metrics"),
         "files": ("files:files", "List the files that a job left"),
         "download": ("files:download", "Fetch the files that a job left"),
+        "ui": ("ui:ui", "Open the pages in a browser"),
         "tensorboard": ("tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
     },
     "Act": {

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -140,6 +141,11 @@ def submission(
 def fresh_key() -> str:
     """Return a new idempotency key. All tries of one submission use the same key."""
     return os.urandom(16).hex()
+
+
+def login_link(url: str, code: str, path: str = "/") -> str:
+    """Return the address that logs a browser in. The code stands in the fragment, which no server and no log sees."""
+    return f"{url}/login#{urlencode({'code': code, 'next': path})}"
 
 
 def exit_code(phase: phases.Phase, code: int | None) -> int:

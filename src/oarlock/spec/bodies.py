@@ -289,6 +289,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     right: users.Right
     capabilities: tuple[str, ...]
     currency: str  # of all prices; empty where it is not set
+    seq: int = 0  # the last line of the event log
 
 
 class UserList(Page[users.User], frozen=True):

@@ -27,6 +27,7 @@ async def show(call: routes.Call) -> bodies.Server:
         right=user.right,
         capabilities=tuple(sorted(about.capabilities)),
         currency=about.currency,
+        seq=await call.access.shared(lambda view: view.last_seq()),
     )
 
 

@@ -16,7 +16,7 @@ import structlog
 
 FILE_BYTES = 10 << 20
 FILES = 4
-_QUIET = ("uvicorn", "asyncio", "alembic", "sqlalchemy", "websockets", "fsspec")
+_QUIET = ("uvicorn", "httpx", "asyncio", "alembic", "sqlalchemy", "websockets", "fsspec")
 
 
 def open_log(path: Path, level: str = "INFO") -> None:

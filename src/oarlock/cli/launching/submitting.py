@@ -58,6 +58,7 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
         terminal.say(terminal.clean(said))
     tell_neighbours(client, job)
     if not choice.quiet:
+        terminal.say(f"Page: {client.url}/jobs/{job.id}")
         tell_input()
     if choice.detach:
         _tell_submitted(job, choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import threading
@@ -79,7 +80,19 @@ def _told(there: Any, as_json: bool) -> int:
         terminal.json_out(there)
     else:
         terminal.out(there.url)
+        _invite()
     return 0
+
+
+def _invite() -> None:
+    """Print a link to the pages that logs in once."""
+    from oarlock.client import settings, verbs
+    from oarlock.client.synchronous import client as clients
+
+    told = settings.Settings(home=settings.home_directory(os.environ))
+    with contextlib.suppress(errors.OarlockError), clients.Client(told=told) as client:
+        link = verbs.login_link(client.url, client.login_code().code)
+        terminal.say(f"Pages: {link}\nThe link logs in once, within 60 s. For another one: oarlock ui")
 
 
 def _serve(home: Path, given: dict[str, Any]) -> int:
@@ -98,6 +111,7 @@ def _announce(home: Path) -> None:
             terminal.say(
                 f"Listening at {there.url}. Ctrl-C stops the server; running jobs go on. Log: {home / 'server.log'}"
             )
+            _invite()
             return
         time.sleep(0.05)
 

@@ -384,6 +384,10 @@ class AsyncClient:
                 yield record
             after = page.next
 
+    async def news(self, *, after: int, wait_s: float = 0.0) -> bodies.RecordPage:
+        """Return the next lines of the event log, and wait up to `wait_s` for one. Raises Gone as `watch` does."""
+        return await self._sender.send(requests.event_log(after, wait_s))
+
     async def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended or is halted, and return it. Raises TimeoutError."""
         until = None if timeout_s is None else time.monotonic() + timeout_s

@@ -1,0 +1,162 @@
+"""The pages as an ASGI application around the API: what is not the API's is a page.
+
+A request passes, in this order: the Host check, the table of pages, the origin rules, the session, and the page's
+function, which calls the API in this process. Every failure on the way becomes a page that names the next step. The API
+does not know the pages, never reads their cookie, and keeps its own guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+from starlette import responses, routing, types
+
+from oarlock.spec import errors
+from oarlock.web import assets, cookies, origins, templating, visits
+from oarlock.web import routing as table
+from oarlock.web.pages import home, job, jobs, live, login, sessions
+
+PAGES: tuple[table.Page, ...] = (*home.PAGES, *jobs.PAGES, *job.PAGES, *sessions.PAGES, *login.PAGES, *live.PAGES)
+"""All pages and actions. The tests go through this table, too."""
+
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "img", "font", "connect")),
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+Report = Callable[[str, Mapping[str, object]], None]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of the server.
+
+    `home` tells it from the other servers of this machine; `api` lists the first segments of the API's paths.
+    """
+
+    home: str
+    api: frozenset[str]
+    hosts: frozenset[str] | None
+    secure: bool
+    report: Report
+
+
+class Pages:
+    """The application: the API under its own paths, pages under all others."""
+
+    def __init__(self, api: types.ASGIApp, settings: Settings, pages: Collection[table.Page] = PAGES) -> None:
+        self._api = api
+        self._settings = settings
+        self._pages = pages
+        self._assets = assets.Assets()
+        self._templates = templating.Templates(self._assets)
+        self._cookie = cookies.SessionCookie(settings.home, secure=settings.secure)
+        self._routes = [(routing.compile_path(page.path), page) for page in pages]
+        self._menu = [page for page in pages if page.key]
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        if scope["type"] != "http" or scope["path"].split("/")[1] in self._settings.api:
+            await self._api(scope, receive, send)
+            return
+        response = await self._answer(scope, receive)
+        with contextlib.suppress(ConnectionError):  # the browser is gone
+            await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
+
+    async def _answer(self, scope: types.Scope, receive: types.Receive) -> types.ASGIApp:
+        if (asset := self._assets.find(scope["path"])) is not None and scope["method"] in origins.SAFE:
+            return responses.Response(asset.content, media_type=asset.media)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        secret = self._cookie.read(headers.get("cookie", ""))
+        visit = visits.Visit(scope, receive, self._api, secret, self._cookie)
+        closing = True
+        try:
+            origins.check_host(headers.get("host", ""), self._settings.hosts)
+            page = self._page(visit)
+            if page.stream or visit.method not in origins.SAFE:
+                origins.check_origin(headers)
+            if not page.open:
+                await visit.admit()
+                visit.demand(page.right)
+            answer = await page.handler(visit)
+            closing = not page.stream
+            return self._response(visit, answer, page)
+        except errors.Unauthenticated as error:
+            return self._unauthenticated(visit, error)
+        except errors.OarlockError as error:
+            return self._failure(visit, error)
+        except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the browser does not
+            number = secrets.token_hex(4)
+            self._settings.report("page_failed", {"path": visit.path, "number": number, "error": error})
+            hint = f"Please report it with the number {number}, which is in the server's log."
+            return self._failure(visit, errors.OarlockError("This page has failed.", hint=hint))
+        finally:
+            if closing:
+                await visit.close()
+
+    def _page(self, visit: visits.Visit) -> table.Page:
+        """Return the page of the path. Raises NotFound, and MethodNotAllowed."""
+        found = False
+        for (pattern, _, convertors), page in self._routes:
+            if (match := pattern.match(visit.path)) is None:
+                continue
+            found = True
+            if visit.method == page.method or (visit.method == "HEAD" and page.method == "GET"):
+                visit.parameters = {name: convertors[name].convert(text) for name, text in match.groupdict().items()}
+                return page
+        if found:
+            raise errors.MethodNotAllowed(f"This page does not take {visit.method[:20]}.", hint="Open it as a link.")
+        raise errors.NotFound("There is no such page.", hint="Start from the home page.")
+
+    def _response(
+        self, visit: visits.Visit, answer: table.Filled | responses.Response, page: table.Page | None
+    ) -> responses.Response:
+        if isinstance(answer, table.Filled):
+            frame: dict[str, Any] = {
+                **visits.facts(visit),
+                "title": page.title if page is not None else "",
+                "menu": self._menu,
+            }
+            text = self._templates.render(answer.template, **{**frame, **answer.facts})
+            response: responses.Response = responses.HTMLResponse(text, answer.status)
+            for name, value in answer.headers:
+                response.headers.append(name, value)
+            return response
+        return answer
+
+    def _unauthenticated(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
+        """Return the way to a session: through a reload, the login form, or for a script the bare status."""
+        if visit.method == "GET" and visit.secret is None and origins.from_elsewhere(visit.headers):
+            return self._response(visit, table.Filled(template="reload.html"), None)
+        if visit.method == "GET" and "oarlock-fragment" not in visit.headers:
+            return table.to("/login" + templating.query({"next": visit.address}))
+        return self._failure(visit, error)
+
+    def _failure(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
+        facts = {"title": "Not possible", "error": error, "next": "/"}
+        return self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
+
+
+def _guarded(send: types.Send, *, stored: bool) -> types.Send:
+    cache = (b"cache-control", b"public, max-age=31536000, immutable" if stored else b"no-store")
+
+    async def guarded(message: types.Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *HEADERS, cache]
+        await send(message)
+
+    return guarded

@@ -1,0 +1,113 @@
+"""The timeline of a job as SVG: one bar for each attempt, coloured by its phase, with marks for its events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from oarlock.display import marks
+from oarlock.spec import attempts, events, jobs, phases
+
+WIDTH, ROW = 640, 24
+MARKS = {
+    "checkpoint_visible": ("◆", "checkpoint"),
+    "stacks_asked": ("!", "hang: stacks were asked for"),
+    "batch_decided": ("b", "another batch size"),
+}
+INTENTS = {"halt": ("‖", "halt"), "run": ("▶", "resume"), "cancel": ("■", "cancel"), "preempt": ("<", "preempted")}
+INTENTS |= {"resize": ("↔", "resized")}
+MOST_MARKS = 200
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A part of a bar, from `x` on, in the colour of a phase."""
+
+    x: float
+    width: float
+    colour: str
+    word: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    x: float
+    glyph: str
+    word: str
+    at: float
+
+
+class Row(msgspec.Struct, frozen=True):
+    """An attempt: its parts and its marks, at `y`."""
+
+    number: int
+    y: int
+    parts: tuple[Stretch, ...]
+    marks: tuple[Mark, ...]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    rows: tuple[Row, ...]
+    begin: float
+    end: float
+    height: int
+
+
+def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline | None:
+    """Return the timeline, None for a job that has had no attempt."""
+    if not job.attempts:
+        return None
+    begin = job.attempts[0].started_at
+    end = max(job.ended_at or now, begin + 1.0)
+    scale = WIDTH / (end - begin)
+    rows = tuple(
+        Row(
+            number=attempt.number,
+            y=place * ROW,
+            parts=tuple(_parts(job, attempt, begin, end, scale)),
+            marks=tuple(_marks(attempt, found, begin, end, scale))[-MOST_MARKS:],
+        )
+        for place, attempt in enumerate(job.attempts)
+    )
+    return Timeline(rows, begin, end, len(rows) * ROW)
+
+
+def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, scale: float) -> Iterator[Stretch]:
+    until = min(attempt.ended_at or end, end)
+    ends = [
+        (attempt.launched_at, phases.Phase.DEPLOYING),
+        (attempt.processing_at, phases.Phase.DOWNLOADING),
+        (until, phases.Phase.PROCESSING if attempt.processing_at is not None else phases.Phase.DEPLOYING),
+    ]
+    at = attempt.started_at
+    for stop, phase in ends:
+        if stop is None or stop <= at:
+            continue
+        yield _stretch(at, min(stop, until), str(phase), begin, scale)
+        at = stop
+    last = job.attempts[-1].number == attempt.number
+    verdict = attempt.verdict
+    if attempt.ended_at is not None:
+        failed = verdict is not None and verdict.cause not in (attempts.Cause.SUCCEEDED, attempts.Cause.STOPPED)
+        other = phases.Phase.FAILED if failed else phases.Phase.HALTED
+        word = str(job.phase if last and job.terminal else other)
+        yield Stretch(max(0.0, (until - begin) * scale - 4), 4, marks.PHASES[word].colour, f"ended: {word}")
+
+
+def _stretch(at: float, stop: float, phase: str, begin: float, scale: float) -> Stretch:
+    return Stretch((at - begin) * scale, max(1.0, (stop - at) * scale), marks.PHASES[phase].colour, phase)
+
+
+def _marks(
+    attempt: attempts.Attempt, found: Sequence[events.Record], begin: float, end: float, scale: float
+) -> Iterator[Mark]:
+    until = attempt.ended_at or end
+    for record in found:
+        if not attempt.started_at <= record.at <= until:
+            continue
+        if record.kind == "intended":
+            glyph, word = INTENTS.get(str(record.data.get("intent")), ("·", "intent"))
+        elif record.kind in MARKS:
+            glyph, word = MARKS[record.kind]
+        else:
+            continue
+        yield Mark((record.at - begin) * scale, glyph, word, record.at)

@@ -1,0 +1,165 @@
+"""The list of jobs: filtered, sorted and counted by the API, a hundred at a time; actions on many; the list as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from starlette import responses
+
+from oarlock.display import jobcells
+from oarlock.spec import bodies, errors, phases, summaries, users
+from oarlock.web import routing, texts, visits
+
+PAGE = 100
+MOST_SELECTED = 100
+SORTS = ("created", "name", "owner", "pool", "phase")
+FILTERS = ("owner", "pool", "name", "text")
+CSV_MOST = 10_000
+ACTIONS = {"halt": "Halt", "resume": "Resume", "cancel": "Cancel", "remove": "Remove"}
+VERBS = {"halt": "halt", "resume": "resume", "cancel": "cancel", "remove": "rm"}
+COLUMNS = ("id", "name", "phase", "owner", "pool", "tasks", "gpus", "progress", "loss", "ran_s", "created_at", "cost")
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    page = await _found(visit, PAGE, visit.asked("after") or None)
+    chosen = _chosen(visit)
+    return routing.Filled(
+        template="jobs.html",
+        facts={
+            "rows": [row(one, page.now) for one in page.items],
+            "total": sum(
+                count for phase, count in page.phases.items() if not chosen["phase"] or phase in chosen["phase"]
+            ),
+            "counts": [(phase, page.phases.get(phase, 0)) for phase in phases.Phase],
+            "chosen": chosen,
+            "following": page.next if len(page.items) == PAGE else None,
+            "first": not visit.asked("after"),
+            "sorts": SORTS,
+            "actions": ACTIONS if visit.may(users.Right.USER) else {},
+            "refresh": 5 if any(one.phase in phases.RUNNING for one in page.items) else 0,
+        },
+    )
+
+
+async def download(visit: visits.Visit) -> responses.Response:
+    """Return the whole list, up to a bound that its last line names."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*COLUMNS, "where_or_why", "command"])
+    after: str | None = None
+    written = 0
+    while written < CSV_MOST:
+        page = await _found(visit, 1000, after)
+        for one in page.items:
+            writer.writerow([texts.cell(value) for value in _cells(one, page.now)])
+        written += len(page.items)
+        after = page.next
+        if after is None:
+            break
+    else:
+        writer.writerow([f"cut after {CSV_MOST} jobs"])
+    headers = {"content-disposition": 'attachment; filename="jobs.csv"'}
+    return responses.Response(text.getvalue(), media_type="text/csv", headers=headers)
+
+
+async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
+    """Do one action on several jobs. A dangerous one is asked about first, on a page that says what is lost."""
+    form = await visit.form()
+    action, names = visits.one(form, "action"), list(dict.fromkeys(form.get("job", ())))
+    if action not in ACTIONS:
+        raise errors.InvalidInput("There is no such action.", hint=f"There are: {', '.join(ACTIONS)}.")
+    if not names:
+        raise errors.InvalidInput("No job is selected.", hint="Select jobs in the first column.")
+    if len(names) > MOST_SELECTED:
+        raise errors.TooLarge("Too many jobs are selected.", hint=f"Select at most {MOST_SELECTED}.")
+    if action in ("cancel", "remove") and not visits.one(form, "sure"):
+        found = [await visit.client.job(name) for name in names]
+        now = (await visit.client.summaries(limit=1)).now
+        lost = [(one, lost_by(action, summaries.of(one, now), await _last_step(visit, one.id))) for one in found]
+        asked = {"action": action, "verb": VERBS[action], "lost": lost}
+        return routing.Filled(template="sure.html", facts=asked)
+    failures = []
+    for name in names:
+        try:
+            await getattr(visit.client, action)(name)
+        except errors.OarlockError as error:
+            failures.append(error)
+    if failures:
+        facts: dict[str, Any] = {"title": "Not all was done", "error": failures[0], "next": "/jobs"}
+        return routing.Filled(template="error.html", facts=facts, status=failures[0].status)
+    return routing.to("/jobs" if action == "remove" or len(names) > 1 else f"/jobs/{names[0]}")
+
+
+def lost_by(action: str, job: summaries.Summary, checkpoint: int | None) -> str:
+    """Return the loss that the action causes, in one sentence."""
+    if action == "remove":
+        return "Its record, logs, metrics, checkpoints and kept files are deleted."
+    if job.reading is None:
+        return "It has made no progress yet."
+    steps = job.reading.step - (checkpoint or 0)
+    kept = f"its checkpoint of step {checkpoint} stays" if checkpoint is not None else "it has no checkpoint"
+    freed = f" {job.gpus:g} GPUs become free." if job.gpus and job.places else ""
+    return f"{max(0, steps):,} steps since the last checkpoint are lost; {kept}.{freed}"
+
+
+def row(job: summaries.Summary, now: float) -> dict[str, Any]:
+    """Return the cells of a job's row."""
+    return {
+        "job": job,
+        "phase": jobcells.phase(job),
+        "tasks": jobcells.tasks(job),
+        "where": jobcells.where(job, now),
+        "age_s": now - job.created_at,
+        "fraction": None if job.terminal or job.reading is None else job.reading.fraction,
+    }
+
+
+async def _last_step(visit: visits.Visit, job: str) -> int | None:
+    found = await visit.client.checkpoints(job)
+    return found[0].step if found else None
+
+
+async def _found(visit: visits.Visit, limit: int, after: str | None) -> bodies.SummaryPage:
+    chosen = _chosen(visit)
+    wanted = {name: chosen[name] or None for name in FILTERS}
+    order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
+    return await visit.client.summaries(phases=chosen["phase"], after=after, limit=limit, **wanted, **order)
+
+
+def _chosen(visit: visits.Visit) -> dict[str, Any]:
+    """Return the filter and the order as the address has them."""
+    return {
+        "phase": [one for one in visit.query.get("phase", ()) if one],
+        **{name: visit.asked(name) for name in FILTERS},
+        "sort": visit.asked("sort") or "created",
+        "ascending": visit.asked("ascending"),
+    }
+
+
+def _cells(job: summaries.Summary, now: float) -> list[Any]:
+    reading = job.reading
+    return [
+        job.id,
+        job.name,
+        str(job.phase),
+        job.owner,
+        job.pool,
+        jobcells.tasks(job),
+        job.gpus,
+        reading.step if reading is not None else "",
+        reading.loss if reading is not None else "",
+        round(job.ran_s, 3),
+        job.created_at,
+        job.cost,
+        jobcells.where(job, now),
+        job.command,
+    ]
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/jobs", title="Jobs", handler=show, key="j"),
+    routing.Page(path="/jobs.csv", handler=download),
+    routing.Page(path="/jobs", handler=act, method="POST", right=users.Right.USER),
+)

@@ -1,0 +1,27 @@
+"""The sessions of the user: the browsers that are logged in, each with a button that ends its session."""
+
+from __future__ import annotations
+
+import time
+
+from starlette import responses
+
+from oarlock.web import routing, visits
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    found = await visit.client.sessions()
+    now = time.time() + (visit.client.clock_skew_s() or 0.0)
+    return routing.Filled(template="sessions.html", facts={"sessions": found[::-1], "now": now})
+
+
+async def end(visit: visits.Visit) -> responses.Response:
+    form = await visit.form()
+    await visit.client.end_session(visits.one(form, "sha256"))
+    return routing.to("/sessions")
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/sessions", title="Sessions", handler=show),
+    routing.Page(path="/sessions", handler=end, method="POST"),
+)

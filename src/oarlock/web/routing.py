@@ -1,0 +1,48 @@
+"""Descriptions of pages: path, title, right, and the function that fills a template.
+
+A room to come registers one page here. The table of all pages is in `application`; the tests go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette import responses
+
+from oarlock.spec import users
+from oarlock.web import visits
+
+
+class Filled(msgspec.Struct, frozen=True, kw_only=True):
+    """A template with its facts."""
+
+    template: str
+    facts: dict[str, Any] = {}
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler = Callable[[visits.Visit], Awaitable[Filled | responses.Response]]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A page or an action. `key` is the letter that opens it after `g`; only pages with one stand in the menu.
+
+    An `open` page needs no session. A `stream` is refused to other sites although it changes nothing.
+    """
+
+    path: str
+    handler: Handler
+    title: str = ""
+    method: str = "GET"
+    right: users.Right = users.Right.VIEWER
+    open: bool = False
+    stream: bool = False
+    key: str = ""
+
+
+def to(path: str, *headers: tuple[str, str]) -> responses.Response:
+    """Return the redirection to a page, after a form was taken."""
+    return responses.Response(b"", 303, {"location": path, **dict(headers)})

@@ -1,0 +1,107 @@
+// Live updates. News say that something has changed, and the page fetches itself again and morphs its content: at most
+// twice a second, and never under a selection. One page of the browser holds the stream and tells the others.
+"use strict";
+(() => {
+  const main = document.getElementById("content");
+  const bar = document.getElementById("connection");
+  if (!main || !("live" in main.dataset)) return;
+  const PAUSE_MS = 500;
+  const channel = new BroadcastChannel("oarlock-live");
+  let dirty = false;
+  let timer = 0;
+  let fetching = false;
+  let seenAt = Date.now();
+
+  const tell = (text) => {
+    bar.hidden = !text;
+    if (bar.textContent !== text) bar.textContent = text;
+  };
+  const clock = () => new Date(seenAt).toLocaleTimeString();
+  const lost = () => tell(`As of ${clock()}, reconnecting`);
+
+  const selecting = () => {
+    const chosen = getSelection();
+    return chosen && !chosen.isCollapsed && main.contains(chosen.anchorNode);
+  };
+
+  const replace = (text) => {
+    const page = new DOMParser().parseFromString(text, "text/html").getElementById("content");
+    if (!page) return;
+    for (const open of main.querySelectorAll("details[open][id]")) {
+      page.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
+    }
+    main.dataset.refresh = page.dataset.refresh || "0";
+    htmx.swap({ text: page.innerHTML, target: main, sourceElement: main, swap: "innerMorph" });
+  };
+
+  const refresh = async () => {
+    timer = 0;
+    if (fetching || document.hidden || selecting()) {
+      dirty = true;
+      return;
+    }
+    dirty = false;
+    fetching = true;
+    try {
+      const answer = await fetch(location.href, { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
+      if (answer.status === 401) {
+        tell("The session has ended. Reload the page to log in.");
+        return;
+      }
+      if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
+      replace(await answer.text());
+      seenAt = Date.now();
+      tell("");
+    } catch {
+      lost();
+      dirty = true;
+    } finally {
+      fetching = false;
+      if (dirty && !document.hidden) later(PAUSE_MS * 2);
+    }
+  };
+
+  const later = (ms) => {
+    if (!timer) timer = setTimeout(refresh, ms);
+  };
+  const news = () => {
+    dirty = true;
+    later(PAUSE_MS);
+  };
+
+  channel.onmessage = (event) => (event.data === "changed" ? news() : event.data === "lost" ? lost() : news());
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) news();
+  });
+  setInterval(() => {
+    const every = Number(main.dataset.refresh || 0) * 1000;
+    if ((every && Date.now() - seenAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
+  }, 1000);
+
+  const follow = () =>
+    new Promise((done) => {
+      const stream = new EventSource("/live");
+      stream.addEventListener("open", () => {
+        channel.postMessage("open");
+        news();
+      });
+      stream.addEventListener("changed", () => {
+        channel.postMessage("changed");
+        news();
+      });
+      stream.addEventListener("ended", () => {
+        stream.close();
+        news();
+      });
+      stream.onerror = () => {
+        channel.postMessage("lost");
+        lost();
+        if (stream.readyState === EventSource.CLOSED) setTimeout(done, 2000);
+      };
+    });
+  if (navigator.locks) {
+    navigator.locks.request("oarlock-live", async () => {
+      for (;;) await follow();
+    });
+  }
+})();

@@ -1,0 +1,75 @@
+"""Templates: Jinja2 with every value escaped, an undefined name an error, and users' text made visible."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+
+from oarlock.display import amounts, durations, marks
+from oarlock.spec import jobs, quantities
+from oarlock.web import assets, texts
+
+FOLDER = Path(__file__).parent / "templates"
+MOST_CHARACTERS = 2000
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
+_LAST = 253402300799.0  # the year 9999
+
+
+class Templates:
+    """The pages' templates. `static` names the files that they refer to."""
+
+    def __init__(self, static: assets.Assets) -> None:
+        self._environment = environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            finalize=texts.shown,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.globals["static"] = static.path
+        environment.globals["marks"] = marks.PHASES
+        environment.filters |= {
+            "age": durations.age,
+            "amount": amounts.number,
+            "bytes": quantities.memory_text,
+            "counted": amounts.counted,
+            "cut": cut,
+            "duration": durations.text,
+            "log_text": log_text,
+            "moment": moment,
+            "query": query,
+            "segment": lambda text: quote(text, safe=""),
+            "short_id": jobs.short_id,
+        }
+
+    def render(self, template: str, /, **facts: Any) -> str:
+        return self._environment.get_template(template).render(facts)
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a long text with its end left out, and the number of its characters."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def log_text(line: str) -> str:
+    """Return a line of a log as a terminal shows it: without colours, and with the last text over a carriage return."""
+    plain = _ESCAPES.sub("", line)
+    return cut(plain.rstrip("\r").rpartition("\r")[2])
+
+
+def moment(at: float) -> str:
+    """Return a time as ISO 8601 in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(at, 0.0), _LAST)))
+
+
+def query(values: dict[str, Any]) -> str:
+    """Return `?a=1&b=2` without empty values, to follow a path."""
+    kept = {name: value for name, value in values.items() if value not in (None, "", (), [])}
+    return f"?{urlencode(kept, doseq=True)}" if kept else ""

@@ -1,0 +1,41 @@
+"""User's text made visible: characters that reorder or hide text are shown by their numbers.
+
+A job's name or a log line may contain any character. Escaping keeps it text; this keeps it readable as it was sent.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+_PLAIN = re.compile(r"[\x20-\x7e\n\t]*")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def visible(text: str) -> str:
+    """Return the text with `[U+202E]` in place of each character that would reorder, hide or break it."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(_shown(letter) for letter in text)
+
+
+def shown(value: Any) -> Any:
+    """Return a value for a template: text is made visible, and marked-up text is left as it is."""
+    if type(value) is str:
+        return visible(value)
+    return value
+
+
+def cell(value: Any) -> str:
+    """Return a cell of a CSV file that no spreadsheet takes for a formula."""
+    text = "" if value is None else visible(str(value))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"'{text}" if text.startswith(_FORMULA) and not number else text
+
+
+def _shown(letter: str) -> str:
+    if letter in "\n\t" or unicodedata.category(letter) not in _HIDDEN:
+        return letter
+    return f"[U+{ord(letter):04X}]"

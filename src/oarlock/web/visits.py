@@ -1,0 +1,126 @@
+"""A visit: one request of a browser for a page, with the API as its user sees it.
+
+Pages have no rights of their own. They call the public API in this process, with the session of the browser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from starlette import types
+
+from oarlock.client import settings
+from oarlock.client.asynchronous import client as clients
+from oarlock.spec import bodies, errors, users
+from oarlock.web import cookies, transport
+
+FORM_LIMIT_BYTES = 1 << 20
+IN_PROCESS = "http://127.0.0.1"
+_STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
+
+
+class Visit:
+    """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of."""
+
+    def __init__(
+        self,
+        scope: types.Scope,
+        receive: types.Receive,
+        api: types.ASGIApp,
+        secret: str | None,
+        cookie: cookies.SessionCookie,
+    ) -> None:
+        self.path: str = scope["path"]
+        self.method: str = scope["method"]
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.parameters: dict[str, str] = scope.get("path_params", {})
+        self.query = _decoded(scope["query_string"])
+        self.secret = secret
+        self.cookie = cookie
+        self._receive = receive
+        self._client = transport.StreamingTransport(api, scope.get("client"))
+        self._server: bodies.Server | None = None
+        self.client = self.connected(secret)
+
+    def connected(self, secret: str | None) -> clients.AsyncClient:
+        """Return a client of the API with this session, None for none."""
+        told = settings.Settings(home=Path(), server=IN_PROCESS, token=secret)
+        return clients.AsyncClient(told=told, transport=self._client)
+
+    @property
+    def server(self) -> bodies.Server:
+        assert self._server is not None, "the visit was not admitted"
+        return self._server
+
+    async def admit(self) -> None:
+        """Find the user of the session. Raises Unauthenticated."""
+        if self.secret is None:
+            raise errors.Unauthenticated("You are not logged in.", hint="Open a login link: oarlock ui")
+        self._server = await self.client.server()
+
+    def may(self, right: users.Right) -> bool:
+        return _STRENGTH[self.server.right] >= _STRENGTH[right]
+
+    def demand(self, right: users.Right) -> None:
+        if not self.may(right):
+            raise errors.Forbidden(
+                f"This needs the right `{right}`; {self.server.user} has `{self.server.right}`.",
+                hint="Ask an administrator of this server.",
+            )
+
+    def asked(self, name: str) -> str:
+        """Return a parameter of the address, empty where it is missing."""
+        return next(iter(self.query.get(name, ())), "")
+
+    @property
+    def address(self) -> str:
+        """Return the path with its query: the permanent link to this page."""
+        return f"{self.path}?{urlencode(self.query, doseq=True)}" if self.query else self.path
+
+    async def form(self) -> dict[str, list[str]]:
+        """Return the fields of a posted form. Raises TooLarge."""
+        chunks = [chunk async for chunk in self._chunks()]
+        return _decoded(b"".join(chunks))
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        received = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise errors.Truncated("The form was cut off.", hint="Send it again.")
+            received += len(message.get("body", b""))
+            if received > FORM_LIMIT_BYTES:
+                raise errors.TooLarge("The form is too large.", hint=f"At most {FORM_LIMIT_BYTES} bytes.")
+            yield message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+def one(form: Mapping[str, list[str]], name: str) -> str:
+    """Return a field of a form, empty where it is missing."""
+    return next(iter(form.get(name, ())), "")
+
+
+def _decoded(raw: bytes) -> dict[str, list[str]]:
+    with contextlib.suppress(ValueError):  # too many fields
+        return parse_qs(raw.decode("latin-1"), keep_blank_values=True, errors="replace", max_num_fields=2000)
+    return {}
+
+
+def facts(visit: Visit) -> dict[str, Any]:
+    """Return the facts that every template's frame shows."""
+    told = visit._server
+    return {
+        "user": told.user if told is not None else "",
+        "right": str(told.right) if told is not None else "",
+        "version": told.version if told is not None else "",
+        "path": visit.path,
+        "address": visit.address,
+    }

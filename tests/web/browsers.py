@@ -1,0 +1,86 @@
+"""A browser for the tests of the pages: cookies, and the headers that a browser adds, without an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import html.parser
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import html5lib
+import httpx
+from tests.api import rig as rigs
+
+from oarlock.api import application as api
+from oarlock.web import application, transport
+
+URL = "http://127.0.0.1:1"
+HOME = "/home/of/the/tests"
+API = frozenset(route.path.split("/")[1] for route in api.TABLE)
+OURS = {"Origin": URL, "Sec-Fetch-Site": "same-origin"}
+
+
+class WebRig(rigs.Rig):
+    """The server in this process, with its pages."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.api = self.app
+        self.failures: list[object] = []
+        self.app = application.Pages(
+            self.api,
+            application.Settings(home=HOME, api=API, hosts=frozenset({"127.0.0.1"}), secure=False, report=self._failed),
+        )
+
+    def _failed(self, event: str, facts: object) -> None:
+        self.failures.append((event, facts))
+
+    @contextlib.asynccontextmanager
+    async def browser(self, who: str = "", **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+        """A browser, logged in as `who`; no redirect is followed."""
+        streaming = transport.StreamingTransport(self.app, ("127.0.0.1", 5))
+        async with httpx.AsyncClient(transport=streaming, base_url=URL, headers=headers, timeout=280) as made:
+            if who:
+                answer = await made.post("/login", data={"secret": self.tokens[who]}, headers=OURS)
+                assert answer.status_code == 303, answer.text
+            yield made
+        assert self.failures == []
+
+
+def elements(page: str) -> Counter[str]:
+    """Each element of a page with the names of its attributes, counted. Raises for a page that is not valid HTML."""
+    html5lib.HTMLParser(strict=True).parse(page)
+    found = _Elements()
+    found.feed(page)
+    ids = [one for one, count in found.ids.items() if count > 1]
+    assert not ids, f"one id for several elements: {ids}"
+    return found.counted
+
+
+def text(page: str) -> str:
+    """The text of a page, as it is read."""
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return "".join(tree.itertext())
+
+
+class _Elements(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counted[f"{tag} {' '.join(sorted(name for name, _ in attrs))}"] += 1
+        for name, value in attrs:
+            if name == "id":
+                self.ids[value or ""] += 1
+            if name in ("href", "action") and value:
+                self.links.append(value)
+
+
+def links(page: str) -> list[str]:
+    found = _Elements()
+    found.feed(page)
+    return found.links

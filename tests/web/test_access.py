@@ -1,0 +1,216 @@
+"""Who may open which page, and from where: sessions, rights, origins, hosts, headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.api.security import test_privacy
+from tests.web import browsers
+
+from oarlock.api.security import authentication
+from oarlock.spec import jobs, privacy, users
+from oarlock.web import application, cookies, origins, routing
+
+PAGES = application.PAGES
+OWN = ("root", "ann")
+ROBUST = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'"
+
+
+def named(page: routing.Page) -> str:
+    return f"{page.method} {page.path}"
+
+
+async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str, **more: str) -> int:
+    """The status of a page for a user; streams are closed after their first bytes."""
+    forms = {"/jobs": {"action": "halt", "job": job.id}, "/sessions": {"sha256": "0" * 64}, "/login": {"secret": "x"}}
+    async with rig.browser(who, **more) as browser:
+        path = page.path.format(job=job.id)
+        if page.stream:
+            async with browser.stream("GET", path, headers=browsers.OURS) as answer:
+                return answer.status_code
+        if page.method == "GET":
+            return (await browser.get(path)).status_code
+        return (await browser.post(path, data=forms.get(page.path, {}), headers=browsers.OURS)).status_code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: routing.Page) -> None:
+    job = await rig.submit("ann", name="of-ann")
+    name = cookies.SessionCookie(browsers.HOME, secure=False).name
+    expired = "oas_" + "A" * 43
+    token = authentication.digest(rig.tokens["ann"])
+    old = users.Session(sha256=authentication.digest(expired), user="ann", token=token, created_at=0.0, used_at=0.0)
+    await rig.store.write(lambda tx: tx.put_session(old))
+    refused = 200 if page.open and page.method == "GET" else 303 if page.method == "GET" else 401
+    for cookie in ("", f"{name}=x", f"{name}={rig.tokens['root']}", f"{name}=oas_{'B' * 43}", f"{name}={expired}"):
+        assert await ask(rig, page, job, "", Cookie=cookie) == refused, cookie
+    for who in ("vera", "bob", "ann", "root"):
+        status = await ask(rig, page, job, who)
+        if page.open:
+            assert status == refused
+        elif who == "vera" and page.right is users.Right.USER:
+            assert status == 403
+        elif "{job}" in page.path or named(page) == "POST /jobs":
+            assert status == (404 if who not in OWN else 200 if page.method == "GET" else 303), who
+        elif named(page) == "POST /sessions":
+            assert status == 404
+        else:
+            assert status in (200, 303), who
+
+
+@pytest.fixture(params=[False, True], ids=["names are shown", "private_jobs"])
+async def private(request: pytest.FixtureRequest, rig: browsers.WebRig) -> bool:
+    rig.services.forecaster.names = privacy.Names(request.param, b"k" * 32)
+    rig.secrets.values[f"{test_privacy.MARK}-secret"] = "hush"
+    return bool(request.param)
+
+
+async def crawled(rig: browsers.WebRig, who: str, *begin: str) -> dict[str, str]:
+    """Every page that links of pages lead to."""
+    found: dict[str, str] = {}
+    left = ["/", *begin]
+    async with rig.browser(who) as browser:
+        while left:
+            path = left.pop()
+            if path in found or not path.startswith("/") or path.startswith(("/static/", "/logout")):
+                continue
+            assert len(found) < 100, "the crawl has no end"
+            answer = await browser.get(path)
+            found[path] = answer.text + repr(answer.headers)
+            if answer.headers["content-type"].startswith("text/html"):
+                browsers.elements(answer.text)
+                left += browsers.links(answer.text)
+    return found
+
+
+async def test_a_crawl_finds_nothing_of_another_users_job(rig: browsers.WebRig, private: bool) -> None:
+    job = await test_privacy.planted(rig, Path(rig.services.about.home))
+    for who in test_privacy.OTHERS:
+        found = await crawled(rig, who, f"/jobs/{job.id}", f"/jobs/{job.name}")
+        assert len(found) > 5
+        assert [path for path, page in found.items() if test_privacy.MARK in page] == []
+        if private:
+            assert [path for path, page in found.items() if job.name in page and job.name not in path] == []
+    whole = "".join((await crawled(rig, "ann")).values())
+    words = ("command", "env", "data", "detail", "hang", "stack", "log")
+    assert [word for word in words if f"{test_privacy.MARK}-{word}" not in whole] == [], "a marker that no page shows"
+
+
+FOREIGN = [
+    {},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:2"},
+    {"Origin": "http://localhost:1"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://["},
+    {"Origin": browsers.URL, "Sec-Fetch-Site": "same-site"},
+    {"Origin": browsers.URL, "Sec-Fetch-Site": "none"},
+    {"Origin": "http://127.0.0.1:2", "Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.method != "GET" or one.stream], ids=named)
+async def test_nothing_is_done_for_a_page_of_another_site(rig: browsers.WebRig, page: routing.Page) -> None:
+    job = await rig.submit("ann", name="of-ann")
+    before = await rig.store.read(lambda view: (view.job(job.id), view.last_seq()))
+    async with rig.browser("ann") as browser:
+        sessions = await rig.store.read(lambda view: view.sessions("ann"))
+        for headers in FOREIGN:
+            data = {"action": "cancel", "sure": "yes", "job": job.id, "sha256": sessions[0].sha256}
+            answer = await browser.request(page.method, page.path, data=data, headers=headers)
+            assert answer.status_code == 403, headers
+            assert "set-cookie" not in answer.headers
+    assert await rig.store.read(lambda view: (view.job(job.id), view.last_seq())) == before
+    assert await rig.store.read(lambda view: view.sessions("ann")) == sessions
+
+
+async def test_one_sign_of_our_own_page_is_enough(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        for headers in ({"Origin": browsers.URL}, {"Sec-Fetch-Site": "same-origin"}):
+            answer = await browser.post("/sessions", data={"sha256": "0"}, headers=headers)
+            assert answer.status_code == 404, headers
+
+
+async def test_a_rebound_host_gets_nothing(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        for host in ("evil.example", "127.0.0.1.evil.example:1", "", "[::1]:1", "localhost"):
+            for path in ("/", "/jobs", "/login", "/live"):
+                assert (await browser.get(path, headers={"Host": host})).status_code == 403, host
+        assert (await browser.get("/", headers={"Host": "127.0.0.1:99"})).status_code == 200
+
+
+async def test_the_api_reads_no_cookie(rig: browsers.WebRig) -> None:
+    async with rig.browser("root") as browser:
+        for path in ("/api/v1/jobs", "/api/v1/users", "/openapi.json"):
+            assert (await browser.get(path)).status_code == 401
+        assert (await browser.post("/api/v1/shutdown", headers=browsers.OURS)).status_code == 401
+
+
+async def test_the_headers_of_pages_and_files(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        for path in ("/", "/jobs", "/nowhere", "/login", "/jobs.csv"):
+            headers = (await browser.get(path)).headers
+            assert headers.get_list("content-security-policy") == [
+                ROBUST + "; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+            ]
+            assert headers["cache-control"] == "no-store"
+            assert headers["referrer-policy"] == "same-origin"
+            assert headers["x-content-type-options"] == "nosniff"
+        page = (await browser.get("/")).text
+        scripts = [part.split('"')[0] for part in page.split('"/static/')[1:]]
+        assert len(scripts) >= 4
+        for name in scripts:
+            file = await browser.get(f"/static/{name}")
+            assert (file.status_code, "immutable" in file.headers["cache-control"]) == (200, True)
+        assert (await browser.get("/static/../application.py")).status_code == 404
+
+
+async def test_the_cookie_is_the_servers_own(rig: browsers.WebRig) -> None:
+    async with rig.browser() as browser:
+        answer = await browser.post("/login", data={"secret": rig.tokens["ann"]}, headers=browsers.OURS)
+    written = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(written.split("; "))
+    assert rig.tokens["ann"] not in written
+    secure = cookies.SessionCookie(browsers.HOME, secure=True)
+    assert secure.name.startswith("__Host-")
+    assert "; Secure" in secure.set("oas_" + "A" * 43)[1]
+    assert cookies.SessionCookie("/another/home", secure=False).name != written.partition("=")[0]
+
+
+async def test_a_link_from_another_site_reloads_once_instead_of_asking_for_a_login(rig: browsers.WebRig) -> None:
+    async with rig.browser() as browser:
+        elsewhere = await browser.get("/jobs?text=a%22b", headers={"Sec-Fetch-Site": "cross-site"})
+        assert (elsewhere.status_code, 'http-equiv="refresh" content="0"' in elsewhere.text) == (200, True)
+        browsers.elements(elsewhere.text)
+        again = await browser.get("/jobs?text=a%22b", headers={"Sec-Fetch-Site": "same-origin"})
+        assert (again.status_code, again.headers["location"]) == (303, "/login?next=%2Fjobs%3Ftext%3Da%2522b")
+
+
+async def test_a_code_logs_in_once_and_leads_only_to_our_own_pages(rig: browsers.WebRig) -> None:
+    async with rig.as_user("ann") as http:
+        code = (await http.post("/api/v1/login-codes")).json()["code"]
+    async with rig.browser() as browser:
+        data = {"secret": code, "next": "/jobs?phase=QUEUED"}
+        answer = await browser.post("/login", data=data, headers=browsers.OURS)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?phase=QUEUED")
+        assert "ann" in (await browser.get("/sessions")).text
+        assert (await browser.post("/logout", headers=browsers.OURS)).headers["location"] == "/login"
+        assert (await browser.get("/jobs")).status_code == 303
+        again = await browser.post("/login", data=data, headers=browsers.OURS)
+        assert (again.status_code, "used already" in again.text) == (401, True)
+    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/evil"):
+        assert origins.local_path(elsewhere) == "/", elsewhere
+
+
+async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "event: open"
+        await rig.submit("ann", name="new")
+        assert "event: changed" in [await anext(lines) for _ in range(3)]
+        await rig.store.write(lambda tx: tx.remove_token(authentication.digest(rig.tokens["ann"])))
+        rig.services.authenticator.forget()
+        assert "event: ended" in [line async for line in lines]

@@ -1,0 +1,34 @@
+"""Static files: what is vendored is what was published, and our own scripts stay small."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import tomllib
+
+from oarlock.web import assets
+
+VENDORED = assets.FOLDER / "vendor"
+OWN_BYTES = 25_000
+
+
+def test_vendored_files_match_their_checksums() -> None:
+    told = tomllib.loads((VENDORED / "vendored.toml").read_text())
+    files = {path.name for path in VENDORED.iterdir() if path.suffix == ".js"}
+    assert {one["file"] for one in told.values()} == files
+    for one in told.values():
+        assert hashlib.sha256((VENDORED / one["file"]).read_bytes()).hexdigest() == one["sha256"], one["file"]
+        assert {"version", "licence", "source"} <= one.keys()
+        assert (VENDORED / one["licence_file"]).exists()
+
+
+def test_our_own_scripts_are_small() -> None:
+    own = b"".join(path.read_bytes() for path in sorted(assets.FOLDER.glob("*.js")))
+    assert 500 < len(gzip.compress(own)) <= OWN_BYTES
+
+
+def test_no_template_has_inline_code_or_style() -> None:
+    for path in sorted(assets.FOLDER.parent.glob("templates/*.html")):
+        text = path.read_text()
+        for forbidden in (" style=", "<style", " onclick", " onload", "hx-on", "| safe", "javascript:", "//cdn"):
+            assert forbidden not in text, f"{path.name}: {forbidden}"

@@ -1,0 +1,180 @@
+"""Users' text stays text on every page: hostile strings in every field that a user controls."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.api import rig as rigs
+from tests.web import browsers
+
+from oarlock.data import storage
+from oarlock.spec import events, jobs
+from oarlock.web import templating, texts
+
+TAGS = [
+    "script",
+    "img src=x onerror=alert(1)",
+    "svg onload=alert(1)",
+    "iframe src=//e",
+    "a href=javascript:alert(1)",
+    "b",
+]
+ENDS = ["</title>", "</textarea>", "</pre>", "</svg>", "</style>", "</script>", "-->", "<!--", "]]>", "<![CDATA["]
+QUOTES = ['"', "'", "`", '" onfocus="alert(1)', "' autofocus '", '"><script>alert(1)</script>', "\\", '\\"', "&quot;"]
+TEMPLATES = ["{{ 7 * 7 }}", "{% raw %}", "${7*7}", "#{7*7}", "<%= 7 %>", "{{ config }}", "{# x #}"]
+CODES = ["&lt;b&gt;", "&#60;b&#62;", "%3Cscript%3E", "\\u003cscript\\u003e", "\\x3cb\\x3e", "＜script＞", "&amp;lt;"]
+HIDDEN = [
+    "\u202egnp.exe",
+    "\u2066a\u2069",
+    "\u200b",
+    "a\u200db",
+    "\ufeff",
+    "\u00ad",
+    "\u2028",
+    "\x1b[31mred",
+    "\x08",
+    "\x7f",
+]
+SHEETS = ["=1+1", "+1", "-1", "@SUM(A1)", '=HYPERLINK("//e")', "\t=1"]
+PATHS = ["../../etc/passwd", "//evil.example", "javascript:alert(1)", "data:text/html,x", "file:///etc", "%00", "C:\\x"]
+MARKUP = ["hx-get=/x", "data-hx-get", "<hx-partial>", "<template>", "<form action=//e>", "<meta http-equiv=refresh>"]
+LARGE = ["A" * 5000, "<" * 1000, "é" * 999, "\U0001f600", "漢字", "ا", "a" * 300 + "<b>"]
+WRAPPED = [
+    f"{left}{tag}{right}" for tag in TAGS for left, right in (("<", ">"), ("</", ">"), ('"><', ">"), ("<", "//"))
+]
+HOSTILE = [
+    *ENDS, *QUOTES, *TEMPLATES, *CODES, *HIDDEN, *SHEETS, *PATHS, *MARKUP, *LARGE, *WRAPPED,
+    *(f"x{one}y" for one in (*ENDS, *QUOTES)),
+]  # fmt: skip
+PLAIN = "plain"
+TOGETHER = 8
+"""Strings in one text: a page is made for each."""
+
+
+async def planted(rig: browsers.WebRig, text: str) -> jobs.Job:
+    """A job that has failed, with the text in every field that its owner or its processes control."""
+    job = await rig.submit("ann", command="true", name=f"n{rig.clock.now:.0f}", max_restarts=0)
+    job = await rig.launch(job)
+    key = rigs.key_of(job)
+    where = {"key": key}
+    await rig.happen(
+        job.id,
+        events.TaskRegistered(**where, address="127.0.0.1"),
+        events.TaskReported(**where, phase="PROCESSING", detail=text),
+        events.StacksAsked(attempt=1, task="worker-0", message=text),
+        events.StacksTaken(**where, request=1, stacks={"0": text}),
+        events.CheckpointVisible(checkpoint_step=3, attempt=1, path=text),
+    )
+    await rig.logs.append(key, "stdout.0", 0, text.encode("utf-8", "replace").replace(b"\n", b" ") + b"\n", at=1.0)
+    await rig.end(job.id, code=1, last_lines=(text,))
+
+    place = {"job": job.id, "step": 3, "attempt": 1, "round": 1, "path": f"s3://{text}"}
+    checkpoint = jobs.Checkpoint(**place, manifest_sha256="0", bytes=1, at=1.0)
+    await rig.store.write(lambda tx: tx.add_checkpoint(checkpoint))
+
+    async def series(job_id: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
+        point = [storage.Point(step, 2.0, float(step)) for step in range(3)]
+        return [storage.Series(task=text, process=0, name=text, points=tuple(point), count=3)]
+
+    async def listed(job_id: str) -> list[str]:
+        return [text]
+
+    rig.metrics.series, rig.metrics.names = series, listed  # type: ignore[method-assign]
+    found = await rig.store.read(lambda view: view.job(job.id))
+    assert found is not None
+    return found
+
+
+def stored_with(job: jobs.Job, text: str) -> jobs.Job:
+    """The job with the text in the fields that a submission would have refused today: an older server may have not."""
+    spec = msgspec.structs.replace(job.spec, command=("python", text), env={text: text}, results=text)
+    verdict = msgspec.structs.replace(job.attempts[0].verdict, message=text, hint=text, task=text)  # type: ignore[type-var]
+    last = msgspec.structs.replace(job.attempts[0], verdict=verdict, no_restart=text, reason=text)
+    return msgspec.structs.replace(job, spec=spec, name=text, owner="ann", reason=text, attempts=(last,))
+
+
+async def pages(rig: browsers.WebRig, text: str) -> list[str]:
+    """Every page that shows the job."""
+    job = await planted(rig, text)
+    shown = stored_with(job, text)
+    rig.store._state._jobs[job.id] = shown
+    found = []
+    async with rig.browser("ann") as browser:
+        for path in ("/", "/jobs", f"/jobs/{job.id}"):
+            answer = await browser.get(path)
+            assert answer.status_code == 200, rig.reports
+            found.append(answer.text)
+        answer = await browser.get("/jobs", params={"text": text[:200], "pool": text[:200], "name": text[:200]})
+        found.append(answer.text)
+        answer = await browser.post("/jobs", data={"action": "remove", "job": job.id}, headers=browsers.OURS)
+        assert answer.status_code == 200
+        found.append(answer.text)
+        found.append((await browser.get("/jobs/" + "%3C" + text.encode("utf-8", "replace").hex())).text)
+        assert (await browser.get("/jobs.csv")).status_code == 200
+    await rig.store.write(lambda tx: tx.remove_jobs([job.id], at=1.0))
+    return found
+
+
+def test_there_are_a_hundred_hostile_strings() -> None:
+    assert len(set(HOSTILE)) >= 100
+
+
+async def test_hostile_text_makes_no_element_and_reads_as_sent(rig: browsers.WebRig) -> None:
+    async def usual(text: str) -> list[str]:
+        rig.clock.now += 60
+        return await pages(rig, text)
+
+    plain = [browsers.elements(page) for page in await usual(PLAIN)]
+    for first in range(0, len(HOSTILE), TOGETHER):
+        several = HOSTILE[first : first + TOGETHER]
+        found = await usual(" ~ ".join(several))
+        for page, expected in zip(found, plain, strict=True):
+            assert browsers.elements(page) == expected, several
+        read = browsers.text(found[2])
+        unread = [one for one in several if texts.visible(one[:300]).strip() not in read]
+        assert unread == [], several
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain é 漢字", "plain é 漢字"),
+        ("\u202eabc", "[U+202E]abc"),
+        ("a\x00b\x1b", "a[U+0000]b[U+001B]"),
+        ("\ud800", "[U+D800]"),
+        ("a\tb\nc", "a\tb\nc"),
+    ],
+)
+def test_hidden_characters_become_visible(given: str, shown: str) -> None:
+    assert texts.visible(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "cell"),
+    [
+        ("=1", "'=1"),
+        ("@a", "'@a"),
+        ("-x", "'-x"),
+        ("+1", "'+1"),
+        ("\t=1", "'\t=1"),
+        (-1.5, "-1.5"),
+        ("a=1", "a=1"),
+        (None, ""),
+    ],
+)
+def test_no_cell_is_a_formula(given: object, cell: str) -> None:
+    assert texts.cell(given) == cell
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        (" 10%\r 20%\r 30%", " 30%"),
+        ("done\r", "done"),
+        ("\x1b]8;;http://x\x07link\x1b]8;;\x07", "link"),
+        ("a" * 3000, "a" * 2000 + "… (3,000 characters)"),
+    ],
+)
+def test_a_line_of_a_log_reads_as_on_a_terminal(line: str, shown: str) -> None:
+    assert templating.log_text(line) == shown
