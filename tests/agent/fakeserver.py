@@ -85,7 +85,7 @@ class FakeServer:
             self.rendezvous = {"round": 1, "files": {}, "processes": [], "restore": [], **rendezvous}
             self.changed.notify_all()
 
-    def wait_for(self, condition: Any, timeout_s: float = 30.0) -> None:
+    def wait_for(self, condition: Any, timeout_s: float = 240.0) -> None:
         """Block until `condition()` holds; a generous ceiling turns a hang into a failure."""
         until = time.monotonic() + timeout_s
         with self.changed:

@@ -53,7 +53,7 @@ class Stream:
             await self._chunks.put(None)
 
     async def chunk(self) -> bytes | None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             return await self._chunks.get()
 
     async def lines(self) -> AsyncIterator[dict[str, Any]]:
@@ -63,7 +63,7 @@ class Stream:
 
     async def leave(self) -> None:
         self._gone.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             while not self.task.done():
                 while not self._chunks.empty():
                     self._chunks.get_nowait()
@@ -168,7 +168,7 @@ async def test_an_event_poll_waits_for_something_new(rig: rigs.Rig) -> None:
         await asyncio.sleep(0.05)
         assert not waiting.done()
         job = await rig.submit("ann")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             page = (await waiting).json()
         assert [(item["job"], item["kind"]) for item in page["items"]] == [(job.id, "submitted")]
         rest = (await http.get("/api/v1/events", params={"after": page["next"]})).json()
@@ -232,7 +232,7 @@ class Talk:
         self._in.put_nowait({"type": "websocket.disconnect", "code": 1001})
 
     async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             return await self._out.get()
 
 
@@ -260,7 +260,7 @@ async def test_who_leaves_ends_the_command(rig: rigs.Rig) -> None:
     talk.say('["sleep"]')
     await talk.hear()
     talk.leave()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(240):
         await talk.task
     assert rig.executed[0].killed
 

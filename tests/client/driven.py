@@ -10,7 +10,7 @@ from typing import Any
 
 import oarlock
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 NewClient = Callable[..., Any]
 """Makes a client, as `oarlock.Client` does."""

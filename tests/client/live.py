@@ -47,14 +47,14 @@ class LiveServer:
 
     def __enter__(self) -> LiveServer:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(240)
         if self._failure is not None:
             raise self._failure
         return self
 
     def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self._ending.set)
-        self._thread.join(20)
+        self._thread.join(240)
         assert not self._thread.is_alive()
 
     @property
@@ -62,7 +62,7 @@ class LiveServer:
         return self.rig.tokens[self.user]
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(240)
 
     def stop(self) -> None:
         """No socket listens any more, and those that were open are cut; the state stays."""

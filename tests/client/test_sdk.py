@@ -24,7 +24,7 @@ def code(directory: Path) -> Path:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not true():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.01)

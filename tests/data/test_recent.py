@@ -65,7 +65,7 @@ async def test_who_follows_hears_of_a_job_that_was_not_asked_for_long(tmp_path: 
     key = attempts.TaskKey("j-1", 1, "worker", 0, 1)
     await stored.append(key, "stdout.0", 0, b"one\n", at=1)
     lines = stored.follow(storage.LogQuery(job="j-1"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(240):
         assert (await anext(lines)).text == "one"
         hearing = asyncio.ensure_future(anext(lines))
         await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from tests.store import postgresql
 from oarlock.spec import phases
 from oarlock.store.sql import database
 
-PASSED_OVER_S = 60.0
+PASSED_OVER_S = 240.0
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Real processes that train together, without paying for an import of torch each time.
 
-A fork server has imported torch once; every member of a crew is a fork of it, with the environment that torchrun would
+A fork server has imported torch once, and torch._dynamo too, which the first optimizer of a process imports and which
+takes as long again as torch itself. Every member of a crew is a fork of it, with the environment that torchrun would
 give it. What a member prints goes to a file. A member that hangs is killed with its crew, and the test fails.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "numpy", "pytest", "oarlock.train.session", "tests.train.scripts"]
+    ["torch", "torch._dynamo", "torch.distributed", "numpy", "pytest", "oarlock.train.session", "tests.train.scripts"]
 )
 _ports = iter(range(20_000 + os.getpid() % 100 * 100, 32_000))
 
@@ -29,7 +30,7 @@ def run(
     world_size: int = 2,
     env: Mapping[str, str] | None = None,
     env_of_rank: Mapping[int, Mapping[str, str]] | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 240.0,
 ) -> list[int]:
     """Run target(*args) as every rank, to the end. Returns the exit codes by rank, -N for signal N; output is in
     folder/rank-K.txt.

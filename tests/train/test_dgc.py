@@ -329,7 +329,7 @@ def accumulating() -> None:
     ],
 )
 def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
-    codes = crew.run(scenario, folder=tmp_path, world_size=RANKS, timeout_s=240)
+    codes = crew.run(scenario, folder=tmp_path, world_size=RANKS)
     assert codes == [0] * RANKS, crew.output(tmp_path, RANKS)
 
 
@@ -338,7 +338,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         for steps in runs:
-            codes = crew.run(resumed, folder, steps, folder=folder, timeout_s=240)
+            codes = crew.run(resumed, folder, steps, folder=folder)
             assert codes == [0, 0], crew.output(folder)
     whole, parts = (torch.load(tmp_path / name / "after-30.pt", weights_only=True) for name in ("whole", "parts"))
     for name, values in whole.items():

@@ -44,6 +44,7 @@ def test_two_workers_under_torchrun_learn_to_read(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "attempt-1-round-1-step-440" / "manifest.json").is_file()
 
 
+@pytest.mark.long
 def test_alone_it_learns_too_and_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()

@@ -100,7 +100,7 @@ def resumed(folder: Path, total_steps: int) -> None:
     "scenario", [a_matrix_of_low_rank_travels_whole, nothing_is_lost, many_matrices_keep_their_order]
 )
 def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
-    codes = crew.run(scenario, folder=tmp_path, world_size=RANKS, timeout_s=240)
+    codes = crew.run(scenario, folder=tmp_path, world_size=RANKS)
     assert codes == [0] * RANKS, crew.output(tmp_path, RANKS)
 
 
@@ -109,7 +109,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         for steps in runs:
-            codes = crew.run(resumed, folder, steps, folder=folder, timeout_s=240)
+            codes = crew.run(resumed, folder, steps, folder=folder)
             assert codes == [0, 0], crew.output(folder)
     whole, parts = (torch.load(tmp_path / name / "after-12.pt", weights_only=True) for name in ("whole", "parts"))
     for name, values in whole.items():

@@ -104,7 +104,7 @@ if "alone" in sys.argv:
     except ValueError:
         ended.touch()
         sys.exit(3)
-    until = time.monotonic() + 40
+    until = time.monotonic() + 240
     while not ended.exists() and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(2)

@@ -224,7 +224,7 @@ async def test_a_body_that_stands_still_or_is_cut_off_ends(rig: rigs.Rig, monkey
                 "headers": headers,
                 "client": ("127.0.0.1", 1),
             }
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(240):
                 await rig.app(scope, receive, send)  # type: ignore[arg-type]
             assert sent[0]["status"] == 408
     async with rig.as_user("ann") as http:

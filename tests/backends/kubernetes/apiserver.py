@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests import needs
 
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 TOKENS = """\
 admin-token,admin,admin,"system:masters"
 a-token,tenant-a,tenant-a

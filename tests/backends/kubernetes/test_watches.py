@@ -13,7 +13,7 @@ from tests.backends.kubernetes.test_client import pod
 from oarlock.backends.kubernetes import client, objects, transports, watches
 
 pytestmark = apiserver.needed
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 class Followed:

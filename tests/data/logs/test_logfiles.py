@@ -274,22 +274,22 @@ async def test_a_tail_does_not_read_the_file(store: storage.Logs, monkeypatch: p
 async def test_a_follower_hears_of_lines_and_of_new_streams(store: storage.Logs) -> None:
     await add(store, W0, "before\n", 1)
     heard = store.follow(ALL)
-    assert (await asyncio.wait_for(anext(heard), 10)).text == "before"
+    assert (await asyncio.wait_for(anext(heard), 240)).text == "before"
     waiting = asyncio.ensure_future(anext(heard))
     await asyncio.sleep(0.05)
     await add(store, W1, "new stream\n", 2)
-    assert (await asyncio.wait_for(waiting, 10)).text == "new stream"
+    assert (await asyncio.wait_for(waiting, 240)).text == "new stream"
     await add(store, W0, "again\n", 3)
-    assert (await asyncio.wait_for(anext(heard), 10)).text == "again"
+    assert (await asyncio.wait_for(anext(heard), 240)).text == "again"
     await heard.aclose()
 
 
 async def test_a_follower_starts_with_the_tail(store: storage.Logs) -> None:
     await add(store, W0, "1\n2\n3\n", 1)
     heard = store.follow(storage.LogQuery(job="j-1", tail=1))
-    assert (await asyncio.wait_for(anext(heard), 10)).text == "3"
+    assert (await asyncio.wait_for(anext(heard), 240)).text == "3"
     await add(store, W0, "4\n", 2)
-    assert (await asyncio.wait_for(anext(heard), 10)).text == "4"
+    assert (await asyncio.wait_for(anext(heard), 240)).text == "4"
     await heard.aclose()
 
 
@@ -299,7 +299,7 @@ async def test_a_follower_hears_appends_of_another_threads_loop(store: logfiles.
     await asyncio.sleep(0.05)
     thread = threading.Thread(target=lambda: asyncio.run(store.append(W0, "stdout.0", 0, b"hello\n", at=1)))
     thread.start()
-    assert (await asyncio.wait_for(waiting, 10)).text == "hello"
+    assert (await asyncio.wait_for(waiting, 240)).text == "hello"
     thread.join(10)
     await heard.aclose()
 
@@ -309,9 +309,9 @@ async def test_a_prompt_is_shown_without_its_end_and_goes_on(store: storage.Logs
     waiting = asyncio.ensure_future(anext(heard))
     await asyncio.sleep(0.05)
     await add(store, W0, "password: ", 1)
-    first = await asyncio.wait_for(waiting, 10)
+    first = await asyncio.wait_for(waiting, 240)
     await add(store, W0, "secret\n", 2)
-    second = await asyncio.wait_for(anext(heard), 10)
+    second = await asyncio.wait_for(anext(heard), 240)
     assert [(line.text, line.offset, line.partial) for line in (first, second)] == [
         ("password: ", 0, True),
         ("secret", 10, False),
@@ -328,7 +328,7 @@ async def test_a_follower_ends_when_all_is_told(store: storage.Logs) -> None:
     await asyncio.sleep(0.05)
     await add(store, W0, "two\nno end", 2)
     until.set()
-    assert await asyncio.wait_for(rest, 10) == ["two", "no end"]
+    assert await asyncio.wait_for(rest, 240) == ["two", "no end"]
 
 
 async def test_a_restart_goes_on_where_the_file_ends(store: logfiles.DirectoryLogs, root: Path) -> None:
