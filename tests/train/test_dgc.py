@@ -63,12 +63,12 @@ def test_the_largest_elements_are_found(shape: tuple[int, ...], density: float) 
     """Where the sample's threshold was low enough the selection is exact; it never takes more than was asked for."""
     generator = torch.Generator().manual_seed(3)
     tensor = torch.randn(shape, generator=generator).view(-1)
-    peaks = selection.Peaks(len(tensor), tensor)
-    peaks.note(tensor, lambda begin, end: None)
+    peaks = selection.Peaks(tensor)
+    peaks.note(lambda number: None)
     count = max(1, round(density * len(tensor)))
     exact = 0
     for start in range(20):
-        found = selection.largest(tensor, peaks, count, selection.stride_of(torch.Size(shape)), start * 7)
+        found = selection.largest(tensor, peaks, count, start * 7)
         assert selection.ENOUGH * count <= len(found) <= count
         assert torch.equal(found, found.unique()), "ascending, each once"
         expected = torch.topk(tensor.abs(), len(found)).values[-1]
@@ -82,29 +82,31 @@ def test_an_update_is_seen_by_the_selection() -> None:
     places = torch.tensor([7, selection.CHUNK, 2 * selection.CHUNK - 1, 3 * selection.CHUNK + 4])
     added = torch.zeros_like(tensor)
     added[places] = torch.tensor([1.0, -2.0, 3.0, -4.0])
-    peaks = selection.Peaks(len(tensor), tensor)
+    peaks = selection.Peaks(tensor)
 
-    def update(begin: int, end: int) -> None:
-        tensor[begin:end] += added[begin:end]
+    def update(number: int) -> None:
+        tensor.split(peaks.pieces)[number].add_(added.split(peaks.pieces)[number])
 
-    peaks.note(tensor, update)
-    found = selection.largest(tensor, peaks, 200, selection.stride_of(tensor.shape), 0)
+    peaks.note(update)
+    found = selection.largest(tensor, peaks, 200, 0)
     assert torch.equal(found, places), "zeros need not travel"
 
 
 def test_a_value_that_is_not_a_number_travels() -> None:
     tensor = torch.randn(2 * selection.CHUNK)
     tensor[70_000] = math.nan
-    peaks = selection.Peaks(len(tensor), tensor)
-    peaks.note(tensor, lambda begin, end: None)
-    assert 70_000 in selection.largest(tensor, peaks, 50, selection.stride_of(tensor.shape), 0)
+    peaks = selection.Peaks(tensor)
+    peaks.note(lambda number: None)
+    assert 70_000 in selection.largest(tensor, peaks, 50, 0)
 
 
 def test_a_sample_does_not_keep_to_some_columns() -> None:
     for shape in [(1024, 1024), (3000, 3000), (512, 512, 3, 3), (10_000, 100)]:
-        stride = selection.stride_of(torch.Size(shape))
-        assert math.gcd(stride, math.prod(shape)) == 1
-        assert 0.4 < math.prod(shape) / stride / max(4096, 0.005 * math.prod(shape)) < 1.1
+        size = math.prod(shape)
+        for length in (size, size // selection.ROWS):
+            stride = selection.stride_of(length, 8192, size)
+            assert math.gcd(stride, size) == 1
+            assert 0.4 < length / stride / 8192 < 1.1
 
 
 # The method, against its description

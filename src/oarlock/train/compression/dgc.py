@@ -197,26 +197,33 @@ class _Tensor:
         size = parameter.numel()
         self.velocity = torch.zeros(size, dtype=_wide(parameter), device=parameter.device)
         self.residual = torch.zeros_like(self.velocity)
-        self._peaks = selection.Peaks(size, self.residual)
-        self._stride = selection.stride_of(parameter.shape)
+        self._peaks = selection.Peaks(self.residual)
+        pieces = self._peaks.pieces
+        self._pieces = list(zip(self.velocity.split(pieces), self.residual.split(pieces)))
 
     def accumulate(self, scale: float, momentum: float, nesterov: bool) -> None:
         """Add the gradient, times `scale`, to the velocity and that to the residual. The gradient becomes 0."""
-        flat, velocity, residual = gradient(self.parameter).view(-1), self.velocity, self.residual
+        gradients = gradient(self.parameter).view(-1).split(self._peaks.pieces)
+        fused = _fused_sgd is not None and not nesterov and gradients[0].dtype == self.residual.dtype
 
-        def update(begin: int, end: int) -> None:
-            g, u, v = flat[begin:end], velocity[begin:end], residual[begin:end]
-            u.mul_(momentum).add_(g, alpha=scale)
-            if nesterov:
-                v.add_(g, alpha=scale).add_(u, alpha=momentum)
+        def update(number: int) -> None:
+            g, (u, v) = gradients[number], self._pieces[number]
+            if not momentum:
+                v.add_(g, alpha=scale)
+            elif fused:
+                _add_velocity(v, g, u, momentum, scale)
             else:
-                v.add_(u)
+                u.mul_(momentum).add_(g, alpha=scale)
+                if nesterov:
+                    v.add_(g, alpha=scale).add_(u, alpha=momentum)
+                else:
+                    v.add_(u)
             g.zero_()
 
-        self._peaks.note(residual, update)
+        self._peaks.note(update)
 
     def choose(self, count: int, start: int) -> torch.Tensor:
-        return selection.largest(self.residual, self._peaks, count, self._stride, start)
+        return selection.largest(self.residual, self._peaks, count, start)
 
     def take(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the residual there as it is sent, and start these elements anew. A rounding error stays behind."""
@@ -261,6 +268,15 @@ class _Layout:
         positions = runlengths.decode(packed[_HEAD_BYTES : _HEAD_BYTES + 2 * lengths].view(torch.int16))
         end = self._values_at + values * self.dtype.itemsize
         return positions, packed[self._values_at : end].view(self.dtype)
+
+
+_fused_sgd = getattr(torch, "_fused_sgd_", None)
+
+
+def _add_velocity(v: torch.Tensor, g: torch.Tensor, u: torch.Tensor, momentum: float, scale: float) -> None:
+    """u <- momentum u + scale g, and v <- v + u, in one pass over memory: a step of SGD with the learning rate -1."""
+    settings = {"weight_decay": 0.0, "momentum": momentum, "lr": -1.0, "dampening": 1 - scale}
+    _fused_sgd([v], [g], [u], **settings, nesterov=False, maximize=False, is_first_step=False)  # type: ignore[misc]  # None is never called
 
 
 _gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor  # its older name

@@ -1,9 +1,9 @@
 """The selection of a tensor's largest elements, in one pass over its memory.
 
 The pass works in chunks that fit into a core's cache. While a chunk is there, it is updated, and of each group of ROWS
-elements the largest magnitude is noted. A sample gives a threshold; only groups that reach it are looked at again. The
-sample aims at more elements than are wanted, and of those found the largest are taken exactly (the hierarchical
-selection of Deep Gradient Compression, arXiv 1712.01887).
+elements the largest magnitude, the peak, is noted. A sample of the peaks gives a threshold; only groups that reach it
+are looked at again. The sample aims at more groups than elements are wanted, and of the elements found the largest are
+taken exactly (the hierarchical selection of Deep Gradient Compression, arXiv 1712.01887).
 
 NaN counts as larger than everything: it must reach all ranks, as it would without compression.
 """
@@ -15,78 +15,99 @@ from collections.abc import Callable
 
 import torch
 
-CHUNK = 1 << 16
 ROWS = 16
-COLUMNS = CHUNK // ROWS
-SAMPLED = 0.005
-LEAST_SAMPLE = 4096
-AIM = 1.5  # the threshold aims at so many times the wanted number
+COLUMNS = 64  # a block of ROWS x COLUMNS elements is one page of memory
+BLOCK = ROWS * COLUMNS
+CHUNK = 64 * BLOCK
+EXACT_BELOW = 2 * 4096
+SAMPLED_PEAKS = 1 << 14
+SAMPLED_ELEMENTS = 0.005
+MOST_FOR_PEAKS = 1 / 64  # where more elements are wanted, many share a group: peaks say little of their number
+AIM = 1.1  # the threshold aims at so many times the wanted number
 ENOUGH = 0.8
 LOWER = 0.8
 MOST_LOWERINGS = 10
 
 
 class Peaks:
-    """The largest magnitude of each group of a tensor of `size` elements: element r * COLUMNS + c of a chunk belongs to
-    the chunk's group c. The rest behind the last whole chunk has no groups.
+    """The largest magnitude of each group of the flat `tensor`: element r * COLUMNS + c of a block belongs to the
+    block's group c. The rest behind the last whole block has no groups.
+
+    `pieces` are the sizes of the chunks and of the rest. Views are made once: making them anew costs as much as the
+    arithmetic on a chunk.
     """
 
-    def __init__(self, size: int, like: torch.Tensor) -> None:
-        self._whole = size // CHUNK
-        self._values = like.new_empty(self._whole * COLUMNS)
-        self._magnitudes = like.new_empty(CHUNK if self._whole else 0)
-        self._rows = torch.arange(ROWS, device=like.device) * COLUMNS
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._end = len(tensor) // BLOCK * BLOCK
+        chunk = CHUNK if tensor.device.type == "cpu" else max(BLOCK, self._end)
+        whole = [min(chunk, self._end - begin) for begin in range(0, self._end, chunk)]
+        self.pieces = [*whole, len(tensor) - self._end]
+        self.values = tensor.new_empty(self._end // ROWS)
+        magnitudes = tensor.new_empty(max(whole, default=0))
+        self._chunks = [
+            (piece, magnitudes[: len(piece)], groups.view(-1, COLUMNS))
+            for piece, groups in zip(tensor.split(self.pieces), self.values.split([size // ROWS for size in whole]))
+        ]
+        self._by_row = [scratch.view(-1, ROWS, COLUMNS) for _, scratch, _ in self._chunks]
+        self._rows = torch.arange(ROWS, device=tensor.device) * COLUMNS
 
-    def note(self, tensor: torch.Tensor, update: Callable[[int, int], None]) -> None:
-        """Call `update` with the bounds of each chunk of the flat `tensor`, and note the chunk's groups after it."""
-        for chunk in range(self._whole):
-            begin = chunk * CHUNK
-            update(begin, begin + CHUNK)
-            torch.abs(tensor[begin : begin + CHUNK], out=self._magnitudes)
-            groups = self._values[chunk * COLUMNS : (chunk + 1) * COLUMNS]
-            torch.amax(self._magnitudes.view(ROWS, COLUMNS), 0, out=groups)
-        if self._whole * CHUNK < len(tensor):
-            update(self._whole * CHUNK, len(tensor))
+    def note(self, update: Callable[[int], None]) -> None:
+        """Call `update` with the number of each piece of the tensor, and note the piece's groups after it."""
+        for number, ((piece, magnitudes, groups), rows) in enumerate(zip(self._chunks, self._by_row)):
+            update(number)
+            torch.abs(piece, out=magnitudes)
+            torch.amax(rows, 1, out=groups)
+        update(len(self._chunks))
 
-    def reaching(self, tensor: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-        """Return the positions of the elements of `tensor` whose magnitude is not below `threshold`."""
-        groups = (~(self._values < threshold)).nonzero().view(-1, 1)
-        within = torch.div(groups, COLUMNS, rounding_mode="floor") * CHUNK + groups % COLUMNS + self._rows
-        rest = torch.arange(self._whole * CHUNK, len(tensor), device=tensor.device)
+    def reaching(self, threshold: torch.Tensor) -> torch.Tensor:
+        """Return the positions of the elements whose magnitude is not below `threshold`."""
+        groups = (~(self.values < threshold)).nonzero().view(-1, 1)
+        blocks = torch.div(groups, COLUMNS, rounding_mode="floor")
+        within = groups + blocks * (BLOCK - COLUMNS) + self._rows
+        rest = torch.arange(self._end, len(self._tensor), device=self._tensor.device)
         positions = torch.cat([within.view(-1), rest])
-        return positions[~(tensor[positions].abs() < threshold)]
+        magnitudes = self._tensor.index_select(0, positions).abs_()  # twice as fast as tensor[positions]
+        return positions.index_select(0, (~(magnitudes < threshold)).nonzero().view(-1))
 
 
-def largest(tensor: torch.Tensor, peaks: Peaks, count: int, stride: int, start: int) -> torch.Tensor:
+def largest(tensor: torch.Tensor, peaks: Peaks, count: int, start: int) -> torch.Tensor:
     """Return the ascending positions of about the `count` largest elements of the flat `tensor`, never of more.
 
-    `stride` and `start` choose the sample. With a stride of 1, for small tensors, the selection is exact.
+    `start` chooses the sample. For small tensors the selection is exact.
     """
-    if stride == 1:
+    if len(tensor) < EXACT_BELOW:
         return torch.topk(tensor.abs(), count, sorted=False).indices.sort().values
-    sample = tensor[start % stride :: stride].abs()
-    wanted = min(len(sample), max(1, math.ceil(AIM * count * len(sample) / len(tensor))))
+    if count <= MOST_FOR_PEAKS * len(tensor):
+        sample, part = _sampled(peaks.values, SAMPLED_PEAKS, start, len(tensor)), 1 / len(peaks.values)
+    else:
+        wanted = max(1 << 12, int(SAMPLED_ELEMENTS * len(tensor)))
+        sample, part = _sampled(tensor, wanted, start, len(tensor)).abs(), 1 / len(tensor)
+    above = min(len(sample), max(1, math.ceil(AIM * count * len(sample) * part)))
     least = torch.finfo(tensor.dtype).tiny  # zeros need not travel
-    threshold = torch.topk(sample, wanted, sorted=True).values[-1].clamp(min=least)
-    found = peaks.reaching(tensor, threshold)
+    threshold = torch.topk(sample, above, sorted=True).values[-1].clamp(min=least)
+    found = peaks.reaching(threshold)
     for _ in range(MOST_LOWERINGS):
         if len(found) >= ENOUGH * count or threshold <= least:
             break
         threshold = (threshold * LOWER).clamp(min=least)
-        found = peaks.reaching(tensor, threshold)
+        found = peaks.reaching(threshold)
     if len(found) > count:
-        found = found[torch.topk(tensor[found].abs(), count, sorted=False).indices]
+        found = found[torch.topk(tensor.index_select(0, found).abs_(), count, sorted=False).indices]
     return found.sort().values
 
 
-def stride_of(shape: torch.Size) -> int:
-    """Return the stride of the sample for a tensor of this shape. It has no divisor in common with the tensor's sides,
-    so that the sample does not keep to some columns.
+def _sampled(values: torch.Tensor, wanted: int, start: int, size: int) -> torch.Tensor:
+    """Return about `wanted` of these values."""
+    stride = stride_of(len(values), wanted, size)
+    return values[start % stride :: stride]
+
+
+def stride_of(length: int, wanted: int, size: int) -> int:
+    """Return the stride that leaves about `wanted` of `length` values. It is odd and has no divisor in common with the
+    tensor's `size`, so that the sample does not keep to some of its columns.
     """
-    size = math.prod(shape)
-    stride = max(1, size // max(LEAST_SAMPLE, int(SAMPLED * size)))
-    if stride == 1:
-        return 1
-    while math.gcd(stride, size) > 1:
+    stride = max(1, length // wanted)
+    while math.gcd(stride, 2 * size) > 1:
         stride += 1
     return stride
