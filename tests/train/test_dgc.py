@@ -15,7 +15,7 @@ from torch import nn
 
 from oarlock import train
 from oarlock.train import errors
-from oarlock.train.compression import dgc, runlengths, selection
+from oarlock.train.compression import dgc, momentum, runlengths, selection
 from oarlock.train.strategies import dataparallel
 
 RANKS = 3
@@ -412,13 +412,13 @@ def test_an_optimizer_whose_momentum_is_not_known_is_refused(
 ) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(errors.StateError, match=message):
-        dgc.Momentum(optimizer(model), list(model.named_parameters()))
+        momentum.Momentum(optimizer(model), list(model.named_parameters()))
 
 
 def test_a_step_with_a_closure_is_refused_and_leaves_the_settings() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    dgc.Momentum(optimizer, list(model.named_parameters()))
+    momentum.Momentum(optimizer, list(model.named_parameters()))
     with pytest.raises(errors.StateError, match="without a closure"):
         optimizer.step(lambda: 0.0)
     assert optimizer.param_groups[0]["momentum"] == 0.9

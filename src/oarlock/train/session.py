@@ -117,9 +117,9 @@ class Session:
         attached = {name: strategy_of(each) for name, each in state.items() if isinstance(each, nn.Module)}
         self._strategies = [one for one in (*attached.values(), strategy) if one is not None]
         self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
-        for name, one in attached.items():
-            if one is not None and one.state_dict():
-                self._own[f"strategy of {name}"] = one
+        named = {f"strategy of {name}": one for name, one in attached.items() if one is not None}
+        self._own.update({name: one for name, one in named.items() if one.state_dict()})
+        self._heirs = {**named, **({"strategy": strategy} if strategy else {})}
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
@@ -469,10 +469,13 @@ class Session:
         if self._apart and not self.world.is_chief:
             pass  # the own state in it is the chief's
         elif restored.own is None:
-            kept_back = " and ".join(["the random generators' states", *self._own])
+            used = self._inherit(restored)
+            kept_back = " and ".join(
+                ["the random generators' states", *(name for name in self._own if name not in used)]
+            )
             self._say(
                 f"{restored.path.name} was saved by {restored.world_size} ranks, now {self.world.world_size}: "
-                f"{kept_back} are dropped"
+                f"{kept_back} are dropped" + (f", {' and '.join(used)} goes on" if used else "")
             )
         else:
             for name, kept in self._own.items():
@@ -482,6 +485,20 @@ class Session:
         self._say(f"resumed from {restored.path.name}")
         if self._reports and self.world.is_chief:
             self._reports.event("restored", step=restored.step, path=str(restored.path))
+
+    def _inherit(self, restored: Restored) -> list[str]:
+        """Hand the states of all former ranks to the strategies. Return the names of those that used them."""
+        chiefs = restored.chiefs["per_rank"]
+        return [
+            name
+            for name, one in self._heirs.items()
+            if name in chiefs
+            and one.inherit(
+                chiefs[name],
+                (own["per_rank"][name] for own in restored.inherited_states()),
+                restored.world_size,
+            )
+        ]
 
     def _say(self, text: str) -> None:
         if self.world.is_chief:

@@ -19,8 +19,8 @@ import os
 import shutil
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,7 +51,8 @@ class Saved:
 class Restored:
     """The content of a checkpoint.
 
-    `own` is None if the number of ranks has changed, so that no shard fits this rank.
+    `own` is None if the number of ranks has changed, so that no shard fits this rank. `inherited` are the shards of
+    which this rank then takes care, each rank of others.
     """
 
     path: Path
@@ -60,6 +61,13 @@ class Restored:
     own: dict[str, Any] | None
     world_size: int
     noise: float | None = None  # of the gradients, when it was saved
+    chiefs: dict[str, Any] = field(default_factory=dict)  # the chief's own state
+    inherited: tuple[Path, ...] = ()
+
+    def inherited_states(self) -> Iterator[dict[str, Any]]:
+        """Read the own states of the inherited shards, one after the other."""
+        for path in self.inherited:
+            yield _read_shard(path)["own"]
 
 
 class Checkpoints:
@@ -158,7 +166,11 @@ class Checkpoints:
         self._good = path
         noise = manifest.meta.get("noise")
         known = float(noise) if isinstance(noise, (int, float)) else None
-        return Restored(path, manifest.step, chiefs["shared"], own, manifest.world_size, known)
+        shards = manifest.shards[self._world.rank :: self._world.world_size]
+        inherited = tuple(path / shard.file for shard in shards) if own is None else ()
+        return Restored(
+            path, manifest.step, chiefs["shared"], own, manifest.world_size, known, chiefs["own"], inherited
+        )
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
         """Let the chief make the directory, if all shards fit on the disk.

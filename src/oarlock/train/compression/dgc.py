@@ -23,7 +23,7 @@ checkpoint of dense training continues under compression with its momentum.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,8 @@ import torch
 from torch import distributed, nn, optim
 
 from oarlock.train import errors
+from oarlock.train.compression import momentum as momenta
 from oarlock.train.compression import runlengths, selection
-from oarlock.train.compression.momentum import Momentum
 from oarlock.train.strategies.wholegradient import WholeGradient, gradient
 
 WARM_UP_STAGES = 4
@@ -79,11 +79,16 @@ class DeepGradientCompression(WholeGradient):
         self.settings = settings or DGC()
         self._sparse: list[_Tensor] = []
         self._dense: list[nn.Parameter] = []
-        self._momentum: Momentum | None = None
+        self._momentum: momenta.Momentum | None = None
+        self._optimizer: optim.Optimizer | None = None
         self._exchanges = 0  # in the life of the training, restarts included
 
+    def alone(self, optimizer: optim.Optimizer | None) -> None:
+        self._optimizer = optimizer
+
     def prepare(self, optimizer: optim.Optimizer | None) -> None:
-        self._momentum = Momentum(optimizer, self.named)
+        self._optimizer = optimizer
+        self._momentum = momenta.Momentum(optimizer, self.named)
         offset = 0
         for name, parameter in self.named:
             if parameter.dim() > 1:
@@ -107,6 +112,32 @@ class DeepGradientCompression(WholeGradient):
         for tensor in self._sparse:
             tensor.velocity.copy_(state["velocity"][tensor.name])
             tensor.residual.copy_(state["residual"][tensor.name])
+
+    def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
+        """Flush: all residuals become one update of the weights, all velocities part of the optimizer's momentum.
+
+        The update is linear in both, so nothing of the former ranks' gradients is lost or applied twice.
+        """
+        self._exchanges = chiefs["exchanges"]
+        gathered = [(name, parameter) for name, parameter in self.named if name in chiefs["residual"]]
+        sums = {
+            kind: [torch.zeros(parameter.numel(), dtype=_wide(parameter)) for _, parameter in gathered]
+            for kind in ("velocity", "residual")
+        }
+        for state in states:
+            for kind, totals in sums.items():
+                for (name, _), total in zip(gathered, totals):
+                    total += state[kind][name]
+        for kind, totals in sums.items():
+            for (_, parameter), total in zip(gathered, totals):
+                everyones = total.to(parameter.device).view_as(parameter)
+                if self.world.world_size > 1:
+                    distributed.all_reduce(everyones)
+                if kind == "velocity":
+                    momenta.add_velocity(self._optimizer, parameter, everyones)
+                else:
+                    momenta.apply(self._optimizer, parameter, everyones)
+        return True
 
     def exchange(self) -> None:
         scale = self._clipping() / self.world.world_size

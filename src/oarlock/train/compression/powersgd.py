@@ -16,7 +16,7 @@ from callbacks, race with each other: on gloo the ranks then sum different bucke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,23 @@ class LowRank(WholeGradient):
             matrix.error.copy_(state["error"][matrix.name])
             matrix.right.copy_(state["factor"][matrix.name])
 
+    def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
+        """Go on with the factors, and hand the errors of the former ranks over: their mean stays the same."""
+        mine: dict[str, torch.Tensor] = {}
+        for state in states:
+            for name, error in state["error"].items():
+                mine[name] = mine[name] + error if name in mine else error.clone()
+        share = self.world.world_size / ranks
+        for matrix in self._matrices:
+            matrix.right.copy_(chiefs["factor"][matrix.name])
+            if matrix.name in mine:
+                matrix.error.copy_(mine[matrix.name] * share)
+        if self.world.world_size == 1:
+            for name, parameter in self.named:
+                if name in mine:
+                    _add_once(parameter, mine[name] * share)
+        return True
+
     def exchange(self) -> None:
         dense = [gradient(parameter) for parameter in self._dense]
         lefts = [matrix.project() for matrix in self._matrices]
@@ -92,6 +109,17 @@ class LowRank(WholeGradient):
             for place, values in zip(places, torch.split(flat, [tensors[place].numel() for place in places])):
                 means[place] = values.view_as(tensors[place])
         return means
+
+
+def _add_once(parameter: nn.Parameter, error: torch.Tensor) -> None:
+    """Add the error to the parameter's next gradient."""
+
+    def add(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            parameter.grad += error.to(parameter.grad).view_as(parameter)
+        handle.remove()
+
+    handle = parameter.register_post_accumulate_grad_hook(add)
 
 
 class _Matrix:

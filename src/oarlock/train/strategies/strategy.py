@@ -13,6 +13,7 @@ session saves it with this rank's shard.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -89,3 +90,11 @@ class Strategy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of `state_dict()` again."""
+
+    def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
+        """Take the state of `ranks` ranks, another number than now. Return whether it was used; else it is dropped.
+
+        `states` are those that this rank inherits: each state goes to one rank, and some ranks may get none. All ranks
+        are given the chief's state. Model and optimizer are restored already. All ranks call this together.
+        """
+        return False

@@ -37,14 +37,18 @@ class WholeGradient(Strategy):
         """Make the state for `named`. All ranks have the same parameters, not yet the same weights."""
         raise NotImplementedError
 
+    def alone(self, optimizer: optim.Optimizer | None) -> None:
+        """Take note of the optimizer, in a world of one process."""
+
     def exchange(self) -> None:
         """Replace every gradient by the mean of all ranks' gradients, or by what stands for it."""
         raise NotImplementedError
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
-        if self.world.world_size == 1:
-            return model
         self.named = replicas.trained(model)
+        if self.world.world_size == 1:
+            self.alone(optimizer)
+            return model
         self.prepare(optimizer)
         replicas.check_same(self.world, self.named)
         replicas.broadcast(model)
