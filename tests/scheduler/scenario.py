@@ -13,6 +13,8 @@
     carry now=0        what was planned last is done: who starts runs from now on, who is to stop stops
     gone JOB now=30    it has stopped: nothing of it runs, and it waits again if it returns
     place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
+    detail JOB         beside the words of the last plan: how many wait before it, the nodes kept for it, its start, and
+                       for whom it gives way
     forecast JOB now=0
     measured JOB alone=0.1 beside=JOB:0.2    seconds of a step on one device: alone, sharing it with another
     typed JOB t4=0.4 a100=0.1    seconds of a step on one device of each type; two devices are twice as fast
@@ -55,7 +57,7 @@ OPTIONS: Mapping[str, str] = {
     "measured": "alone= beside=",
     "typed": "t4= a100= h100=",
     "start": "end=",
-    **dict.fromkeys(("finish", "drop", "down", "up"), ""),
+    **dict.fromkeys(("finish", "drop", "down", "up", "detail"), ""),
 }
 """The options of each verb; one with a value ends with `=`."""
 NAMELESS = {"rules", "plan", "round", "carry"}
@@ -177,6 +179,14 @@ class Cluster:
         self.planned = planning.plan(snapshot, float(options.get("now", "0")))
         waiting = [_told(self.planned, name) for name in self.world.waiting]
         return "\n".join([*waiting, *(line for name in self.world.running for line in _happens(self.planned, name))])
+
+    def _detail(self, name: str, _: dict[str, str]) -> str:
+        told = [f"starts on {_places(one.holdings)}" for one in self.planned.launches if one.job == name]
+        if (refusal := self.planned.refusals.get(name)) is not None:
+            told.append(f"ahead={refusal.ahead} kept={','.join(refusal.kept)}")
+        ended = (*self.planned.preemptions, *self.planned.resizes)
+        told += [f"for {one.by}" for one in ended if one.job == name]
+        return f"{name}: {'; '.join(told) or 'nothing'}"
 
     def _carry(self, _: str, options: dict[str, str]) -> None:
         self.world.carry_out(self.planned, float(options.get("now", "0")))
