@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler soak mutants test-guests test-kube clean
+.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler soak mutants test-guests test-kube test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,15 @@ test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Ligh
 	@command -v mpirun >/dev/null || [ "$$(id -u)" != 0 ] \
 	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openmpi-bin >>$(VENV)/.guests.log 2>&1; true
 	$(BIN)/python -m pytest -m guests -n 0 --timeout=900 tests/guests $(ARGS)
+
+# OARLOCK_BROWSER names another browser than the system's Chromium. Without one this fails: it is what it is for.
+test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
+	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || $(PIP) -e '.[browser]'
+	@command -v "$${OARLOCK_BROWSER:-chromium}" >/dev/null || [ "$$(id -u)" != 0 ] \
+	  || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; true
+	@command -v "$${OARLOCK_BROWSER:-chromium}" >/dev/null \
+	  || { echo "There is no Chromium. On Debian: apt-get install chromium; or name a browser: OARLOCK_BROWSER=..." >&2; exit 1; }
+	$(BIN)/python -m pytest -m browser -n 0 tests/web/browser $(ARGS)
 
 # KUBEBUILDER_ASSETS names the folder with kube-apiserver and etcd. Without them this fails: it is what it is for.
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)

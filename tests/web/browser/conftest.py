@@ -1,0 +1,80 @@
+"""A real browser before a real server: the system's Chromium, or the program that OARLOCK_BROWSER names.
+
+Every page that a test opens is watched: an error on the console, a broken content policy, or a request to another host
+fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from tests.e2e import shell as shells
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page
+
+PROGRAM = os.environ.get("OARLOCK_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
+PATIENCE_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[shells.Shell]:
+    one = shells.Shell(tmp_path_factory.mktemp("user"))
+    one.do("up", "--detach")
+    yield one
+    one.do("down", code=None)
+
+
+class Watched:
+    """A context of the browser, and the faults of its pages. `lost` allows failed requests: the server was killed."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.context = context
+        self.url = url
+        self.faults: list[str] = []
+        self.lost = False
+        context.on("request", lambda request: self._asked(request.url))
+        context.on("console", lambda message: self._said(message.type, message.text))
+        context.on("weberror", lambda error: self.faults.append(str(error.error)))
+
+    async def page(self, path: str) -> Page:
+        page = await self.context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        await page.goto(self.url + path)
+        return page
+
+    def _asked(self, url: str) -> None:
+        if urlsplit(url).netloc != urlsplit(self.url).netloc:
+            self.faults.append(f"a request to {url}")
+
+    def _said(self, kind: str, text: str) -> None:
+        network = re.search(r"Failed to load resource|net::ERR", text)
+        if kind in ("error", "warning") and not (self.lost and network):
+            self.faults.append(f"{kind}: {text}")
+
+
+@pytest_asyncio.fixture
+async def browser(shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """A browser that is logged in by a link. A test may give settings of its context by `indirect`."""
+    from playwright.async_api import async_playwright
+
+    settings = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
+    link = shell.do("ui", "--print").stdout.strip()
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+        watched = Watched(await chromium.new_context(**settings), link.partition("/login#")[0])
+        page = await watched.page(link.removeprefix(watched.url))
+        await page.wait_for_selector("h1:text-is('Home')")
+        await page.close()
+        yield watched
+        await chromium.close()
+    assert watched.faults == []

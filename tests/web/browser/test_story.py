@@ -1,0 +1,93 @@
+"""One story in a real browser: a link logs in, a job appears, runs, is canceled; the server dies and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e import shell as shells
+from tests.web.browser import conftest
+
+from oarlock.client import places
+
+pytestmark = pytest.mark.browser
+
+SCRIPT = """
+import time
+print("first line", flush=True)
+for _ in range(3000):  # five minutes, if it is not canceled before
+    time.sleep(0.1)
+"""
+
+
+async def test_a_job_appears_runs_and_is_canceled_on_pages_that_nobody_reloads(
+    shell: shells.Shell, browser: conftest.Watched
+) -> None:
+    listed, home = await browser.page("/jobs"), await browser.page("/")
+    await listed.locator("[data-search]").fill("typed text")
+    shell.write("train.py", SCRIPT)
+    job = shell.do("run", "--detach", "--name", "tale", "--", "python", "train.py").stdout.strip()
+    await listed.wait_for_selector("tbody tr:has-text('tale')")
+    await home.wait_for_selector("section:has(#running) tr:has-text('tale')")
+    assert await listed.locator("[data-search]").input_value() == "typed text", "an update moves no typed text"
+    page = await browser.page(f"/jobs/{job}")
+    await page.wait_for_selector(".head:has-text('PROCESSING')")
+    await page.wait_for_selector("pre.log:has-text('first line')")
+    await page.click("button:text-is('Cancel')")
+    await page.wait_for_selector("td:has-text('has made no progress')")
+    await page.click("button:text-is('Cancel')")
+    await page.wait_for_selector(".head:has-text('CANCELED')")
+    await listed.wait_for_selector("tbody tr:has-text('CANCELED')")
+
+
+async def test_pages_outlive_a_server_that_is_killed(shell: shells.Shell, browser: conftest.Watched) -> None:
+    pages = [await browser.page("/jobs") for _ in range(3)]
+    browser.lost = True
+    left = places.read(Path(shell.env["OARLOCK_HOME"]))
+    assert left is not None
+    os.kill(left.pid, signal.SIGKILL)
+    for page in pages:
+        await page.wait_for_selector("#connection:has-text('reconnecting')")
+        assert await page.locator("h1").inner_text() == "Jobs", "the content stays"
+    shell.do("up", "--detach", "--port", browser.url.rpartition(":")[2])
+    for page in pages:
+        await page.wait_for_selector("#connection", state="hidden")
+    shell.do("run", "--detach", "--name", "after", "--", "true")
+    for page in pages:
+        await page.wait_for_selector("tbody tr:has-text('after')")
+
+
+async def test_twelve_pages_of_one_browser_are_all_live(shell: shells.Shell, browser: conftest.Watched) -> None:
+    pages = [await browser.page("/jobs") for _ in range(12)]
+    shell.do("run", "--detach", "--name", "for-all", "--", "true")
+    for page in pages:
+        await page.wait_for_selector("tbody tr:has-text('for-all')")
+
+
+@pytest.mark.parametrize(
+    "browser",
+    [
+        {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+        for scheme, width in (("light", 1280), ("dark", 360))
+    ],
+    indirect=True,
+    ids=["light and wide", "dark and narrow"],
+)
+async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.Watched) -> None:
+    from axe_playwright_python.async_playwright import Axe
+
+    shell.write("train.py", "print('a line')\nraise SystemExit(3)\n")
+    shell.do("run", "--max-restarts", "0", "--name", "fails", "--", "python", "train.py", code=3)
+    found = {}
+    browser.lost = True  # one of the pages is not there
+    for path in ("/", "/jobs", "/jobs/fails", "/sessions", "/login", "/nowhere"):
+        page = await browser.page(path)
+        answer = await Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]})
+        found[path] = [(one["id"], one["nodes"][0]["html"][:200]) for one in answer.response["violations"]]
+        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{path} scrolls sideways"
+        await page.close()
+    assert not any(found.values()), json.dumps(found, indent=1)
