@@ -251,7 +251,7 @@ def test_times_are_seconds_or_dates(tmp_path: Path, times: tuple[str, str]) -> N
     rows = "\r\n\r\n".join(f"{time},10,2" for time in times)
     (tmp_path / "jobs.csv").write_text(f"timestamp,duration,num_gpus\r\n{rows}\r\n", encoding="utf-8-sig")
     found = recorded.read(recorded.Recorded(file="jobs.csv"), tmp_path, recorded.Freedom.GIVEN, 1.0)
-    assert [(one.at, one.owner) for one in found.arrivals] == [(0.0, "somebody"), (120.5, "somebody")]
+    assert [(one.at, one.owner) for one in found.arrivals] == [(0.0, "unknown"), (120.5, "unknown")]
 
 
 @pytest.mark.parametrize(

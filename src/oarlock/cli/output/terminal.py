@@ -105,6 +105,11 @@ def columns(stream: IO[Any]) -> int:
         return 80
 
 
+def line_width(stream: IO[Any]) -> int | None:
+    """Return the width at which lines end; None for a file or a pipe without COLUMNS: programs search whole lines."""
+    return columns(stream) if is_terminal(stream) or os.environ.get("COLUMNS") else None
+
+
 def cells(text: str) -> int:
     """Return the number of cells that `text` takes on a terminal."""
     if text.isascii():
@@ -151,15 +156,15 @@ def out(text: str = "") -> None:
 def paragraph(text: str, *, indent: int = 2, hang: int = 2) -> None:
     """Print a line of the result `indent` cells from the left.
 
-    A line that is too long is broken between words and continues `hang` cells further right. In a file or a pipe a word
-    that is too long, such as a path, stays whole.
+    On a terminal, a line that is too long is broken between words and continues `hang` cells further right.
     """
-    for line in broken(text, columns(sys.stdout), indent=indent, hang=hang, whole_words=not is_terminal(sys.stdout)):
+    width = line_width(sys.stdout)
+    for line in [" " * indent + text] if width is None else broken(text, width, indent=indent, hang=hang):
         out(line)
 
 
-def broken(text: str, width: int, *, indent: int = 0, hang: int = 0, whole_words: bool = False) -> list[str]:
-    """Return the lines of `text` within `width` cells. With `whole_words` a line may be as long as its only word."""
+def broken(text: str, width: int, *, indent: int = 0, hang: int = 0) -> list[str]:
+    """Return the lines of `text` within `width` cells."""
     whole = " " * indent + text
     if cells(whole) <= width:
         return [whole]
@@ -172,7 +177,6 @@ def broken(text: str, width: int, *, indent: int = 0, hang: int = 0, whole_words
         initial_indent=first,
         subsequent_indent=later,
         break_on_hyphens=False,
-        break_long_words=not whole_words,
     )
 
 

@@ -317,7 +317,8 @@ def _events(found: Sequence[events.Record], all_events: bool) -> None:
         if all_events:
             terminal.paragraph(line, hang=10)
         else:
-            terminal.out(terminal.cut(f"  {line}", terminal.columns(sys.stdout)))
+            width = terminal.line_width(sys.stdout)
+            terminal.out(f"  {line}" if width is None else terminal.cut(f"  {line}", width))
 
 
 def _title(text: str) -> None:

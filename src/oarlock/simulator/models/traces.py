@@ -246,9 +246,11 @@ class Trained:
 def check(job: str, most: float, on_node: float) -> None:
     """Raise InvalidInput, before any run, if a job may get more devices, in all or on one node, than were measured."""
     if on_node > MOST_DEVICES_PER_NODE:
-        raise _unmeasured(f"{job} may get {on_node:g} GPUs on one node")
+        raise _unmeasured(
+            f"{job} may get {on_node:g} GPUs on one node, and no more than {MOST_DEVICES_PER_NODE} were measured"
+        )
     if most > MOST_DEVICES:
-        raise _unmeasured(f"{job} may get {most:g} GPUs")
+        raise _unmeasured(f"{job} may get {most:g} GPUs, and no more than {MOST_DEVICES} were measured")
 
 
 def load(directory: Path) -> dict[str, Model]:
@@ -282,7 +284,7 @@ def _unmeasured(message: str) -> errors.InvalidInput:
     return errors.InvalidInput(
         message,
         path="nodes",
-        hint=f"These traces have at most {MOST_DEVICES} GPUs, {MOST_DEVICES_PER_NODE} on a node: "
+        hint=f"Name nodes of at most {MOST_DEVICES_PER_NODE} GPUs, {MOST_DEVICES} in all: "
         f"--nodes 16x{MOST_DEVICES_PER_NODE}.",
     )
 

@@ -58,7 +58,7 @@ class Group(distributions.Part, frozen=True):
     most: int | None = None
     speed: Speed = Speed()
     spec: dict[str, Any] = msgspec.field(default_factory=dict)  # fields of the job file; `command` is optional
-    owner: str = "somebody"
+    owner: str = workload.UNKNOWN_OWNER
     apart: bool = False  # each task is a job of its own; these work once all of them run
     types: dict[str, float] = msgspec.field(default_factory=dict)  # relative speed by type of GPU
     jitter: distributions.Quantity = 0.0  # with `apart`: tasks are submitted within this time, in any order

@@ -41,7 +41,7 @@ def _row(line: csvfiles.Line) -> Row:
         line.instant(at),
         line.number("duration"),
         line.whole(devices),
-        line.optional(owner) or "somebody",
+        line.optional(owner) or workload.UNKNOWN_OWNER,
     )
 
 

@@ -10,6 +10,8 @@ from oarlock.simulator.models import jobmodels
 from oarlock.spec import errors, jobfile, pools, pooltrees, quantities
 
 MOST_JOBS = 1_000_000
+UNKNOWN_OWNER = "unknown"
+"""The owner of jobs whose file or scenario names none."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +25,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     spec: jobfile.JobSpec
     job_model: jobmodels.JobModel
-    owner: str = "somebody"
+    owner: str = UNKNOWN_OWNER
     group: str = ""
     types: dict[str, float] = {}
 
