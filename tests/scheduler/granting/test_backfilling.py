@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler import world
-from tests.scheduler.granting import drafted
+from tests.scheduler import drafted, world
 
 from oarlock.scheduler.granting import backfilling, drafts
 from oarlock.spec import plans

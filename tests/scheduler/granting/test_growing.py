@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler.granting import drafted
+from tests.scheduler import drafted
 
 from oarlock.scheduler.granting import growing
 
