@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from oarlock.train.batchsizes import Batch
     from oarlock.train.compression.dgc import DGC
     from oarlock.train.compression.powersgd import PowerSGD
-    from oarlock.train.errors import CheckpointError, ReportError, ServerError, StateError, TrainError, WorldError
+    from oarlock.train.errors import (
+        CheckpointError,
+        DivergedError,
+        ReportError,
+        ServerError,
+        StateError,
+        TrainError,
+        WorldError,
+    )
+    from oarlock.train.hooks import EarlyStopping, NaNGuard, Profiler, StopAtStep, Summaries
     from oarlock.train.session import Hook, Session, Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
@@ -38,15 +47,21 @@ _HOMES = {
     "Batch": "batchsizes",
     "Batches": "batches",
     "CheckpointError": "errors",
+    "DivergedError": "errors",
+    "EarlyStopping": "hooks",
     "Hook": "session",
+    "NaNGuard": "hooks",
     "PowerSGD": "compression.powersgd",
+    "Profiler": "hooks",
     "ReportError": "errors",
     "ParameterServers": "strategies.parameterservers",
     "ServerError": "errors",
     "Session": "session",
     "StateError": "errors",
+    "StopAtStep": "hooks",
     "Stopped": "session",
     "Strategy": "strategies.strategy",
+    "Summaries": "hooks",
     "TrainError": "errors",
     "World": "worlds",
     "WorldError": "errors",
@@ -66,15 +81,21 @@ __all__ = [
     "Batch",
     "Batches",
     "CheckpointError",
+    "DivergedError",
+    "EarlyStopping",
     "Hook",
+    "NaNGuard",
     "ParameterServers",
     "PowerSGD",
+    "Profiler",
     "ReportError",
     "ServerError",
     "Session",
     "StateError",
+    "StopAtStep",
     "Stopped",
     "Strategy",
+    "Summaries",
     "TrainError",
     "World",
     "WorldError",

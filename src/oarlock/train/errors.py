@@ -6,6 +6,7 @@
       CheckpointError   no checkpoint can be restored, or it does not fit this session
       ReportError       a value cannot be reported
       ServerError       a parameter server cannot be reached, or refuses a request
+      DivergedError     a value that must be a finite number is none
 
 The library imports nothing else of Oarlock, so it has its own tree of errors.
 """
@@ -35,3 +36,7 @@ class ReportError(TrainError):
 
 class ServerError(TrainError):
     """A parameter server cannot be reached, or refuses a request."""
+
+
+class DivergedError(TrainError):
+    """A value that must be a finite number is NaN or infinite."""

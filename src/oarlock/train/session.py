@@ -66,6 +66,9 @@ class Hook:
     def after_step(self, session: Session) -> None:
         """Run after a step. A checkpoint may follow."""
 
+    def on_log(self, session: Session, values: Mapping[str, Any]) -> None:
+        """Run when the script logs these values."""
+
     def after_checkpoint(self, session: Session, path: Path) -> None:
         """Run after the checkpoint at `path` is complete and verified."""
 
@@ -113,6 +116,7 @@ class Session:
         self.total_steps = self._limit = total_steps
         self._state = state
         self._hooks, self._resume = tuple(hooks), resume
+        self._readers = [hook for hook in hooks if type(hook).on_log is not Hook.on_log]
         self._batches = next((each for each in state.values() if isinstance(each, Batches)), None)
         attached = {name: strategy_of(each) for name, each in state.items() if isinstance(each, nn.Module)}
         self._strategies = [one for one in (*attached.values(), strategy) if one is not None]
@@ -177,11 +181,18 @@ class Session:
         """End the training after this step, on all ranks. Any rank may call it."""
         self._wish = max(self._wish, agreement.FINISH)
 
+    def limit(self, last_step: int) -> None:
+        """Let step `last_step` be the last one, unless the training ends before. All ranks must call it at one step."""
+        self._limit = last_step if self._limit is None else min(self._limit, last_step)
+        self.total_steps = self._limit if self.total_steps is None else min(self._limit, self.total_steps)
+
     def log(self, **values: Any) -> None:
         """Record numbers (or tensors of one element) at this step. Costs microseconds and does not wait for a GPU."""
         if self._reports is None:
             raise errors.ReportError("session.log() outside of `with session:`: no report is open")
         self._reports.log(self.step, values)
+        for hook in self._readers:
+            hook.on_log(self, values)
 
     def steps(self, batches: Iterable[Any] | None = None, *, epochs: int | None = None) -> Iterator[Any]:
         """Yield the batches of the remaining steps, or their numbers, until `epochs`, `total_steps` or a request to
