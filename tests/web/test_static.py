@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import tomllib
 
+from tests.web import browsers
+
 from oarlock.web import assets
 
 VENDORED = assets.FOLDER / "vendor"
@@ -25,6 +27,19 @@ def test_vendored_files_match_their_checksums() -> None:
 def test_our_own_scripts_are_small() -> None:
     own = b"".join(path.read_bytes() for path in sorted(assets.FOLDER.glob("*.js")))
     assert 500 < len(gzip.compress(own)) <= OWN_BYTES
+
+
+async def test_pages_and_files_are_compressed_and_streams_are_not(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        for path in ("/jobs", assets.Assets().path("htmx.min.js"), assets.Assets().path("oarlock.css")):
+            packed = await browser.get(path, headers={"Accept-Encoding": "br, gzip"})
+            plain = await browser.get(path, headers={"Accept-Encoding": "identity"})
+            assert packed.headers["content-encoding"] == "gzip"
+            assert "content-encoding" not in plain.headers
+            assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) == len(plain.content)
+            assert packed.text == plain.text
+        async with browser.stream("GET", "/live", headers=browsers.OURS | {"Accept-Encoding": "gzip"}) as answer:
+            assert "content-encoding" not in answer.headers
 
 
 def test_no_template_has_inline_code_or_style() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import assets, cookies, origins, templating, visits
+from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
 from oarlock.web.pages import home, job, jobs, live, login, sessions
 
@@ -74,12 +74,14 @@ class Pages:
             await self._api(scope, receive, send)
             return
         response = await self._answer(scope, receive)
+        if isinstance(response, responses.Response):
+            compressing.compress(response, dict(scope["headers"]))
         with contextlib.suppress(ConnectionError):  # the browser is gone
             await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
 
     async def _answer(self, scope: types.Scope, receive: types.Receive) -> types.ASGIApp:
         if (asset := self._assets.find(scope["path"])) is not None and scope["method"] in origins.SAFE:
-            return responses.Response(asset.content, media_type=asset.media)
+            return responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
         visit = visits.Visit(scope, receive, self._api, secret, self._cookie)

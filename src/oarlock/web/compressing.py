@@ -1,0 +1,34 @@
+"""Compression of whole answers. A stream of news is not compressed: each of its messages must leave at once.
+
+Pages hold no secret, and another site gets no page of a user, because the cookie is a strict one. So the length of a
+compressed page tells no one anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from collections.abc import Mapping
+
+from starlette import responses
+
+LEAST_BYTES = 500
+LEVEL = 5
+
+
+def compress(response: responses.Response, asked: Mapping[bytes, bytes]) -> None:
+    """Compress the body in place, if the browser takes it and it is worth it."""
+    body = getattr(response, "body", b"")
+    accepted = asked.get(b"accept-encoding", b"").lower()
+    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES or b"gzip" not in accepted:
+        return
+    stored = "vary" in response.headers
+    response.body = _kept(bytes(body)) if stored else gzip.compress(body, LEVEL)
+    response.headers["content-encoding"] = "gzip"
+    response.headers["content-length"] = str(len(response.body))
+
+
+@functools.lru_cache(maxsize=32)
+def _kept(content: bytes) -> bytes:
+    """Return a static file, compressed once."""
+    return gzip.compress(content, 9)
