@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from oarlock.scheduler import planning
+from oarlock.scheduler.preemption import victims
 from oarlock.scheduler.reuse import memos
 from oarlock.spec import holdings, nodes, plans
 
@@ -60,3 +61,15 @@ def test_whether_a_running_gang_may_be_restarted(case: Case) -> None:
     assert found.may_restart(running) is case.own
     assert found.may_give_way(running) is case.other
     assert found.may_restart(running, found.settled_s) is case.settled
+
+
+def test_the_tasks_that_a_gang_keeps_are_numbered_anew_for_an_attempt_to_come() -> None:
+    ask = plans.Ask(role="worker", count=4, min=1, max=4, amount=holdings.Resources(1000))
+    gang = plans.Gang(job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0)
+    held = tuple(
+        holdings.Holding(job="one", attempt=3, role="worker", index=index, node=node, amount=ask.amount)
+        for index, node in enumerate("abba")
+    )
+    running = plans.Running(gang=gang, holdings=held, started_at=0.0)
+    kept = victims.left(running, (held[0], held[2]))
+    assert [(claim.node, claim.index, claim.attempt) for claim in kept] == [("b", 0, 0), ("a", 1, 0)]
