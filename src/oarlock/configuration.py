@@ -83,6 +83,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """How jobs are to be scheduled."""
         return plans.Rules(**{name: getattr(self, name) for name in plans.Rules.__struct_fields__})
 
+    @property
+    def claimed_checkpoints(self) -> str | None:
+        """The path at which tasks in pods see the installation's volume for checkpoints, if there is one."""
+        return self.kubernetes.checkpoint_path if self.kubernetes.checkpoint_claim else None
+
     def pods_url(self, own: str) -> str:
         """Return the URL by which pods reach the server. `own` is made from its host and port."""
         return self.kubernetes.server or self.url or own

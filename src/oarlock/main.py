@@ -37,7 +37,7 @@ from oarlock.spec import errors, failpoints, privacy, quantities
 if TYPE_CHECKING:
     import uvicorn
 
-    from oarlock.api.process import checkpoints, homefolder, results
+    from oarlock.api.process import checkpoints, claimedcheckpoints, homefolder, results
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
     from oarlock.backends import backends
@@ -132,7 +132,7 @@ class Server:
             standby = settings.standby or settings.backend != configuration.LOCAL  # every server sees the same pods
             clock = await _clock(store)
             await succession.succeed(store, succession.home_id(settings.home), shared=shared, standby=standby)
-            kept = Kept.opened(settings.home, stack)
+            kept = Kept.opened(settings, stack)
             measured = meters.Meters()
             loop = asyncio.get_running_loop()
             engine = Engine(settings, self._home, store, kept, measured, url, clock)
@@ -285,21 +285,22 @@ class Kept(msgspec.Struct, frozen=True):
     metrics: storage.Metrics
     blobs: storage.Blobs
     secrets: secretfiles.SecretFiles
-    checkpoints: checkpoints.CheckpointDirectories
+    checkpoints: checkpoints.CheckpointDirectories | claimedcheckpoints.ClaimedCheckpoints
     results: results.ResultDirectories
     files: storage.JobFiles
     received: storage.ReceivedFiles
     folders: Mapping[str, Path]  # those that must take files
 
     @classmethod
-    def opened(cls, root: Path, stack: contextlib.AsyncExitStack) -> Kept:
-        from oarlock.api.process import checkpoints, results
+    def opened(cls, settings: Settings, stack: contextlib.AsyncExitStack) -> Kept:
+        from oarlock.api.process import checkpoints, claimedcheckpoints, results
         from oarlock.api.security import secretfiles
         from oarlock.data import jobfiles, receivedfiles
         from oarlock.data.logs import logfiles
         from oarlock.data.metrics import metricfiles
         from oarlock.data.snapshots import blobs
 
+        root, in_pods = settings.home, settings.backend == configuration.KUBERNETES
         kept_logs, kept_metrics = logfiles.DirectoryLogs(root / "logs"), metricfiles.DirectoryMetrics(root / "metrics")
         stack.callback(kept_logs.close)
         stack.callback(kept_metrics.close)
@@ -308,7 +309,9 @@ class Kept(msgspec.Struct, frozen=True):
             metrics=kept_metrics,
             blobs=blobs.DirectoryBlobs(root / "blobs"),
             secrets=secretfiles.SecretFiles(root / "secrets"),
-            checkpoints=checkpoints.CheckpointDirectories(root / "checkpoints"),
+            checkpoints=claimedcheckpoints.ClaimedCheckpoints(settings.claimed_checkpoints)
+            if in_pods
+            else checkpoints.CheckpointDirectories(root / "checkpoints"),
             results=results.ResultDirectories(root / "results", root / "files"),
             files=jobfiles.DirectoryJobFiles(root),
             received=receivedfiles.DirectoryReceivedFiles(root),
@@ -509,6 +512,8 @@ class Engine:
             return assigning.Settings(
                 server=self._settings.pods_url(self._url),
                 task_secret=self._home.task_secret(secrets.token_bytes),
+                checkpoints=self._settings.claimed_checkpoints,
+                checkpoints_visible=False,
                 results="oarlock:results",
                 files="oarlock:files",
                 orphan_timeout_s=ORPHAN_TIMEOUT_S,
@@ -567,7 +572,7 @@ def _capabilities(settings: Settings) -> Collection[str]:
     from oarlock.api.jobs import capabilities
 
     if settings.backend == configuration.KUBERNETES:
-        return capabilities.kubernetes(settings.kubernetes.images)
+        return capabilities.kubernetes(settings.kubernetes.images, checkpoints=settings.claimed_checkpoints is not None)
     return capabilities.LOCAL
 
 

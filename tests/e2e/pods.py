@@ -66,6 +66,8 @@ class PodShell(shells.Shell):
             server = "http://127.0.0.1:{self.port}"
             image = "registry.example/oarlock:1"
             nodes = {{"example.com/test" = "{self.namespace}"}}
+            checkpoint_claim = "checkpoints"
+            checkpoint_path = "{self.home.parent}/cluster/claims/checkpoints"  # tasks have no file system of their own
             {more}
 
             [kubernetes.images]

@@ -10,7 +10,7 @@ import pytest
 from tests import objectstores
 from tests.backends.kubernetes import apiserver
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, test_files
+from tests.e2e import pods, test_files, test_life
 from tests.e2e import shell as shells
 
 pytestmark = apiserver.needed
@@ -139,6 +139,43 @@ def test_files_outlive_the_pods_as_they_outlive_processes(
 ) -> None:
     """The helper sends them to the server; it does not see the server's home."""
     same(shell)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        test_life.test_halt_keeps_the_checkpoint_and_resume_goes_on,
+        test_life.test_a_killed_rank_restarts_the_gang_from_its_checkpoint,
+    ],
+)
+def test_a_job_continues_from_its_checkpoint_on_the_claim(
+    same: Callable[[shells.Shell], None], shell: pods.PodShell
+) -> None:
+    """The server does not see the claim: the agents verify the checkpoints, and remove old ones."""
+    same(shell)
+
+
+def test_no_more_checkpoints_stay_than_the_job_keeps(shell: pods.PodShell) -> None:
+    shell.write(
+        "saves.py",
+        """
+        import torch
+        from oarlock import train
+        train.init()
+        with train.Session(model=torch.nn.Linear(1, 1), total_steps=60, every_steps=10) as session:
+            for step in session.steps():
+                pass
+        """,
+    )
+    shell.do("run", "--name", "saves", "--keep", "2", "--", "python", "saves.py")
+    folder = shell.cluster.folder / "claims" / "checkpoints" / shell.job("saves")["id"]
+    with shell.client() as client:
+        listed = [one.path for one in client.checkpoints("saves")]
+    assert listed
+    assert listed[0].endswith("-step-60")
+    there = {str(path.parent) for path in folder.glob("*/manifest.json")}
+    assert set(listed) <= there, "one that a newer one has overtaken is not listed"
+    assert len(there) <= 2
 
 
 def test_data_comes_from_an_object_store_and_results_go_there(

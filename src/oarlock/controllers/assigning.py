@@ -38,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server_file: str | None = None
     ca_file: str | None = None
     checkpoints: str | None = None
+    checkpoints_visible: bool = True  # to the server; else the agents verify them, and remove old ones
     results: str | None = None
     files: str | None = None  # the server's own location of files left in working directories, a URL
     environments: str | None = None
@@ -75,7 +76,7 @@ def assignment(
         downloads=spec.data,
         uploads=_uploads(job, task, settings),
         keep=_keep(job, key, settings),
-        checkpoint_copies=_copies(job),
+        checkpoint_copies=_copies(job, settings),
         tensorboard=spec.tensorboard,
         requirements=spec.dependencies,
         environments=settings.environments,
@@ -195,9 +196,14 @@ def _gpu_type(task: attempts.Task, node: nodes.Node | None) -> dict[str, str]:
     return {"OARLOCK_GPU_TYPE": "+".join(sorted(held))} if held else {}
 
 
-def _copies(job: jobs.Job) -> assignments.Copies | None:
-    """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them."""
+def _copies(job: jobs.Job, settings: Settings) -> assignments.Copies | None:
+    """Processes write to a directory; where the job wants its checkpoints in an object store, agents copy them.
+
+    A directory that the server does not see is kept by the agents in the same way, without a copy.
+    """
     to = checkpointlocations.copies(job.spec, job.id)
+    if to is None and not settings.checkpoints_visible:
+        to = checkpointlocations.directory(job.spec, job.id, settings.checkpoints)
     return assignments.Copies(to, job.spec.checkpoint.keep) if to is not None else None
 
 

@@ -25,6 +25,8 @@ def spec(fields: dict[str, Any]) -> jobfile.JobSpec:
         ({"results": "/out"}, "results"),
         ({"results": "file:///out", "volumes": [{"claim": "c", "mount": "/outer"}]}, "results"),
         ({"checkpoint": {"to": "s3://b/c"}}, "checkpoint"),
+        ({"checkpoint": {"every": "5m"}}, "checkpoint"),
+        ({"checkpoint": {"to": "/c"}}, "checkpoint.to"),
         ({"framework": "mpi", "roles": {"launcher": {}, "worker": {}}}, "framework"),
         ({"roles": {"worker": {"gpus": 0.5}}}, "roles.worker.gpus"),
         ({"framework": "jax"}, "image"),
@@ -47,6 +49,7 @@ def test_pods_refuse_what_they_cannot_honour(fields: dict[str, Any], path: str) 
         {"data": [{"source": "s3://b/d", "mount": "d"}], "results": "s3://b/out", "tensorboard": True},
         {"results": "/out/here", "volumes": [{"claim": "c", "mount": "/out"}]},
         {"topology": {"same": "rack"}},
+        {"checkpoint": {"to": "/c/here", "every": "5m"}, "volumes": [{"claim": "c", "mount": "/c"}]},
         {"roles": {"worker": {"count": 2, "min": 1, "max": 4}}},
     ],
 )

@@ -3,7 +3,8 @@
 A separate thread reads the same event files as the shipper, so that an absent server delays no copy. Each checkpoint is
 held by hard links at once, because the library may remove it during the copy. Only the newest checkpoint that waits is
 copied. A checkpoint that cannot be copied is reported at its place on this machine. So is the last one, if a stop or a
-failure leaves no time for its copy.
+failure leaves no time for its copy. Where the processes write to the place itself (a volume that the server does not
+see), a checkpoint is only verified, and old ones are removed.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Copies:
         url = f"{self._to}/{held.name}"
         try:
             manifest = checkpoints.verified(held.place, held.event.get("manifest_sha256"))
-            self._helper.run(["store", held.place, url], f"copy of {held.name}", "store_failed", self._env, "copy")
+            if url != held.path:  # the processes have not written it there themselves
+                self._helper.run(["store", held.place, url], f"copy of {held.name}", "store_failed", self._env, "copy")
         except (helpercommand.Failed, client.Abandoned, OSError, ValueError, RecursionError) as error:
             self._journal.say(f"checkpoint {held.path} was not copied to {self._to}: {error}")
             self._ready.append(held.event)

@@ -97,7 +97,7 @@ def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
 
 async def _read(services: provided.Services, told: CheckpointReport) -> tuple[str, int]:
     """Return the manifest's digest and the size of all shards. Raises NotFound, or InvalidInput for wrong content."""
-    if checkpointlocations.elsewhere(told.path):
+    if checkpointlocations.elsewhere(told.path) or not services.checkpoints.visible:
         return told.manifest_sha256, told.bytes
     found = await services.checkpoints.verify(told.path, told.manifest_sha256)
     manifest = found.manifest
@@ -115,6 +115,8 @@ async def _read(services: provided.Services, told: CheckpointReport) -> tuple[st
 async def keep(services: provided.Services, key: attempts.TaskKey, job: jobs.Job, told: RemainingCopies) -> None:
     """Remove from the list the copies that the agent has deleted in the object store. Raises StaleTask."""
     place = checkpointlocations.copies(job.spec, job.id)
+    if place is None and not services.checkpoints.visible:
+        place = checkpointlocations.directory(job.spec, job.id, services.checkpoints.own)
     if place is None:
         raise errors.Conflict(
             "This job keeps no copies in an object store.", hint="Its checkpoints are on this machine."

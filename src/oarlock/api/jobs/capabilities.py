@@ -71,9 +71,13 @@ PODS: frozenset[Capability] = frozenset(
 """Capabilities of the Kubernetes backend, whatever the cluster."""
 
 
-def kubernetes(images: Iterable[str]) -> frozenset[str]:
-    """Return the capabilities of an installation that has images for these frameworks."""
-    return PODS | {f"{IMAGE_OF}{framework}" for framework in images}
+def kubernetes(images: Iterable[str], *, checkpoints: bool = False) -> frozenset[str]:
+    """Return the capabilities of an installation that has images for these frameworks.
+
+    `checkpoints` tells whether it has a volume for checkpoints.
+    """
+    more = {Capability.CHECKPOINTS} if checkpoints else set()
+    return PODS | more | {f"{IMAGE_OF}{framework}" for framework in images}
 
 
 def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -> None:
@@ -140,7 +144,11 @@ def _wants_of_files(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, st
         yield Capability.RESULTS, "results", "Leave it out, and let the program store its results on a volume."
     if spec.files != jobfile.Files() and spec.files.keep:
         yield Capability.FILES, "files", "Leave it out, and let the program write to a volume."
-    if spec.checkpoint != jobfile.Checkpoint():
-        yield Capability.CHECKPOINTS, "checkpoint", "Leave it out, and let the program save to a volume."
+    to = spec.checkpoint.to
+    if to is not None and _is_here(to, spec):
+        yield Capability.LOCAL_FILES, "checkpoint.to", f"Leave it out: the server has a place for them. {_PLACES}"
+    if spec.checkpoint != jobfile.Checkpoint() and (to is None or checkpointlocations.elsewhere(to)):
+        hint = "Set `checkpoint.to` to a path on a volume of the job: this installation has no volume for checkpoints."
+        yield Capability.CHECKPOINTS, "checkpoint", hint
     if spec.tensorboard:
         yield Capability.TENSORBOARD, "tensorboard", "Leave it out, and let the program write to a volume."

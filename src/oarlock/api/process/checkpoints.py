@@ -23,6 +23,8 @@ _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 class CheckpointDirectories:
     """`provided.Checkpoints`, also for retention. `root/JOB/` is the server's own directory for a job."""
 
+    visible = True
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._verifier = verification.Verifier()

@@ -51,7 +51,11 @@ class Secrets(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Checkpoints on this machine. `own` is the server's own directory, with a directory for each job."""
+    """Checkpoints on this machine, or on a volume of the tasks. `own` is the server's own directory, with a directory
+    for each job, as tasks see it. `visible` tells whether the server sees it too.
+    """
+
+    visible: bool
 
     @property
     def own(self) -> str | None: ...

@@ -7,6 +7,7 @@
     /oarlock/runtime   emptyDir   interpreter, agent, `oarlock.train`, hook; the task container cannot write it
     /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
     /oarlock/home      emptyDir   HOME
+    /oarlock/checkpoints   the claim of the installation, if there is one
     /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
     /dev/shm           emptyDir in memory
 
@@ -238,7 +239,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
-            *_shared(one),
+            *_shared(one, site),
         ],
     }
 
@@ -253,15 +254,17 @@ def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
         "env": [{"name": "HOME", "value": HOME}],
         "resources": {"requests": {"cpu": "0", "memory": "0"}},
         "securityContext": _container_security(),
-        "volumeMounts": list(_shared(one)),
+        "volumeMounts": list(_shared(one, site)),
     }
 
 
-def _shared(one: backends.TaskLaunch) -> Iterator[Manifest]:
+def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
     """The mounts that agent and helper see under the same paths."""
     yield {"name": "task", "mountPath": TASK_DIRECTORY}
     yield {"name": "home", "mountPath": HOME}
     yield {"name": "mailbox", "mountPath": MAILBOX}
+    if site.checkpoint_claim:
+        yield {"name": "checkpoints", "mountPath": site.checkpoint_path}
     for place, volume in enumerate(one.container.volumes):
         yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
 
@@ -278,6 +281,8 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     items = [{"key": item(one.key), "path": ASSIGNMENT}]
     items += [{"key": AUTHORITY, "path": AUTHORITY}] if site.ca_pem else []
     yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
+    if site.checkpoint_claim:
+        yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
     for place, volume in enumerate(one.container.volumes):
         claim = {"claimName": volume.claim, "readOnly": volume.read_only}
         yield {"name": _claim_name(place), "persistentVolumeClaim": claim}

@@ -43,4 +43,6 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     images: dict[str, str] = {}  # by framework, for jobs that name none
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
+    checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     user_id: int = 10_001  # of the processes in pods, and their group

@@ -1,0 +1,58 @@
+"""Checkpoints on a volume that tasks in pods mount and the server does not.
+
+The agents verify them before they report them, and remove old ones, as they do with copies in an object store. The
+server knows them by their reports alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oarlock.data.checkpoints import checkpoints
+from oarlock.spec import errors, jobs
+
+
+class ClaimedCheckpoints:
+    """`provided.Checkpoints`, also for retention. `own` is the path at which tasks see the volume, if there is one."""
+
+    visible = False
+
+    def __init__(self, own: str | None) -> None:
+        self.own = own
+
+    async def verify(self, path: str, manifest_sha256: str) -> checkpoints.Checkpoint:
+        raise errors.NotFound(f"The server does not see {path}.", hint="The agents verify the checkpoints of pods.")
+
+    async def good(self, checkpoint: jobs.Checkpoint, *, fresh: bool = False) -> bool:
+        """Return False: retention then deletes no other checkpoint in its favour."""
+        return False
+
+    async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        return set()
+
+    async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        return set()
+
+    async def absent(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
+        return set()
+
+    async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
+        raise errors.NotFound(
+            f"The server does not see {checkpoint.path}, and cannot copy it for another job.",
+            hint="Resume the job itself, or keep checkpoints in an object store: `checkpoint.to`.",
+        )
+
+    async def drop(self, checkpoint: jobs.Checkpoint) -> None:
+        """Do nothing: nothing was held."""
+
+    async def unwritable(self, place: str) -> str:
+        return ""
+
+    async def delete(self, checkpoint: jobs.Checkpoint) -> None:
+        """Do nothing: the agents delete."""
+
+    async def forget(self, job_id: str) -> None:
+        """Do nothing: the checkpoints of a removed job stay on the volume, as they stay in an object store."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is being read."""
