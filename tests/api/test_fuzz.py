@@ -408,7 +408,7 @@ def run(fuzz: tuple[asyncio.Runner, Fuzz], examples: int, seed: int = 0) -> None
     good = sum(count for status, count in told.items() if status < 300)
     assert good > made.sent // 20, f"hardly one was good: {told}"
     unmet = {f"{method} {path}" for method, path, _ in OPERATIONS} - made.met
-    assert len(unmet) <= len(OPERATIONS) // 8, f"these never answered well: {unmet}"
+    assert len(unmet) <= len(OPERATIONS) // 4, f"these never answered well: {unmet}"
 
 
 def test_two_thousand_requests_and_no_5xx(fuzz: tuple[asyncio.Runner, Fuzz]) -> None:

@@ -70,6 +70,7 @@ process_count = lambda: int(os.environ["JAX_NUM_PROCESSES"])
 
 LONG = {
     "docs/experiments.md",
+    "docs/frameworks.md",
     "docs/simulator.md",
     "docs/training.md",
     "examples/11-scheduling/README.md",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e import shell as shells
 
 TRAINS = """
@@ -81,6 +82,7 @@ BREAKS = """
 """
 
 
+@pytest.mark.long
 def test_mend_the_bug_and_go_on_training(shell: shells.Shell) -> None:
     """It failed at step 38 with a checkpoint at 30. The mended script goes on from there, in a new job."""
     shell.write("breaks/breaks.py", BREAKS)

@@ -97,6 +97,7 @@ def until(shell: shells.Shell, name: str, diary: Diary, holds: Callable[[Diary],
     return shell.wait_for(name, lambda job: holds(diary) or job["phase"] in ("FAILED", "COMPLETED"), timeout_s=280)
 
 
+@pytest.mark.long
 def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_next_step(busy: shells.Shell) -> None:
     diary = Diary(busy.work / "diary")
     gpus = ("--gpus", "1", "--workers", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.e2e import shell as shells
 
 MPIRUN = """
@@ -24,6 +25,7 @@ sys.exit(max(one.wait() for one in started))
 RANK = "import os; print('rank', os.environ['OMPI_COMM_WORLD_RANK'], 'of', os.environ['OMPI_COMM_WORLD_SIZE'])"
 
 
+@pytest.mark.long
 def test_the_command_runs_once_over_the_slots_of_the_workers(shell: shells.Shell) -> None:
     shell.write("mpirun", MPIRUN).chmod(0o755)
     shell.write("rank.py", RANK)

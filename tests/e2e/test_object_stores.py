@@ -52,9 +52,12 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: objectstore
     shell.do("halt", "far")
     shell.wait_phase("far", "HALTED")
     stopped = int(_checkpoints(shell)[0].removeprefix(place))
-    manifests = [key for key in bucket.keys(f"ckpt/{job['id']}/") if key.endswith("/manifest.json")]
-    assert len(manifests) == 2, "the newest `keep`"
-    assert f"ckpt/{job['id']}/attempt-1-round-1-step-{stopped}/manifest.json" in manifests
+
+    def manifests() -> list[str]:
+        return [key for key in bucket.keys(f"ckpt/{job['id']}/") if key.endswith("/manifest.json")]
+
+    shell.wait_for("far", lambda job: len(manifests()) == 2)  # the newest `keep`
+    assert f"ckpt/{job['id']}/attempt-1-round-1-step-{stopped}/manifest.json" in manifests()
 
     shutil.rmtree(shell.home / "checkpoints" / job["id"])
     shell.do("resume", "far")

@@ -16,6 +16,7 @@ def submit(shell: shells.Shell, name: str, pool: str, gpus: int) -> None:
     shell.do("run", *flags, "--name", name, "--pool", pool, "--gpus", str(gpus), "--", "sleep", "300")
 
 
+@pytest.mark.long
 def test_three_pools_share_a_cluster(fresh: shells.Shell) -> None:
     fresh.do("up", "--detach", "--virtual-nodes", "1", "--virtual-gpus", "100")
     for name in ("a", "b", "c"):

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import pytest
 from tests.e2e import shell as shells
 
 
@@ -29,6 +30,7 @@ def test_a_program_that_cannot_work_is_started_once(fresh: shells.Shell) -> None
         assert (job["phase"], len(job["attempts"]), job["restarts"]) == ("FAILED", 1, 0)
 
 
+@pytest.mark.long
 def test_a_bug_behind_the_checkpoint_is_met_twice(fresh: shells.Shell) -> None:
     fresh.write(
         "bug.py",

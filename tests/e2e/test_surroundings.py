@@ -31,6 +31,7 @@ def test_a_laptop_plays_a_cluster(fresh: shells.Shell) -> None:
     assert "8 GPUs" in never.stderr
 
 
+@pytest.mark.long
 def test_dependencies_are_installed_once_for_each_content(fresh: shells.Shell) -> None:
     wheels = fresh.home.parent / "wheels"
     wheels.mkdir()

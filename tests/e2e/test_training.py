@@ -124,6 +124,7 @@ def test_secrets_reach_the_process_and_nothing_else(shell: shells.Shell) -> None
             assert b"s3cret-value-of-the-hub" not in path.read_bytes(), path
 
 
+@pytest.mark.long
 def test_tensorboard_files_where_the_job_asks_for_them(shell: shells.Shell) -> None:
     shell.write(
         "logs.py",

@@ -180,6 +180,7 @@ def turning(fresh: shells.Shell) -> Iterator[shells.Shell]:
         fresh.wait_phase(job["name"], "CANCELED", "COMPLETED")
 
 
+@pytest.mark.long
 def test_two_jobs_alternate_on_one_gpu(turning: shells.Shell) -> None:
     cluster = Cluster(turning, 1, 1, slice_s=2)
     diary = cluster.diary

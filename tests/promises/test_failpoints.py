@@ -30,7 +30,7 @@ OF_OLD_JOBS = ("retention.after_archive", "retention.after_removal")
 OF_OLD_CHECKPOINTS = ("retention.after_unlisting",)
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS))
 REACHED_S = 240.0
-SHORT = ("store.after_commit", "guardian.after_launch", "guardian.after_release")
+SHORT = ("store.after_commit", "guardian.after_release")
 """The points of `make test`; `make test-long` has the others."""
 
 

@@ -6,6 +6,7 @@ import random
 
 import hypothesis
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from tests.scheduler import lives
 
@@ -83,6 +84,7 @@ def test_what_makes_it_fast_changes_nothing(dice: random.Random, steps: int) -> 
         life.step()
 
 
+@pytest.mark.long
 def test_the_same_in_lives_in_which_much_happens() -> None:
     """Enough is stopped, resized and moved for the property to see something."""
     seen = dict.fromkeys(DECIDED[:4], 0)

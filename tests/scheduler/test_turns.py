@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests import marks
 from tests.scheduler import lives, scenario, world
 
 ROUND_S = 60.0
@@ -38,7 +39,7 @@ def lived(life: lives.Life, rounds: int) -> dict[str, list[int]]:
     return ran
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", marks.long_except(range(4), range(12)))
 def test_everybody_has_its_turn_and_has_it_again(seed: int) -> None:
     """Large gangs among small ones, on several kinds of node: nobody waits for longer than all others' slices."""
     life = crowd(seed)

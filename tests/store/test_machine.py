@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from hypothesis import stateful
+from tests import marks
 from tests.store import machine
 
 from oarlock.store import stores
@@ -45,8 +46,9 @@ def compare(make: Callable[[], stores.Store], settings: hypothesis.settings) -> 
     stateful.run_state_machine_as_test(Machine, settings=settings)
 
 
-def test_it_does_what_memory_does(make: Callable[[], stores.Store]) -> None:
-    compare(make, hypothesis.settings(max_examples=15, stateful_step_count=20, deadline=None))
+@pytest.mark.parametrize("examples", marks.long_except([5], [5, 30]))
+def test_it_does_what_memory_does(make: Callable[[], stores.Store], examples: int) -> None:
+    compare(make, hypothesis.settings(max_examples=examples, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.soak

@@ -8,12 +8,12 @@ import time
 import psycopg
 import pytest
 import sqlalchemy as sa
-from tests.store import nouns
+from tests.store import nouns, postgresql
 from tests.store.contract.stores import StoreContract
 
 from oarlock.spec import errors
 from oarlock.store import stores
-from oarlock.store.sql import database
+from oarlock.store.sql import database, postgres, upgrading
 
 
 class TestPostgres(StoreContract):
@@ -87,6 +87,22 @@ async def test_other_processes_wake_a_waiter(postgres_url: str, postgres_store: 
     await other.write(lambda t: t.add_job(nouns.job(), at=1.0))
     assert await asyncio.wait_for(waiting, 240) == 1
     await other.close()
+
+
+async def test_a_busy_machine_may_take_long_to_make_the_tables(
+    postgres_server: postgresql.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing Alembic takes longer there than a change may be idle."""
+    known = upgrading.revision
+
+    def busy(connection: sa.Connection) -> str | None:
+        time.sleep(2 * postgres.IDLE_LIMIT_S)
+        return known(connection)
+
+    monkeypatch.setattr(postgres, "IDLE_LIMIT_S", 1)
+    monkeypatch.setattr(upgrading, "revision", busy)
+    store = await asyncio.to_thread(database.open_store, postgres_server.url(postgres_server.make()))
+    await store.close()
 
 
 async def test_commits_are_flushed(postgres_store: database.SqlStore) -> None:

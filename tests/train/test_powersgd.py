@@ -104,6 +104,7 @@ def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
     assert codes == [0] * RANKS, crew.output(tmp_path, RANKS)
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     for name, runs in (("whole", [12]), ("parts", [6, 12])):
         folder = tmp_path / name

@@ -115,8 +115,8 @@ if "alone" in sys.argv:
     ("how", "said"),
     [
         (["together"], [(0, "left 0"), (0, "left 0")]),
-        (["alone"], [(0, "left 0"), (3, "joined 4")]),
-        (["nccl"], [(0, "joined 2"), (0, "joined 2")]),
+        pytest.param(["alone"], [(0, "left 0"), (3, "joined 4")], marks=pytest.mark.long),
+        pytest.param(["nccl"], [(0, "joined 2"), (0, "joined 2")], marks=pytest.mark.long),
     ],
     ids=["together", "alone", "nccl"],
 )

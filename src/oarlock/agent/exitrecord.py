@@ -107,16 +107,41 @@ def compose(
 
 
 def brief(value: dict[str, Any]) -> str:
-    """The record as JSON of at most `BRIEF_BYTES`: the first of the last lines go, until the rest fits."""
+    """Return the record as JSON of at most `BRIEF_BYTES`: the first of the last lines go, until the rest fits."""
     kept = dict(value, processes=[dict(each) for each in value["processes"]], detail=value["detail"][-1000:])
-    text = json.dumps(kept, sort_keys=True)
-    while len(text.encode()) > BRIEF_BYTES:
-        longest = max(kept["processes"], key=lambda each: len(each["last_lines"]), default=None)
-        if longest is None or not longest["last_lines"]:
-            kept["processes"] = kept["processes"][: len(kept["processes"]) // 2]
-            if not kept["processes"]:
-                return json.dumps(kept, sort_keys=True)
+    order = _dropped(kept["processes"])
+    least, most = 0, len(order)
+    while least < most:  # the fewest lines to drop: writing the record after each line takes seconds for many processes
+        middle = (least + most) // 2
+        if _fits(_without(kept, order[:middle])):
+            most = middle
         else:
-            longest["last_lines"] = longest["last_lines"][1:]
-        text = json.dumps(kept, sort_keys=True)
-    return text
+            least = middle + 1
+    kept = _without(kept, order[:least])
+    while kept["processes"] and not _fits(kept):
+        kept["processes"] = kept["processes"][: len(kept["processes"]) // 2]
+    return json.dumps(kept, sort_keys=True)
+
+
+def _dropped(processes: list[dict[str, Any]]) -> list[int]:
+    """Return the process whose oldest line goes, for each line in turn: the first of those with the most lines."""
+    left = [len(each["last_lines"]) for each in processes]
+    order = []
+    for count in range(max(left, default=0), 0, -1):
+        for index in range(len(left)):
+            if left[index] == count:
+                left[index] -= 1
+                order.append(index)
+    return order
+
+
+def _without(value: dict[str, Any], dropped: list[int]) -> dict[str, Any]:
+    gone = [0] * len(value["processes"])
+    for index in dropped:
+        gone[index] += 1
+    kept = [dict(each, last_lines=each["last_lines"][lines:]) for each, lines in zip(value["processes"], gone)]
+    return dict(value, processes=kept)
+
+
+def _fits(value: dict[str, Any]) -> bool:
+    return len(json.dumps(value, sort_keys=True).encode()) <= BRIEF_BYTES

@@ -474,6 +474,7 @@ class TestEnvironments:
         assert len({out for out, _ in said}) == 1
         assert sum("Installing collected" in err for _, err in said) == 1
 
+    @pytest.mark.long
     def test_what_a_kill_left_is_made_anew(self, index: Path, work: Path) -> None:
         requirements = fill(work, {"requirements.txt": "oarprobe\n"}) / "requirements.txt"
         done = self.make(requirements, work / "cache")

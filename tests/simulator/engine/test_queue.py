@@ -28,6 +28,7 @@ def waits(found: outcome.Outcome) -> list[float]:
     return [story.first_start - story.arrived for story in found.stories]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", [0.6])
 def test_the_mean_wait_is_that_of_an_m_d_1_queue(load: float) -> None:
     """rho / (2 mu (1 - rho)). The standard error comes from the queue's own cycles: each begins with a job that finds

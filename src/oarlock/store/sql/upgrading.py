@@ -25,6 +25,8 @@ def upgrade(connection: sa.Connection, *, to: str = "head") -> None:
     Raises Conflict when the database was made by a newer version, or by another program.
     """
     if connection.dialect.name == "postgresql":
+        # A busy machine takes longer to import Alembic than a change may be idle: this transaction has no such limit.
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ONE_AT_A_TIME})")
     present = revision(connection)
     if present == schema.REVISION:
