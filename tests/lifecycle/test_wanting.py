@@ -56,3 +56,27 @@ def test_only_those_of_the_communicator_that_still_run_are_asked_whether_they_ca
     for line in ("report worker-0 rejoin", "exit worker-1 code=1", "gone worker-1"):
         play.run(line)
     assert play.live.tasks[1].incarnation == 2
+
+
+def test_under_parameter_servers_a_task_is_replaced_alone() -> None:
+    """A server always; a worker where the others have said that they go on without it. Elsewhere the gang restarts."""
+    for strategy, replaced in (("strategy: {kind: ps}, ", {"ps-0"}), ("", set())):
+        play = script.Play()
+        play.run(f"job {{{strategy}roles: {{worker: {{count: 2}}, ps: {{}}}}}}")
+        tasks = "worker-0 worker-1 ps-0"
+        for line in (
+            "admit",
+            "do",
+            f"register {tasks}",
+            *(f"report {task} PROCESSING step=1" for task in tasks.split()),
+        ):
+            play.run(line)
+        before = play.job
+        for task in ("ps-0", "worker-1"):
+            for rejoin in (False, True):
+                play.job = before
+                for line in (*(["report worker-0 rejoin"] * rejoin), f"exit {task} signal=9", f"gone {task}"):
+                    play.run(line)
+                found = next(one for one in play.live.tasks if one.name == task)
+                expected = task in replaced or (bool(replaced) and rejoin)
+                assert (found.incarnation == 2) == expected, (strategy, task, rejoin)

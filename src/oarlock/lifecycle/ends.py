@@ -24,6 +24,9 @@ otherwise.
 
 COLLECTIVE_ROLES = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleName.LAUNCHER})
 
+_REPLACED = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER, roles.RoleName.PS})
+"""Roles whose tasks are replaced alone under parameter servers."""
+
 
 class Ends(msgspec.Struct, frozen=True, kw_only=True):
     """The policy of one role. `needed`: to end well before the others have is a failure. `watched`: its progress is the
@@ -49,6 +52,8 @@ _HAND = Ends(on_success=roles.OnSuccess.NONE)
 def of(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
     """Return the policy of `role`: the job file's values over the defaults."""
     default = _default(spec, role)
+    if spec.strategy.kind is jobfile.StrategyKind.PS and role in _REPLACED:
+        default = msgspec.structs.replace(default, on_failure=roles.OnFailure.RESTART)
     said = spec.roles.get(role)
     if said is None:
         return default

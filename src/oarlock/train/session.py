@@ -401,11 +401,11 @@ class Session:
             sinks.append(EventFile(Path(wanted)))
         line = Line(sys.stderr) if report is None and self.world.is_chief else None
         reports = Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)
-        stacks = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
+        self._can_stack = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
         reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
         reports.progress.measure_noise = self._measure_noise
         reports.progress.gpu_type = self._environment.gpu_type
-        reports.event("hello", library=VERSION, can_rejoin=False, can_stack=stacks)
+        reports.event("hello", library=VERSION, can_rejoin=False, can_stack=self._can_stack)
         return reports
 
     def _measure_noise(self) -> float | None:
@@ -449,6 +449,9 @@ class Session:
             self._take_batch(self._environment.batch)
         self._tell_batch()
         self._saved_at = monotonic()
+        if self._reports and self._apart and worlds.exchanges is not None:
+            # Nothing here waits for a certain rank any more, so one that dies can be replaced alone.
+            self._reports.event("hello", library=VERSION, can_rejoin=True, can_stack=self._can_stack)
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
 

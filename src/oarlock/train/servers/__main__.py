@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import torch
 
-from oarlock.train.servers import server
+from oarlock.train.servers import server, snapshots
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +30,8 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    made = server.Server((host.strip("[]"), int(port)), token, device=device)
+    snapshot = None if child else _snapshot(address)
+    made = server.Server((host.strip("[]"), int(port)), token, device=device, snapshot=snapshot)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if child:
         sys.stdout.write(f"{made.port}\n")
@@ -39,6 +41,14 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"oarlock.train: parameter server at {host}:{made.port}, parameters on {device}\n")
     made.serve()
     return 0
+
+
+def _snapshot(address: str) -> Path | None:
+    """Return the file of this server's own checkpoint, where the job has a directory of checkpoints."""
+    directory, servers = os.environ.get("OARLOCK_CHECKPOINTS"), os.environ.get("OARLOCK_SERVERS", "").split(",")
+    if not directory or address not in servers:
+        return None
+    return snapshots.place(directory, int(os.environ.get("OARLOCK_ATTEMPT") or 1), servers.index(address))
 
 
 def _end_with_parent() -> None:

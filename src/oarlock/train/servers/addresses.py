@@ -18,6 +18,7 @@ class Addresses:
 
     servers: tuple[str, ...]
     token: str
+    replaced: bool = True  # whether the platform starts a server again that died
 
     def newest(self, number: int) -> tuple[str, int]:
         """Return host and port of a server. One that was replaced has another address, which the agent announces."""

@@ -38,7 +38,7 @@ def start(count: int) -> addresses.Addresses:
         child.stdin.flush()
         started.append(child)
     atexit.register(_end)
-    return addresses.Addresses(tuple(f"{host}:{_port(child)}" for child in started), token)
+    return addresses.Addresses(tuple(f"{host}:{_port(child)}" for child in started), token, replaced=False)
 
 
 def _host() -> str:

@@ -15,11 +15,17 @@ import torch
 
 from oarlock.train.servers import addresses, frames, handshake, links, meeting, memory
 
+_KEPT = 8
+"""A server that takes the place of a dead one needs the values of exchanges that some workers have finished and others
+have not. No worker is that far ahead.
+"""
+
 
 class _Answer:
-    """The values of one exchange, once they have arrived."""
+    """An exchange: its number, this worker's value, and the values of all once they have arrived."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, value: bytes) -> None:
+        self.number, self.value = number, value
         self.values: list[bytes] | None = None
 
 
@@ -35,6 +41,7 @@ class Exchanges:
         self.joins = self._link.joins
         self._begun = 0
         self._under_way: deque[_Answer] = deque()
+        self._over: deque[_Answer] = deque(maxlen=_KEPT)
 
     def gather(self, value: object) -> list[Any]:
         """Return every worker's value, in the order of the ranks. A value is None, a number, a text, or a tuple, list
@@ -62,18 +69,43 @@ class Exchanges:
         self._link.close()
 
     def _begin(self, value: bytes) -> Callable[[], list[bytes]]:
-        answer = _Answer()
+        self._begun += 1
+        answer = _Answer(self._begun, value)
         if self.joins:
             answer.values = [value] * self._workers
             return lambda: self._wait(answer)
-        self._begun += 1
+        try:
+            self._send(answer)
+        except links.Lost:
+            self._recover()
+            self._send(answer)
         self._under_way.append(answer)
-        self._link.start(frames.Kind.MEET, {"number": self._begun}, [memoryview(value)])
         return lambda: self._wait(answer)
+
+    def _send(self, answer: _Answer, *, again: bool = False) -> None:
+        fields = {"number": answer.number, **({"again": True} if again else {})}
+        self._link.start(frames.Kind.MEET, fields, [memoryview(answer.value)])
+
+    def _recover(self) -> None:
+        """Give a server that takes the place of a dead one all that it needs."""
+        while True:
+            try:
+                self._link.reconnect()
+                for answer in self._over:
+                    self._send(answer, again=True)
+                for answer in self._under_way:
+                    self._send(answer)
+                return
+            except links.Lost:
+                if not self._link.replaced:
+                    raise
 
     def _wait(self, answer: _Answer) -> list[bytes]:
         while answer.values is None:
-            self._receive()
+            try:
+                self._receive()
+            except links.Lost:
+                self._recover()
         return answer.values
 
     def _receive(self) -> None:
@@ -88,4 +120,6 @@ class Exchanges:
             return [memoryview(each) for each in received]
 
         self._link.finish(into)
-        self._under_way.popleft().values = [bytes(each) for each in received]
+        finished = self._under_way.popleft()
+        finished.values = [bytes(each) for each in received]
+        self._over.append(finished)

@@ -37,8 +37,9 @@ class Kind(enum.IntEnum):
     MEET = 10  # an exchange of all workers; body: this worker's value, body of the answer: all values
     DONE = 11  # this worker's training is over
     BEGIN = 12  # training begins, at a step that the newcomers must know
-    OK = 13
-    ERROR = 14
+    RESUME = 13  # the weights of a worker, for a server that was restored; body: the weights
+    OK = 14
+    ERROR = 15
 
 
 class Refused(Exception):

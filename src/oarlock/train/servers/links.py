@@ -16,17 +16,21 @@ _AGAIN_S = 0.05
 _CONNECT_S = 10.0
 
 
+class Lost(errors.ServerError):
+    """The connection broke, or the server died. A new connection may help."""
+
+
 class Link:
     """The connection to server `number`. Requests are answered in their order."""
 
     def __init__(self, servers: addresses.Addresses, number: int, place: handshake.Place) -> None:
         self.number = number
         self._servers, self._place = servers, place
-        self.joins = False  # whether the others were in training already when this worker came
-        self._connection = self._connect()
+        self.replaced = servers.replaced
+        self._connection, self.joins = self._connect()
 
     def start(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
-        """Send a request. ServerError if the connection breaks."""
+        """Send a request. Lost if the connection breaks."""
         try:
             self._connection.send(kind, fields, body)
         except OSError as cause:
@@ -38,7 +42,7 @@ class Link:
         try:
             head = self._connection.head()
             if head.kind is frames.Kind.ERROR:
-                raise errors.ServerError(f"parameter server {self.number}: {head.fields.get('message')}")
+                raise self._refusal(head)
             body = into(head) if into is not None else ()
             if sum(each.nbytes for each in body) != head.body_bytes:
                 raise errors.ServerError(
@@ -62,12 +66,23 @@ class Link:
             head = self._connection.head()
         except (OSError, frames.Refused):
             raise self._broken(cause) from cause
-        raise errors.ServerError(f"parameter server {self.number}: {head.fields.get('message')}") from cause
+        raise self._refusal(head) from cause
 
-    def _broken(self, cause: Exception) -> errors.ServerError:
-        return errors.ServerError(f"the connection to parameter server {self.number} broke: {cause}")
+    def reconnect(self) -> None:
+        """Connect anew, to the server that takes the place of the lost one. Lost where there is none."""
+        self._connection.close()
+        if not self.replaced:
+            raise Lost(f"parameter server {self.number} is gone: Connection closed by peer")
+        self._connection, _ = self._connect()
 
-    def _connect(self) -> transport.Tcp:
+    def _refusal(self, head: frames.Head) -> errors.ServerError:
+        return errors.ServerError(f"parameter server {self.number}: {head.fields.get('message')}")
+
+    def _broken(self, cause: Exception) -> Lost:
+        return Lost(f"the connection to parameter server {self.number} broke: {cause}")
+
+    def _connect(self) -> tuple[transport.Tcp, bool]:
+        """Return the connection, and whether the others are in training already."""
         deadline = time.monotonic() + WAIT_S
         while True:
             host, port = self._servers.newest(self.number)
@@ -83,9 +98,9 @@ class Link:
                 continue
             try:
                 connection.limit(_CONNECT_S)
-                self.joins = handshake.greet(connection, self._servers.token, self._place)
+                joins = handshake.greet(connection, self._servers.token, self._place)
                 connection.limit(None)
-                return connection
+                return connection, joins
             except frames.Refused as why:
                 connection.close()
                 raise errors.ServerError(f"parameter server {self.number} at {host}:{port} refuses: {why}") from None

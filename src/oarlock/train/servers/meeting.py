@@ -41,6 +41,13 @@ class Meeting:
                 del self._unread[number], self._values[number]
             return [values[each] for each in range(self.workers)]
 
+    def give(self, rank: int, number: int, value: bytes) -> None:
+        """Take a value without waiting: of an exchange whose results this worker has, and others may lack."""
+        with self._changed:
+            self._values.setdefault(number, {})[rank] = value
+            self._unread.setdefault(number, set(range(self.workers))).discard(rank)
+            self._changed.notify_all()
+
     def lose(self, why: str) -> None:
         """Fail the exchanges that are not complete, and all later ones."""
         with self._changed:

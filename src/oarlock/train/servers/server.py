@@ -8,15 +8,17 @@ here, which is known before memory is taken.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from oarlock.train.servers import frames, handshake, meeting, memory, openings, shard, transport
+from oarlock.train.servers import frames, handshake, meeting, memory, openings, shard, snapshots, transport
 
 GREETING_S = 10.0
 MOST_STRANGERS = 64
@@ -30,8 +32,12 @@ Kind = frames.Kind
 class Server:
     """The server at `address`, for the tasks that know `token`."""
 
-    def __init__(self, address: tuple[str, int], token: str, *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, address: tuple[str, int], token: str, *, device: torch.device | str = "cpu", snapshot: Path | None = None
+    ) -> None:
         self._token = token
+        self._path = snapshot
+        self._snapshots: snapshots.Snapshots | None = None
         self._device = torch.device(device)
         self._lock = threading.Lock()
         self._shard: shard.Shard | None = None
@@ -40,6 +46,7 @@ class Server:
         self._strangers = threading.BoundedSemaphore(MOST_STRANGERS)
         self._wish = 0
         self._done: set[int] = set()
+        self._newest: dict[tuple[int, str], transport.Tcp] = {}
         self.began_at: int | None = None  # the step at which training began, after the workers had met
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=128)
@@ -64,6 +71,8 @@ class Server:
         self._listener.close()
         with self._lock:
             connections = list(self._connections)
+        if self._snapshots is not None:
+            self._snapshots.close()
         for connection in connections:
             connection.close()
 
@@ -75,6 +84,8 @@ class Server:
         try:
             place = self._greet(connection)
             if place is not None:
+                with self._lock:
+                    self._newest[place.rank, place.purpose] = connection
                 with contextlib.suppress(OSError):
                     _Desk(self, connection, place).serve()
         finally:
@@ -108,10 +119,32 @@ class Server:
         """Return the shard; the first worker makes it. Raises Refused where another one has told something else."""
         with self._lock:
             if self._shard is None:
-                self._shard = shard.Shard(opening, self._device)
+                self._shard = self._made(opening)
             if self._shard.opening != opening:
                 raise frames.Refused("the workers have different models, optimizers or modes")
             return self._shard
+
+    def _made(self, opening: openings.Opening) -> shard.Shard:
+        """Return the shard, from the server's own checkpoint where the attempt has one."""
+        made = shard.Shard(opening, self._device)
+        if self._path is None:
+            return made
+        told = {"opening": json.dumps(opening.fields())}
+        saved = snapshots.read(self._path)
+        if saved is not None and saved["opening"] == told["opening"]:
+            made.restore(saved)
+            sys.stderr.write(f"oarlock.train: parameter server restored at version {made.version}\n")
+        self._snapshots = snapshots.Snapshots(self._path, made, told)
+        return made
+
+    def ended(self, held: shard.Shard) -> None:
+        """Forget the server's own checkpoint once no worker trains any more."""
+        if self._path is not None and held.is_over():
+            snapshots.remove(self._path)
+
+    def give(self, rank: int, number: int, value: bytes) -> None:
+        assert self._meeting is not None
+        self._meeting.give(rank, number, value)
 
     def meet(self, rank: int, number: int, value: bytes) -> list[bytes]:
         assert self._meeting is not None
@@ -128,10 +161,13 @@ class Server:
         self._wish = max(self._wish, wish)
         return self._wish
 
-    def lost(self, place: handshake.Place) -> None:
-        """A worker's connection broke. Unless its training was over, the others may not wait for it any more."""
-        if place.rank in self._done:
-            return
+    def lost(self, place: handshake.Place, connection: transport.Tcp) -> None:
+        """A worker's connection broke. Unless its training was over, or it has come back by another connection, the
+        others may not wait for it any more.
+        """
+        with self._lock:
+            if place.rank in self._done or self._newest.get((place.rank, place.purpose)) is not connection:
+                return
         why = f"worker {place.rank} is gone: Connection closed by peer"
         if self._meeting is not None:
             self._meeting.lose(why)
@@ -156,6 +192,7 @@ class _Desk:
             Kind.MEET: self._meet,
             Kind.DONE: self._finish,
             Kind.BEGIN: self._begin,
+            Kind.RESUME: self._resume,
         }
 
     def serve(self) -> None:
@@ -173,7 +210,7 @@ class _Desk:
             sys.stderr.write(f"oarlock.train: a request of worker {self._place.rank} failed: {cause!r}\n")
             self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
         finally:
-            self._server.lost(self._place)
+            self._server.lost(self._place, self._connection)
 
     def _open(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -183,7 +220,14 @@ class _Desk:
         self._buffers = self._shard.buffers()
         self._server.trains(self._place.rank)
         steps = self._shard.join(self._place.rank)
-        self._answer({"version": self._shard.version, "steps": steps, "began_at": self._server.began_at})
+        self._answer(
+            {
+                "version": self._shard.version,
+                "loaded": self._shard.loaded,
+                "steps": steps,
+                "began_at": self._server.began_at,
+            }
+        )
 
     def _begin(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -195,6 +239,19 @@ class _Desk:
         _expect(head, held.opening.bytes)
         self._connection.body(held.views(self._buffers))
         held.load(self._buffers, _whole(head.fields["version"]), _settings(head))
+        self._answer({})
+
+    def _resume(self, head: frames.Head) -> None:
+        """A worker is back, after the server's restart, with the weights of its last answer or with none."""
+        held = self._opened()
+        began_at = head.fields["began_at"]
+        if began_at is not None:
+            self._server.began_at = _whole(began_at)
+        if head.body_bytes:
+            _expect(head, held.opening.bytes)
+            self._connection.body(held.views(self._buffers))
+            held.resume(self._buffers, _whole(head.fields["version"]), _settings(head))
+        held.is_back(self._place.rank)
         self._answer({})
 
     def _pull(self, head: frames.Head) -> None:
@@ -254,6 +311,9 @@ class _Desk:
             )
         value = bytearray(head.body_bytes)
         self._connection.body([memoryview(value)])
+        if head.fields.get("again"):
+            self._server.give(self._place.rank, _whole(head.fields["number"]), bytes(value))
+            return
         values = self._server.meet(self._place.rank, _whole(head.fields["number"]), bytes(value))
         self._answer({"lengths": [len(each) for each in values]}, [memoryview(each) for each in values])
 
@@ -266,6 +326,7 @@ class _Desk:
         held.leave(self._place.rank)
         if head.fields["wait"]:
             held.await_end()
+        self._server.ended(held)
         self._answer({})
 
     def _opened(self) -> shard.Shard:

@@ -9,7 +9,9 @@ be repeated bit by bit, and two workers get the bits of allreduce.
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,6 +21,9 @@ import torch
 from torch import nn, optim
 
 from oarlock.train.servers import frames, memory, openings, optimizers
+
+BACK_WITHIN_S = 10.0
+"""For so long a restored server waits for workers that might hold newer weights."""
 
 Flats = list[torch.Tensor]
 """One flat tensor for each run of pieces of one type."""
@@ -42,7 +47,7 @@ class Shard:
     device: torch.device
     version: int = 0
     loaded: bool = False  # whether it has weights yet
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition = field(default_factory=threading.Condition)  # its lock may be taken again
 
     def __post_init__(self) -> None:
         self.weights = self.buffers(self.device)
@@ -55,6 +60,8 @@ class Shard:
         self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the steps of each worker
         self._gone: set[int] = set()  # workers that train no more
         self._failed = ""
+        self._expected: set[int] = set()  # workers that have yet to come back after a restart
+        self._expected_until = 0.0
 
     def buffers(self, device: torch.device | str = "cpu") -> Flats:
         """Return memory for all pieces: the receiver of a worker's gradients, or weights."""
@@ -72,25 +79,37 @@ class Shard:
     def join(self, rank: int) -> int:
         """Count this worker among those that train. Return the number of steps that it has behind it.
 
-        A worker that comes back takes the place of the slowest, so that no other waits for it to catch up.
+        Under bounded staleness, one that comes back takes the place of the slowest, so that no other waits for it.
         """
         with self.changed:
-            if rank in self._gone:
-                self._gone.discard(rank)
+            came_back = rank in self._gone
+            self._gone.discard(rank)
+            if came_back and self.opening.mode.staleness is not None:
                 others = [clock for other, clock in self.clocks.items() if other not in self._gone | {rank}]
                 self.clocks[rank] = max(self.clocks[rank], min(others, default=0))
             return self.version if self.opening.mode.sync else self.clocks[rank]
+
+    def is_back(self, rank: int) -> None:
+        """This worker has told the version of its weights."""
+        with self.changed:
+            self._expected.discard(rank)
+            self.changed.notify_all()
 
     def leave(self, rank: int, *, failed: str = "") -> None:
         """The worker trains no more. In lockstep, a `failed` one fails the steps of all others."""
         with self.changed:
             self._gone.add(rank)
             self._pending.pop(rank, None)
-            if failed and self.opening.mode.lockstep:
+            if failed and self.opening.mode.lockstep and self.opening.mode.workers > 1:
                 self._failed = failed
             else:
                 self._update()
             self.changed.notify_all()
+
+    def is_over(self) -> bool:
+        """Return whether no worker trains any more."""
+        with self.changed:
+            return len(self._gone) == self.opening.mode.workers
 
     def await_end(self) -> None:
         """Wait until no worker trains any more."""
@@ -118,6 +137,9 @@ class Shard:
         with self.changed:
             if not self.loaded:
                 raise frames.Refused("a gradient came before the weights")
+            # An update before the newest weights are back would be lost with them.
+            self.changed.wait_for(lambda: not self._expected, timeout=max(0.0, self._expected_until - time.monotonic()))
+            self._expected.clear()
             if mode.sync:
                 if push.base >= self.version:  # otherwise the others did not wait for it
                     self._pending[rank] = push
@@ -131,6 +153,36 @@ class Shard:
             if self._failed:
                 raise frames.Refused(self._failed)
             return self._read(into)
+
+    def resume(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Take a worker's weights where they are newer than those of the checkpoint. The optimizer keeps its state."""
+        with self.changed:
+            if not self.loaded:
+                self.load(flats, version, settings)
+            elif version > self.version:
+                for ours, theirs in zip(self.weights, flats):
+                    ours.copy_(theirs)
+                self.version = version
+                self._pending = {rank: push for rank, push in self._pending.items() if push.base >= version}
+            self.changed.notify_all()
+
+    def saved(self) -> dict[str, Any]:
+        """Return all that `restore` needs."""
+        with self.changed:
+            entries, tensors = self.state()
+            weights = [flat.detach().to("cpu", copy=True) for flat in self.weights]
+            told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
+            counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
+            return {**told, **counts, "weights": weights, "tensors": tensors}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take the state that `saved` returned. The next update waits until every worker has come back."""
+        with self.changed:
+            self.load(saved["weights"], int(saved["version"]), json.loads(saved["settings"]))
+            self.load_state(json.loads(saved["entries"]), saved["tensors"])
+            self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
+            self._expected = set(self.clocks) - self._gone
+            self._expected_until = time.monotonic() + BACK_WITHIN_S
 
     def state(self) -> tuple[list[list[Any]], list[torch.Tensor]]:
         """Return the optimizer's state: an entry [piece, name, type, shape, value] for each, and the tensors' values.

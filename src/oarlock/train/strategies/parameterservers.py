@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -107,6 +107,8 @@ class ParameterServers(Strategy):
             self._done = False
             for server in self._servers:
                 server.open()
+        for server in self._servers:
+            server.recovers = False  # until all weights and states are there, a failure ends the attempt
         if self._world.is_chief and not self._joins:
             settings = optimizers.settings_of(self._optimizer)
             for server in self._servers:
@@ -114,6 +116,8 @@ class ParameterServers(Strategy):
         self._optimizer.state.clear()  # it is on the servers now
         self._world.gather(None)
         self._pull()
+        for server in self._servers:
+            server.recovers = server.link.replaced
 
     @property
     def _joins(self) -> bool:
@@ -130,7 +134,9 @@ class ParameterServers(Strategy):
             self._origin = step - passed
             if self._world.is_chief:
                 for server in self._servers:
-                    server.link.ask(Kind.BEGIN, {"step": self._origin})
+                    server.ask(Kind.BEGIN, {"step": self._origin})
+            for server in self._servers:
+                server.began_at = self._origin
         return self._origin + passed
 
     def tell(self, wish: int) -> int:
@@ -149,9 +155,10 @@ class ParameterServers(Strategy):
             return
         self._done = True
         for server in self._servers:
-            server.link.start(Kind.DONE, {"wish": wish, "wait": not self.lockstep})
-        for server in self._servers:
-            server.link.finish()
+            server.ask(Kind.DONE, {"wish": wish, "wait": False})
+        if not self.lockstep:
+            for server in self._servers:
+                server.ask(Kind.DONE, {"wish": wish, "wait": True})
         if not self.lockstep:
             self._pull()
 
@@ -209,7 +216,7 @@ class ParameterServers(Strategy):
 
     def _pull(self) -> None:
         for server in self._servers:
-            server.link.start(Kind.PULL, {})
+            server.pull()
         for server in self._servers:
             server.take()
 
@@ -248,6 +255,11 @@ class _Remote:
         self.link = link
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.recovers = False
+        self._torn = False  # whether the weights here are of two versions, because an answer broke off
+        self._settings: list[dict[str, Any]] = []
+        self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
+        self._broken = False
         self.version = self.steps = 0
         self.began_at: int | None = None
         self.open()
@@ -259,6 +271,7 @@ class _Remote:
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
+        self._settings = list(settings)
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts]
         fields = {"version": self.version, "settings": settings}
         self.link.ask(Kind.LOAD, fields, [memory.view(each) for each in weights])
@@ -286,14 +299,25 @@ class _Remote:
             gradient = gradients[part.tensor]
             if gradient is not None:
                 body.append(memory.view(self._cut(part, gradient)))
+        self._settings = list(settings)
         fields = {"base": self.version, "absent": absent, "settings": settings, "wish": wish}
-        self.link.start(Kind.STEP, fields, body)
+        self._start(Kind.STEP, fields, body)
         return sum(each.nbytes for each in body)
+
+    def pull(self) -> None:
+        """Ask for this server's parts of the weights."""
+        self._start(Kind.PULL, {}, [])
+
+    def ask(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and receive its answer, which has no body."""
+        self._start(kind, fields, [])
+        return self._finish(None)
 
     @torch.no_grad()
     def take(self) -> int:
         """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
-        fields = self.link.finish(self._places)
+        fields = self._finish(self._places)
+        self._torn = False
         for place, staged in self._staged:
             place.copy_(staged)
         self.version = int(fields["version"])
@@ -304,13 +328,14 @@ class _Remote:
         tensors: list[torch.Tensor] = []
 
         def into(head: frames.Head) -> list[memoryview]:
+            tensors.clear()
             for _, _, dtype, shape, _ in head.fields["entries"]:
                 if dtype is not None:
                     tensors.append(torch.empty(shape, dtype=memory.TYPES[dtype]))
             return [memory.view(each) for each in tensors]
 
-        self.link.start(Kind.STATE, {})
-        entries = self.link.finish(into)["entries"]
+        self._start(Kind.STATE, {}, [])
+        entries = self._finish(into)["entries"]
         values = iter(tensors)
         for index, name, dtype, _, plain in entries:
             part = self._parts[index]
@@ -324,9 +349,44 @@ class _Remote:
             else:
                 state[name] = value
 
+    def _start(self, kind: Kind, fields: dict[str, Any], body: list[memoryview]) -> None:
+        self._request = kind, fields, body
+        try:
+            self.link.start(kind, fields, body)
+        except links.Lost:
+            if not self.recovers:
+                raise
+            self._broken = True  # `_finish` asks again
+
+    def _finish(self, into: Callable[[frames.Head], Sequence[memoryview]] | None) -> dict[str, Any]:
+        """Receive the answer of the request, from a server that was started anew if need be."""
+        assert self._request is not None
+        while True:
+            try:
+                if self._broken:
+                    self._recover()
+                    self.link.start(*self._request)
+                    self._broken = False
+                return self.link.finish(into)
+            except links.Lost:
+                if not self.recovers:
+                    raise
+                self._broken = True
+
+    def _recover(self) -> None:
+        """Connect to the server's successor, and bring it up to the version of this worker."""
+        self.link.reconnect()
+        version = self.version
+        told = self.link.ask(Kind.OPEN, self._opening.fields())
+        newer = not self._torn and (version > int(told["version"]) or not told["loaded"])
+        weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
+        fields = {"version": version, "settings": self._settings, "began_at": self.began_at}
+        self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
+
     def _places(self, head: frames.Head) -> list[memoryview]:
         """Return the memory of the weights: the model's own where a transport can write there."""
         self._staged = []
+        self._torn = True
         into = []
         for part in self._parts:
             place = self._named[part.tensor][1].detach()

@@ -1,0 +1,92 @@
+"""The checkpoint of one parameter server: its weights and its optimizer's state, in a file that outlives its process.
+
+The file belongs to an attempt. It is written beside the training, for a tenth of the time at most, and replaced by a
+rename: a server that is killed at any moment leaves a whole one. It is not synced, because it is for the loss of a
+process; for the loss of a machine there are the job's own checkpoints. After a restart the workers bring the weights up
+to date, so that only the optimizer's state is as old as the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oarlock.train.servers import shard
+
+_IDLE_TIMES = 9  # the rest after a write, in units of its duration
+
+
+def place(checkpoints: str, attempt: int, number: int) -> Path:
+    """Return the file of server `number`, in the job's directory of checkpoints."""
+    return Path(checkpoints) / f".servers-{attempt}" / f"server-{number}.pt"
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the values of `Snapshots.write`, or None where there is no file that can be read."""
+    try:
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        return None
+    except Exception as cause:  # noqa: BLE001  (torch's reader raises errors of many kinds)
+        sys.stderr.write(f"oarlock.train: {path} cannot be read ({cause}): the optimizer begins anew\n")
+        return None
+    return found
+
+
+def write(path: Path, values: dict[str, Any]) -> None:
+    """Replace the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    torch.save(values, temporary)
+    temporary.replace(path)
+
+
+class Snapshots:
+    """The thread that writes the file of a shard whenever there is a newer version."""
+
+    def __init__(self, path: Path, held: shard.Shard, told: dict[str, Any]) -> None:
+        self._path, self._shard, self._told = path, held, told
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._shard.changed:
+            self._closed = True
+            self._shard.changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._written = -1
+        while True:
+            with self._shard.changed:
+                self._shard.changed.wait_for(
+                    lambda: self._closed or (self._shard.loaded and self._shard.version > self._written)
+                )
+                if self._closed:
+                    return
+                began = time.monotonic()
+                values = self._shard.saved()
+            self._written = int(values["version"])
+            try:
+                write(self._path, {**self._told, **values})
+            except (OSError, RuntimeError) as cause:
+                sys.stderr.write(
+                    f"oarlock.train: the server's checkpoint was not saved ({cause}); training continues\n"
+                )
+            with self._shard.changed:
+                rest = _IDLE_TIMES * (time.monotonic() - began)
+                self._shard.changed.wait_for(lambda: self._closed, timeout=rest)
+
+
+def remove(path: Path) -> None:
+    """Remove the file, once training is over."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()

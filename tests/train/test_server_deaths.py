@@ -1,0 +1,216 @@
+"""Parameter servers and workers that are killed: the others go on, and nothing that they know is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import crew, farm
+from torch import nn
+
+from oarlock import train
+from oarlock.train.servers import __main__ as program
+from oarlock.train.servers import addresses, snapshots
+
+KILLS = 5
+STEPS = 12 * KILLS
+
+
+def serve(environ: dict[str, str], log: Path) -> None:
+    """A parameter server in a process of its own, as the role `ps` runs it."""
+    os.environ.update(environ)
+    torch.set_num_threads(1)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 2)
+    program.main([])
+
+
+class House:
+    """Server processes that can be killed and started again."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        servers = tuple(f"127.0.0.1:{crew.free_port()}" for _ in range(count))
+        self.addresses = addresses.Addresses(servers, farm.TOKEN)
+        self.log = folder / "servers.txt"
+        self._environ = {"OARLOCK_CHECKPOINTS": str(folder / "checkpoints"), **farm.variables(self.addresses)}
+        self._processes = [self._start(number) for number in range(count)]
+
+    def kill(self, number: int) -> None:
+        """Kill a server, and start another one in its place."""
+        os.kill(self._processes[number].pid or 0, signal.SIGKILL)
+        self._processes[number].join()
+        self._processes[number] = self._start(number)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def _start(self, number: int) -> Any:
+        environ = {**self._environ, "OARLOCK_SERVER": self.addresses.servers[number]}
+        process = crew._CONTEXT.Process(target=serve, args=(environ, self.log))
+        process.start()
+        return process
+
+
+@contextmanager
+def house(folder: Path, count: int) -> Iterator[House]:
+    made = House(folder, count)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+
+
+def taught(folder: Path, *, total_steps: int, pause_s: float = 0.0, **mode: Any) -> None:
+    world = train.init()
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(**mode))
+    generator = torch.Generator().manual_seed(5)
+    x, y = torch.randn(96, 6, generator=generator).double(), torch.randint(0, 3, (96,), generator=generator)
+    batches = train.Batches((x, y), 4, seed=3)
+    with train.Session(model=model, optimizer=optimizer, batches=batches, total_steps=total_steps) as session:
+        for a, b in session.steps(batches):
+            if world.is_chief:
+                (folder / f"step-{session.step}").touch()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(a), b).backward()
+            time.sleep(pause_s)
+            optimizer.step()
+    torch.save(model.state_dict(), folder / f"taught-{world.rank}.pt")
+
+
+def pestered(folder: Path, **mode: Any) -> None:
+    taught(folder, total_steps=STEPS, pause_s=0.01, **mode)
+
+
+def wait_for(path: Path, unless: Callable[[], bool]) -> None:
+    while not path.exists() and not unless():
+        time.sleep(0.002)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", [{}, {"sync": False}], ids=["sync", "async"])
+def test_servers_are_killed_at_any_step(tmp_path: Path, mode: dict[str, Any]) -> None:
+    """One of two servers is killed every dozen steps. In lockstep the weights are those of an undisturbed run."""
+    over = threading.Event()
+    with house(tmp_path, 2) as servers:
+
+        def pester() -> None:
+            for kill in range(KILLS):
+                wait_for(tmp_path / f"step-{12 * kill + 5}", over.is_set)
+                servers.kill(kill % 2)
+
+        thread = threading.Thread(target=pester)
+        thread.start()
+        env = farm.variables(servers.addresses)
+        try:
+            codes = crew.run(_pestered(mode), tmp_path, folder=tmp_path, env=env, timeout_s=400)
+        finally:
+            over.set()
+            thread.join()
+    said = crew.output(tmp_path) + servers.log.read_text()
+    assert codes == [0, 0], said
+    assert said.count("parameter server at") == 2 + KILLS
+    first, second = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name])
+    if mode:
+        return
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    with farm.running(2) as calm:
+        assert crew.run(pestered, undisturbed, folder=undisturbed, env=farm.variables(calm)) == [0, 0]
+    expected = torch.load(undisturbed / "taught-0.pt", weights_only=True)
+    for name in first:
+        assert torch.equal(first[name], expected[name]), "a step was lost"
+
+
+def _pestered(mode: dict[str, Any]) -> Callable[..., None]:
+    return pestered_apart if mode else pestered
+
+
+def pestered_apart(folder: Path) -> None:
+    pestered(folder, sync=False)
+
+
+def orphaned(folder: Path) -> None:
+    """An asynchronous run whose last rank is killed in its fourth step; the first waits for its successor."""
+    world = train.init()
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
+    incarnation = os.environ.get("OARLOCK_INCARNATION")
+    steps = []
+    with train.Session(model=model, optimizer=optimizer, total_steps=8) as session:
+        for step in session.steps():
+            steps.append(step)
+            if world.rank == 1 and step == 4 and incarnation == "1":
+                (folder / "dying").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if world.rank == 0 and step == 6:
+                while not (folder / "newcomer").exists():
+                    time.sleep(0.01)
+            if incarnation == "2":
+                (folder / "newcomer").touch()
+            optimizer.zero_grad()
+            model(torch.ones(1, 6, dtype=torch.double)).sum().backward()
+            optimizer.step()
+    torch.save({"model": model.state_dict(), "steps": steps}, folder / f"taught-{world.rank}.pt")
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_worker_is_replaced_while_the_others_go_on(tmp_path: Path) -> None:
+    """Its successor continues at the step in which it died, with the present weights."""
+    with farm.running() as servers:
+        env = {**farm.variables(servers), "OARLOCK_INCARNATION": "1"}
+        codes: list[int] = []
+        first = threading.Thread(
+            target=lambda: codes.extend(crew.run(orphaned, tmp_path, folder=tmp_path, env=env, timeout_s=400))
+        )
+        first.start()
+        again = {**env, "OARLOCK_INCARNATION": "2", "RANK": "1", "WORLD_SIZE": "2"}
+        again |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # not used
+        second = tmp_path / "second"
+        second.mkdir()
+        wait_for(tmp_path / "dying", lambda: not first.is_alive())
+        assert crew.run(orphaned, tmp_path, folder=second, world_size=1, env=again, timeout_s=300) == [0], crew.output(
+            second
+        )
+        first.join()
+    assert codes == [0, -signal.SIGKILL], crew.output(tmp_path)
+    kept, back = (torch.load(tmp_path / f"taught-{rank}.pt", weights_only=True) for rank in range(2))
+    assert kept["steps"] == list(range(1, 9)), "the survivor kept its process and its steps"
+    assert back["steps"] == [4, 5, 6, 7, 8]
+    for name in kept["model"]:
+        assert torch.equal(kept["model"][name], back["model"][name])
+    # Every gradient of the constant objective moves the last bias by the learning rate: 8 + 3 + 5 updates.
+    torch.testing.assert_close(kept["model"]["2.bias"], net().state_dict()["2.bias"] - 0.1 * 16)
+
+
+def test_a_torn_checkpoint_of_a_server_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = snapshots.place(str(tmp_path), 1, 0)
+    assert snapshots.read(path) is None
+    snapshots.write(path, {"version": 3, "weights": [torch.ones(2)]})
+    found = snapshots.read(path)
+    assert found is not None
+    assert found["version"] == 3
+    path.write_bytes(path.read_bytes()[:-40])
+    assert snapshots.read(path) is None
+    assert "cannot be read" in capsys.readouterr().err
+    snapshots.remove(path)
+    assert not path.parent.exists()
