@@ -269,5 +269,4 @@ async def refuse(
     *,
     allow: str = "",
 ) -> None:
-    """Answer with an error."""
     await failure(error, allow=allow)(scope, receive, send)

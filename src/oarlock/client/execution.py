@@ -74,7 +74,6 @@ def parsed(frame: bytes | str) -> Output | Exited | None:
 
 
 def websocket_url(place: places.Place, target: str) -> str:
-    """Return the URL of the websocket."""
     return "ws" + place.url.removeprefix("http") + target
 
 

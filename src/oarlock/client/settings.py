@@ -44,7 +44,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
-    """Return the home."""
     return Path(environ.get("OARLOCK_HOME") or DEFAULT_HOME).expanduser().absolute()
 
 

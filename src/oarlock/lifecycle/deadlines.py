@@ -110,7 +110,6 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
 
 
 def every(job: jobs.Job, live: attempts.Attempt) -> list[float]:
-    """All of them."""
     times = [launch_bound(live), barrier(job, live), timeout(job, live), settled(live), stacks(live), live.frozen_until]
     for task in live.tasks:
         times += [stop(job, live, task), let_go(job, live, task), kill(job, live, task)]

@@ -59,7 +59,6 @@ def _row(tenant: bodies.Tenant, job: jobs.Job, held: list[holdings.Holding]) -> 
 
 
 def total(held: list[holdings.Holding]) -> holdings.Resources:
-    """Return the sum of the holdings."""
     return sum((holding.amount for holding in held), holdings.Resources())
 
 

@@ -17,6 +17,7 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 _PLACES = (Path("/run/lock"), Path("/tmp"))
@@ -39,16 +40,12 @@ def claim(name: str, *, where: Path | None = None) -> int | None:
 
     Raises OSError.
     """
-    fd = _open((where or place()) / f"oarlock-{name}.lock")
-    try:
+
+    def lock(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        return True
+
+    return _held(name, where, lock)
 
 
 def share(name: str, owner: int, *, where: Path | None = None) -> int | None:
@@ -57,20 +54,27 @@ def share(name: str, owner: int, *, where: Path | None = None) -> int | None:
 
     Raises OSError.
     """
-    fd = _open((where or place()) / f"oarlock-{name}.lock")
-    try:
+
+    def lock(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _range(fcntl.F_RDLCK, owner, 1))
-        if _others(fd, 0, owner) or _others(fd, owner + 1, 0):
-            os.close(fd)
-            return None
+        return not (_others(fd, 0, owner) or _others(fd, owner + 1, 0))
+
+    return _held(name, where, lock)
+
+
+def _held(name: str, where: Path | None, lock: Callable[[int], bool]) -> int | None:
+    """Return the open file of that name once `lock` holds it; None where another process does."""
+    fd = _open((where or place()) / f"oarlock-{name}.lock")
+    held = False
+    try:
+        held = lock(fd)
     except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        pass
+    finally:
+        if not held:
+            os.close(fd)
+    return fd if held else None
 
 
 def _others(fd: int, start: int, length: int) -> bool:

@@ -52,7 +52,6 @@ class Context:
 
     @property
     def ready(self) -> list[freenodes.FreeNode]:
-        """The nodes that are ready."""
         if self._ready is None:
             self._ready = self.space.ready()
         return self._ready

@@ -67,7 +67,6 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def waiting(gang: plans.Gang) -> Candidate:
-    """Return the candidate for a gang that waits."""
     return Candidate(gang=gang, served_s=gang.served_s)
 
 

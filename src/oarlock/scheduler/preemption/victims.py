@@ -97,10 +97,9 @@ class LeafCandidates:
     @cached_property
     def elastic(self) -> list[plans.Running]:
         """Elastic gangs above their smallest size, in the order of `cheapest_first`."""
-        return [job for job in self.cheapest_first if job.gang.elastic and self._has_more(job)]
-
-    def _has_more(self, job: plans.Running) -> bool:
-        return sum(self._facts.held(job).size) > sum(self._facts.of(job.gang).smallest)
+        held, of = self._facts.held, self._facts.of
+        able = (job for job in self.cheapest_first if job.gang.elastic)
+        return [job for job in able if sum(held(job).size) > sum(of(job.gang).smallest)]
 
 
 class Victims:

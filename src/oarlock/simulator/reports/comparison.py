@@ -20,10 +20,6 @@ def _time(value_s: float) -> str:
     return f"{value_s:,.0f} s"
 
 
-def _long(value_s: float) -> str:
-    return quantities.duration_text(value_s)
-
-
 def _count(value: int) -> str:
     return f"{value:,}" if value else ""
 
@@ -49,7 +45,7 @@ LINES: tuple[Line, ...] = (
     ("time to the end, mean", _completed(lambda one: _time(one.completion_mean_s))),
     ("time to the end, median", _completed(lambda one: _time(one.completion_median_s))),
     ("time to the end, 99 % within", _completed(lambda one: _time(one.completion_p99_s))),
-    ("first arrival to last end", lambda one: _long(one.makespan_s)),
+    ("first arrival to last end", lambda one: quantities.duration_text(one.makespan_s)),
     ("GPUs held", lambda one: _share(one.held_share)),
     ("GPUs doing useful work", lambda one: _share(one.useful_share)),
     ("GPU-hours of lost work", lambda one: f"{one.lost_device_h:,.1f}" if one.lost_device_h else ""),
