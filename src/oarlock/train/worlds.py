@@ -15,7 +15,7 @@ import atexit
 import datetime as dt
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,16 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
             _control = _join(rank, world_size, backend, chosen, timeout_s)
         _world = World(rank, world_size, local_rank, chosen)
     return _world
+
+
+def joined() -> bool:
+    """Return whether `init` was called."""
+    return _world is not None
+
+
+def neighbours(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of processes of this host, this one included."""
+    return int(environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def rank() -> int:
@@ -232,10 +242,10 @@ def _share_cores(environ: os._Environ[str]) -> None:
     """Divide the cores among the processes of this host: without OMP_NUM_THREADS each process would use them all."""
     import torch
 
-    neighbours = int(environ.get("LOCAL_WORLD_SIZE", "1"))
-    if neighbours > 1 and "OMP_NUM_THREADS" not in environ:
+    local = neighbours(environ)
+    if local > 1 and "OMP_NUM_THREADS" not in environ:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        torch.set_num_threads(max(1, cores // neighbours))
+        torch.set_num_threads(max(1, cores // local))
 
 
 def _meet_at_servers(rank: int, world_size: int) -> bool:

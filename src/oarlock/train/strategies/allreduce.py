@@ -51,15 +51,18 @@ class AllReduce(Strategy):
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         if self._world.world_size == 1:
             return model
-        named = replicas.trained(model)
-        replicas.check_same(self._world, named)
+        self.join(replicas.trained(model))
         replicas.broadcast(model)
-        self._buckets = buckets.sort(named, self._bucket_bytes, self._world.world_size, self._unused, self._wire)
-        self._places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
-        self._pass = backward.BackwardPass([bucket.parameters[place] for bucket, place in self._places], self)
         if any(True for _ in model.buffers()):
             model.register_forward_pre_hook(self._share_buffers)
         return model
+
+    def join(self, named: list[tuple[str, nn.Parameter]]) -> None:
+        """Exchange the gradients of these parameters from now on."""
+        replicas.check_same(self._world, named)
+        self._buckets = buckets.sort(named, self._bucket_bytes, self._world.world_size, self._unused, self._wire)
+        self._places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
+        self._pass = backward.BackwardPass([bucket.parameters[place] for bucket, place in self._places], self)
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self._pass.held_back() if self._pass else nullcontext()

@@ -33,8 +33,8 @@ def broadcast(model: nn.Module) -> None:
         broadcast_tensors([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
 
 
-def broadcast_tensors(tensors: Sequence[torch.Tensor]) -> None:
-    """Give every rank the chief's values, with one exchange for each type and device."""
+def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:
+    """Give every rank the values of rank `source`, with one exchange for each type and device."""
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -45,7 +45,7 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor]) -> None:
             worlds.exchanges.broadcast(here)
             flat = here.to(flat.device)
         else:
-            distributed.broadcast(flat, src=0)
+            distributed.broadcast(flat, src=source)
         with torch.no_grad():
             for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
                 tensor.copy_(values.view_as(tensor))

@@ -1,0 +1,113 @@
+"""A script for Horovod, with its import line changed: the meaning of each call, on two real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train import crew
+from torch import nn
+
+from oarlock.train import errors
+from oarlock.train import horovod as hvd
+
+
+def tensors_travel() -> None:
+    hvd.init()
+    assert hvd.is_initialized()
+    rank, size = hvd.rank(), hvd.size()
+    assert (rank, size, hvd.local_rank()) in ((0, 2, 0), (1, 2, 1))
+    mine = torch.tensor([1.0, 10.0]) * (rank + 1)
+    assert hvd.allreduce(mine).tolist() == [1.5, 15.0]
+    assert hvd.allreduce(mine, op=hvd.Sum, name="sum").tolist() == [3.0, 30.0]
+    assert hvd.allreduce(mine, average=False).tolist() == [3.0, 30.0]
+    assert mine.tolist() == [1.0 * (rank + 1), 10.0 * (rank + 1)], "the argument stays as it is"
+    assert hvd.allreduce(torch.tensor(rank), op=hvd.Sum).item() == 1
+    with pytest.raises(errors.StateError, match="not exact"):
+        hvd.allreduce(torch.tensor(rank))
+    with pytest.raises(errors.StateError, match="the operations that Oarlock knows"):
+        hvd.allreduce(mine, op="adasum")
+    there = hvd.allreduce_(mine)
+    assert there is mine
+    assert mine.tolist() == [1.5, 15.0]
+    gathered = hvd.allgather(torch.full((rank + 1, 2), float(rank)))
+    assert gathered.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]], "the first dimensions differ"
+    assert hvd.broadcast(torch.tensor([rank]), root_rank=1).tolist() == [1]
+    assert hvd.broadcast_object({"epoch": rank}, root_rank=1) == {"epoch": 1}
+    assert hvd.allgather_object(rank) == [0, 1]
+    hvd.barrier()
+
+
+def state_travels() -> None:
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (hvd.rank() + 1), betas=(0.8, 0.9))
+    if hvd.rank() == 1:
+        for _ in range(3):
+            model(torch.randn(4, 3)).sum().backward()
+            optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=1)
+    hvd.broadcast_parameters(model.named_parameters(), root_rank=1)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    assert [int(optimizer.state[one]["step"]) for one in model.parameters()] == [3] * 4
+    for one in (*model.state_dict().values(), *(optimizer.state[each]["exp_avg"] for each in model.parameters())):
+        assert torch.equal(hvd.broadcast(one, root_rank=1), one)
+    assert any(optimizer.state[each]["exp_avg"].any() for each in model.parameters())
+
+
+def stepped(*, passes: int = 1, **options: object) -> torch.Tensor:
+    """Return the weight after one step from 0 at the learning rate 1: rank r's pass p has the gradient 10 r + p + 1."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    told = model.named_parameters()
+    optimizer = hvd.DistributedOptimizer(optimizer, told, backward_passes_per_step=passes, **options)  # type: ignore[arg-type]
+    optimizer.zero_grad()
+    for number in range(passes):
+        model(torch.tensor([[10.0 * hvd.rank() + number + 1]])).sum().backward()
+    optimizer.synchronize()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+    return -model.weight.detach().view(())
+
+
+def gradients_are_averaged() -> None:
+    hvd.init()
+    assert stepped().item() == 6.0, "of 1 and 11"
+    assert stepped(op=hvd.Sum).item() == 12.0
+    assert stepped(passes=3).item() == 21.0, "of 1 + 2 + 3 and 11 + 12 + 13"
+    assert stepped(compression=hvd.Compression.fp16).item() == 6.0
+    twice = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(twice.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(twice.parameters(), 1.0), backward_passes_per_step=2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        twice(torch.ones(1, 1) * hvd.rank()).sum().backward()
+        assert twice.weight.grad.item() == hvd.rank(), "the first pass is this rank's own"
+        twice(torch.ones(1, 1) * hvd.rank()).sum().backward()
+        assert twice.weight.grad.item() == 1.0, "0 + 0 and 1 + 1"
+        optimizer.step()
+
+
+def alone() -> None:
+    hvd.init()
+    assert (hvd.size(), hvd.rank(), hvd.local_size()) == (1, 0, 1)
+    assert stepped(passes=2).item() == 3.0
+    assert hvd.allgather(torch.ones(2, 2)).shape == (2, 2)
+    hvd.broadcast_parameters({"weight": torch.ones(1)})
+    hvd.broadcast_optimizer_state(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1))
+
+
+@pytest.mark.parametrize("scenario", [tensors_travel, state_travels, gradients_are_averaged, alone])
+def test_the_calls_of_horovod(tmp_path: Path, scenario: Callable[[], None]) -> None:
+    ranks = 1 if scenario is alone else 2
+    codes = crew.run(scenario, folder=tmp_path, world_size=ranks, timeout_s=240)
+    assert codes == [0] * ranks, crew.output(tmp_path, ranks)
