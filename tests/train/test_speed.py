@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.train import crew, scripts
+from torch import nn
 
 from oarlock import train
 from oarlock.train import agreement, batchsizes, environment, worlds
-from oarlock.train.measuring import noise, pace
+from oarlock.train.measuring import noise, pace, straggling
 
 
 class Clock:
@@ -35,7 +37,7 @@ def test_a_step_is_counted_from_end_to_end_and_warm_up_and_saving_are_not() -> N
     for took, waited in [(9.0, 3.0)] * pace.WARM_UP_STEPS + [(2.0, 0.5), (4.0, 1.5)]:
         clock.now += took
         kept.ended(counts=True, waited_s=waited)
-    assert mean.since() == (3.0, 1.0)
+    assert mean.since() == (3.0, 1.0, 0.0, 0.0)
     assert mean.since() is None, "nothing new"
     clock.now += 30  # a checkpoint
     kept.restart()
@@ -43,7 +45,7 @@ def test_a_step_is_counted_from_end_to_end_and_warm_up_and_saving_are_not() -> N
     kept.ended(counts=False, waited_s=0.0)  # a part without an exchange
     clock.now += 1
     kept.ended(counts=True, waited_s=None)
-    assert mean.since() == (1.0, None), "it is not known how long it waited"
+    assert mean.since() == (1.0, None, 0.0, 0.0), "it is not known how long it waited"
 
 
 def test_a_new_batch_size_warms_up_again() -> None:
@@ -71,6 +73,10 @@ def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
     assert (quick["ranks"], quick["local"], quick["accumulate"]) == (2, 8, 1)
     assert slow["sync_s"] < quick["sync_s"] <= quick["step_s"]
     assert quick["sync_s"] > 0.02, "of 0.05 s that the other takes longer"
+    assert quick["sent_bytes"] == 4 * 21, "half of 21 gradients in each direction of the ring"
+    assert 0 <= quick["data_s"] <= quick["step_s"]
+    metrics = (tmp_path / "report-0" / "metrics-0.bin").read_bytes()
+    assert all(f'"oarlock/{name}"'.encode() in metrics for name in ("step_s", "sync_s", "data_s", "sent_bytes"))
 
 
 def test_alone_nobody_is_waited_for(tmp_path: Path) -> None:
@@ -266,3 +272,62 @@ def test_the_type_of_the_gpus_is_told_with_each_measure(tmp_path: Path) -> None:
     env = {"OARLOCK_REPORT": str(tmp_path / "report"), "OARLOCK_GPU_TYPE": "a100"}
     assert crew.run(scripts.drag, tmp_path, 30, 0, folder=tmp_path, world_size=1, env=env) == [0]
     assert {event["gpu_type"] for event in reports(tmp_path / "report")} == {"a100"}
+
+
+# Stragglers
+
+
+def test_a_rank_is_a_straggler_when_it_is_slow_again_and_again() -> None:
+    straggler = straggling.Straggler()
+    slow, other, even = (
+        straggling.Slowest(3, 0.2, 0.1),
+        straggling.Slowest(2, 0.2, 0.1),
+        straggling.Slowest(3, 0.11, 0.1),
+    )
+    few = straggling.IN_A_ROW - 1
+    assert not any(straggler.note(slow) for _ in range(few))
+    assert not any(straggler.note(told) for told in [other, *[slow] * few, even, *[slow] * few])
+    assert straggler.present is None
+    assert straggler.note(slow), "named"
+    assert straggler.present == slow
+    assert not straggler.note(slow), "once"
+    straggler.note(even)
+    assert straggler.present is None
+    tiny = straggling.Slowest(1, 0.0011, 0.0001)
+    assert not any(straggler.note(tiny) for _ in range(20)), "a millisecond delays nothing"
+
+
+def slow_by_report(folder: Path) -> None:
+    """Rank 1 reports a step of a second without waiting, the others of a tenth."""
+    rank = train.init().rank
+    pace.Pace.own_s = property(lambda self: 1.0 if rank == 1 else 0.1, lambda self, value: None)
+    scripts.drag(folder, 30 * agreement.MOST_STEPS, -1)
+
+
+def test_a_straggling_rank_is_named(tmp_path: Path) -> None:
+    env = {rank: {"OARLOCK_REPORT": str(tmp_path / f"report-{rank}")} for rank in range(3)}
+    codes = crew.run(slow_by_report, tmp_path, folder=tmp_path, world_size=3, env_of_rank=env, timeout_s=240)
+    assert codes == [0, 0, 0], crew.output(tmp_path, 3)
+    said = crew.output(tmp_path, 3)
+    assert said.count("rank 1 is slow: a step takes it 1 s without waiting for others, and the fastest rank 0.1 s") == 1
+    last = reports(tmp_path / "report-0")[-1]
+    assert (last["slowest_rank"], last["slowest_s"], last["fastest_s"]) == (1, 1.0, 0.1)
+    assert "slowest_rank" not in reports(tmp_path / "report-1")[-1], "the chief tells it"
+
+
+def slow_data(folder: Path) -> None:
+    def batches() -> Iterator[int]:
+        for number in range(20):
+            time.sleep(0.03)
+            yield number
+
+    with train.Session(model=nn.Linear(1, 1), total_steps=20) as session:
+        for _ in session.steps(batches()):
+            pass
+
+
+def test_the_time_that_data_takes_is_told(tmp_path: Path) -> None:
+    env = {"OARLOCK_REPORT": str(tmp_path / "report")}
+    assert crew.run(slow_data, tmp_path, folder=tmp_path, world_size=1, env=env) == [0], crew.output(tmp_path, 1)
+    last = reports(tmp_path / "report")[-1]
+    assert 0.03 <= last["data_s"] <= last["step_s"]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.worlds import World
 
@@ -24,6 +25,8 @@ EVERY_S = 0.05
 MOST_STEPS = 8
 
 MOST_NOISE_MILLI = 1 << 60
+_RANK_BITS = 20
+_MOST_OWN_US = 1 << 40
 
 GO_ON, FINISH, STOP = 0, 1, 2  # FINISH: the script wants to end. STOP: a signal asks for it. The higher number wins.
 
@@ -36,6 +39,7 @@ class Decision:
     save: bool
     batch: int = 0  # the chief's (`batchsizes.Batch.code`), 0: none
     noise: float | None = None  # the chief's, in examples
+    slowest: Slowest | None = None
 
 
 class Apart:
@@ -44,7 +48,9 @@ class Apart:
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
-    def settle(self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None) -> Decision:
+    def settle(
+        self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None, own_s: float | None = None
+    ) -> Decision:
         """Return this rank's decision. It stops when it knows that another one wants to stop."""
         return Decision(self._strategy.tell(stop), save)
 
@@ -59,8 +65,12 @@ class Agreement:
         self._began_at = clock()
         self._under_way: Callable[[], list[int]] | None = None
 
-    def settle(self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None) -> Decision:
-        """Return the decision of all ranks from this rank's wish to stop and, on the chief, the other values."""
+    def settle(
+        self, *, stop: int, save: bool, batch: int = 0, noise: float | None = None, own_s: float | None = None
+    ) -> Decision:
+        """Return the decision of all ranks from this rank's wish to stop, its own time of a step and, on the chief, the
+        other values.
+        """
         if self._world.world_size == 1:
             return Decision(stop, save, batch, noise)
         self._steps_left -= 1
@@ -68,7 +78,7 @@ class Agreement:
             return Decision(GO_ON, False)
         outcomes = [self._under_way()] if self._under_way else []
         save = save and not any(each[1] for each in outcomes)  # otherwise one request would save twice
-        self._under_way = self._begin(stop, save, batch, noise)
+        self._under_way = self._begin(stop, save, batch, noise, own_s)
         if self._stride == 1:
             outcomes.append(self._under_way())
             self._under_way = None
@@ -77,20 +87,26 @@ class Agreement:
         self._steps_left = self._stride
         if not outcomes:
             return Decision(GO_ON, False)
-        *_, batch, noise_milli = outcomes[-1]
+        *_, batch, noise_milli, slowest, shortness = outcomes[-1]
         return Decision(
             max(each[0] for each in outcomes),
             any(each[1] for each in outcomes),
             batch,
             noise_milli / 1000 if noise_milli else None,
+            _slowest(slowest, shortness) if slowest and shortness else None,
         )
 
-    def _begin(self, stop: int, save: bool, batch: int, noise: float | None) -> Callable[[], list[int]]:
-        chief = self._world.is_chief
-        if not chief:
-            return self._world.start_largest((stop, 0, 1, 0, 0))
+    def _begin(
+        self, stop: int, save: bool, batch: int, noise: float | None, own_s: float | None
+    ) -> Callable[[], list[int]]:
+        pace = (0, 0)
+        if own_s is not None:
+            own_us = min(round(own_s * 1e6), _MOST_OWN_US - 1)
+            pace = own_us << _RANK_BITS | self._world.rank, _MOST_OWN_US - own_us
+        if not self._world.is_chief:
+            return self._world.start_largest((stop, 0, 1, 0, 0, *pace))
         noise_milli = min(round(noise * 1000), MOST_NOISE_MILLI) if noise is not None else 0
-        return self._world.start_largest((stop, int(save), self._next_stride(), batch, noise_milli))
+        return self._world.start_largest((stop, int(save), self._next_stride(), batch, noise_milli, *pace))
 
     def _next_stride(self) -> int:
         """Return the number of steps that fit into EVERY_S at the present pace, at most twice the last number."""
@@ -98,3 +114,8 @@ class Agreement:
         step_s = (now - self._began_at) / self._stride
         self._began_at = now
         return max(1, min(MOST_STEPS, 2 * self._stride, int(EVERY_S / max(step_s, 1e-9))))
+
+
+def _slowest(code: int, shortness: int) -> Slowest:
+    rank = code & ((1 << _RANK_BITS) - 1)
+    return Slowest(rank, (code >> _RANK_BITS) / 1e6, (_MOST_OWN_US - shortness) / 1e6)

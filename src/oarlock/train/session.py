@@ -33,7 +33,7 @@ from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import manifests, rng
 from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored
-from oarlock.train.measuring import pace
+from oarlock.train.measuring import pace, straggling
 from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports
 from oarlock.train.reporting.rows import Sink
@@ -128,7 +128,9 @@ class Session:
         self._parts_left = 0  # parts of the present step that are left
         self._noise: float | None = None  # the same on every rank
         self._pace = pace.Pace()
-        self._told = (0, 0.0)  # exchanges and seconds of waiting, at the end of the last step
+        self._told = (0, 0.0, 0)  # exchanges, seconds of waiting and bytes, at the end of the last step
+        self._data_s = 0.0  # waiting for batches, in this step
+        self._straggler = straggling.Straggler()
         self.batch = Batch(self._batches.batch_size) if self._batches is not None else None
         self._taken: Batch | None = None  # the last decision in force
         self._epochs: tuple[int, Batches] | None = None
@@ -216,7 +218,7 @@ class Session:
         while not self.should_stop:
             self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
             try:
-                batch = next(stream) if stream is not None else self.step + 1
+                batch = self._next(stream) if stream is not None else self.step + 1
             except StopIteration:
                 return
             self.step += 1
@@ -227,11 +229,18 @@ class Session:
                 self._parts_left -= 1
                 self._pace.restart()
                 try:
-                    batch = next(stream)
+                    batch = self._next(stream)
                 except StopIteration:
                     break
                 yield batch
             self._end_step()
+
+    def _next(self, stream: Iterator[Any]) -> Any:
+        """Return the next batch, and note the time that it took."""
+        began = monotonic()
+        batch = next(stream)
+        self._data_s += monotonic() - began
+        return batch
 
     def __enter__(self) -> Session:
         if threading.current_thread() is threading.main_thread():
@@ -272,13 +281,17 @@ class Session:
             hook.after_step(self)
         due = self.world.is_chief and self._every_s is not None and monotonic() - self._saved_at >= self._every_s
         wanted = self._batch_file.look() if self._adapt and self.world.is_chief else None
+        agreeing = monotonic()
         decision = self._agreement.settle(
             stop=self._wish,
             save=due,
             batch=wanted.code if wanted is not None and wanted != self._taken else 0,
             noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
+            own_s=self._pace.own_s,
         )
-        self._end_pace()
+        self._end_pace(monotonic() - agreeing)
+        if decision.slowest is not None:
+            self._note_slowest(decision.slowest)
         self._stop = decision.stop
         self._noise = decision.noise or self._noise
         if decision.batch and Batch.of(decision.batch) != self._taken:  # exchanges overlap, so it may arrive twice
@@ -298,18 +311,39 @@ class Session:
                 self._batches.skip((reached - self.step) * parts)
             self.step = reached
 
-    def _end_pace(self) -> None:
+    def _note_slowest(self, slowest: straggling.Slowest) -> None:
+        """Name a rank that the others wait for."""
+        if self._straggler.note(slowest):
+            self._say(
+                f"rank {slowest.rank} is slow: a step takes it {slowest.own_s:.3g} s without waiting for others, and "
+                f"the fastest rank {slowest.least_s:.3g} s"
+            )
+        if self._reports:
+            self._reports.progress.straggler = self._straggler.present if self.world.is_chief else None
+
+    def _end_pace(self, agreeing_s: float) -> None:
         """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
         before, self._told = self._told, self._waited()
-        exchanges, waited_s = (now - then for now, then in zip(self._told, before))
+        exchanges, waited_s = self._told[0] - before[0], self._told[1] - before[1]
         ours = bool(self._figures())
         counts = self.world.world_size == 1 or not ours or exchanges > 0
         known = self.world.world_size == 1 or ours
-        self._pace.ended(counts=counts, waited_s=waited_s if known else None)
+        self._pace.ended(
+            counts=counts,
+            waited_s=waited_s if known else None,
+            data_s=self._data_s,
+            sent_bytes=self._told[2] - before[2],
+            agreeing_s=agreeing_s,
+        )
+        self._data_s = 0.0
 
-    def _waited(self) -> tuple[int, float]:
+    def _waited(self) -> tuple[int, float, int]:
         figures = self._figures()
-        return sum(one.exchanges for one in figures), sum(one.waiting.total_s for one in figures)
+        return (
+            sum(one.exchanges for one in figures),
+            sum(one.waiting.total_s for one in figures),
+            sum(one.sent_bytes for one in figures),
+        )
 
     def _figures(self) -> list[Figures]:
         """Return the figures of the strategies that measure themselves."""

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 from oarlock.train.measuring.pace import Mean
+from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.reporting.rows import Row
 
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
+MEASURED = (
+    *("step_s", "sync_s", "data_s", "sent_bytes", "examples_per_s", "noise"),
+    *("slowest_rank", "slowest_s", "fastest_s"),
+)
 
 
 @dataclass
 class Progress:
     """The progress: `step` of `total_steps` are done, with `examples` of all ranks together. None: unknown.
 
-    `pace` gives the mean seconds of a step since the last report, for the batch size `local` times `accumulate`.
-    `ranks` is the number of processes that train together, `gpu_type` the type of their GPUs. `measure_noise` returns
-    the gradients' noise; each report calls it.
+    `pace` gives the means of a step since the last report, for the batch size `local` times `accumulate`.
+    `straggler` is the rank that the others wait for. `ranks` is the number of processes that train together, `gpu_type`
+    the type of their GPUs. `measure_noise` returns the gradients' noise; each report calls it.
     """
 
     step: int = 0
@@ -35,6 +40,7 @@ class Progress:
     noise: float | None = None
     gpu_type: str | None = None
     pace: Mean | None = None
+    straggler: Slowest | None = None
     measure_noise: Callable[[], float | None] | None = None
 
     def note(self, rows: Sequence[Row]) -> None:
@@ -69,13 +75,30 @@ class Progress:
             return {}
         self.noise = self.measure_noise() if self.measure_noise is not None else None
         return {
-            "step_s": mean[0],
-            "sync_s": mean[1],
+            "step_s": mean.step_s,
+            "sync_s": mean.sync_s,
+            "data_s": mean.data_s,
+            "sent_bytes": mean.sent_bytes,
             "ranks": self.ranks,
             "local": self.local,
             "accumulate": self.accumulate,
             "noise": self.noise,
+            **self._slow(),
         }
+
+    def measured(self, fields: Mapping[str, object]) -> Row | None:
+        """Return the measurements among the fields of an event as a row of metrics; None if there are none."""
+        names = [name for name in MEASURED if name in fields]
+        if "step_s" not in fields:
+            return None
+        values = tuple(float(str(fields[name])) for name in names)
+        return Row(self.step, time.time(), tuple(f"oarlock/{name}" for name in names), values)
+
+    def _slow(self) -> dict[str, float | None]:
+        slow = self.straggler
+        if slow is None:
+            return {}
+        return {"slowest_rank": slow.rank, "slowest_s": slow.own_s, "fastest_s": slow.least_s}
 
     def text(self) -> str:
         of = f"/{self.total_steps}" if self.total_steps else ""

@@ -167,7 +167,11 @@ class Reports:
         if progress.examples is not None and (now - when >= FLUSH_S or progress.examples_per_s is None):
             progress.examples_per_s = max(0, progress.examples - examples) / max(now - when, 1e-9)
         self._told = (progress.step, now, progress.examples or 0)
-        self._write_event("progress", progress.fields())
+        fields = progress.fields()
+        self._write_event("progress", fields)
+        row = progress.measured(fields)
+        for sink in self._sinks if row else ():
+            self._guarded(type(sink).__name__, lambda sink=sink: sink.write([row]))
         if self._line:
             self._line.show(progress, last=last)
 
