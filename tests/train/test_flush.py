@@ -105,3 +105,30 @@ def test_with_fewer_ranks_and_with_more(tmp_path: Path, compression: str) -> Non
         assert codes == [0] * ranks, crew.output(folder, ranks)
         said = crew.output(folder, ranks)
         assert "the random generators' states are dropped, strategy of model goes on" in said
+
+
+def go_on_otherwise(folder: Path) -> None:
+    """Training goes on with another compression than that of the checkpoint."""
+    model, optimizer = prepared("powersgd")
+    with train.Session(model=model, optimizer=optimizer, checkpoints=folder / "checkpoints", total_steps=7) as session:
+        assert session.step == 5
+        assert not any(each.any() for each in kept_back(model, ("error",)).values())
+        for step in session.steps():
+            backward(model, step)
+            optimizer.step()
+
+
+def test_with_another_compression(tmp_path: Path) -> None:
+    codes = crew.run(begin, tmp_path, "dgc", folder=tmp_path, world_size=2, timeout_s=240)
+    assert codes == [0, 0], crew.output(tmp_path)
+    for ranks, words in (
+        (3, "the random generators' states and strategy of model are dropped"),
+        (2, "made with another compression"),
+    ):
+        folder = tmp_path / str(ranks)
+        (folder / "checkpoints").mkdir(parents=True)
+        for path in (tmp_path / "checkpoints").iterdir():
+            (folder / "checkpoints" / path.name).symlink_to(path)
+        codes = crew.run(go_on_otherwise, folder, folder=folder, world_size=ranks, timeout_s=240)
+        assert codes == [0] * ranks, crew.output(folder, ranks)
+        assert words in crew.output(folder, ranks)

@@ -108,6 +108,8 @@ class DeepGradientCompression(WholeGradient):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self.knows(state, "residual"):
+            return
         self._exchanges = state["exchanges"]
         for tensor in self._sparse:
             tensor.velocity.copy_(state["velocity"][tensor.name])
@@ -118,6 +120,8 @@ class DeepGradientCompression(WholeGradient):
 
         The update is linear in both, so nothing of the former ranks' gradients is lost or applied twice.
         """
+        if not self.knows(chiefs, "residual"):
+            return False
         self._exchanges = chiefs["exchanges"]
         gathered = [(name, parameter) for name, parameter in self.named if name in chiefs["residual"]]
         sums = {

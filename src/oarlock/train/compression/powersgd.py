@@ -66,12 +66,16 @@ class LowRank(WholeGradient):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self.knows(state, "factor"):
+            return
         for matrix in self._matrices:
             matrix.error.copy_(state["error"][matrix.name])
             matrix.right.copy_(state["factor"][matrix.name])
 
     def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
         """Go on with the factors, and hand the errors of the former ranks over: their mean stays the same."""
+        if not self.knows(chiefs, "factor"):
+            return False
         mine: dict[str, torch.Tensor] = {}
         for state in states:
             for name, error in state["error"].items():

@@ -6,6 +6,7 @@ ranks issue it at the same place.
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -80,6 +81,12 @@ class WholeGradient(Strategy):
         self.exchange()
         self.figures.waiting.settle()
         self.figures.exchanges += 1
+
+    def knows(self, state: dict[str, Any], part: str) -> bool:
+        """Return whether a saved state has this part. If not, say that it is of another compression."""
+        if part not in state and self.world.is_chief:
+            sys.stderr.write("oarlock.train: the checkpoint was made with another compression: its state is dropped\n")
+        return part in state
 
     def count_ring(self, flat: torch.Tensor) -> None:
         """Count the bytes that this rank sends to sum `flat` by a ring."""
