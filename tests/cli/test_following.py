@@ -135,7 +135,8 @@ def test_a_terminal_of_80_columns_shows_one_live_line_below_the_output(server: l
         server.print(job_id, "third\n")
         shown.sees("third")
         rows = [row for row in typed.screen(shown.text) if row]
-        assert rows[:-1] == ["first", "second", "third"]
+        assert rows[0].startswith(f"Page: {server.url}/jobs/j-")
+        assert rows[1:-1] == ["first", "second", "third"]
         assert "━" in rows[-1]
         assert "step 40/100  loss 0.25" in rows[-1]
         assert max(map(len, rows)) < 80
@@ -143,7 +144,7 @@ def test_a_terminal_of_80_columns_shows_one_live_line_below_the_output(server: l
         server.end(job_id)
         assert shown.ended() == 0
     rows = typed.screen(shown.text)
-    assert "COMPLETED" in rows[3]
+    assert "COMPLETED" in rows[4]
     assert not any("━" in row for row in rows), "the live line is gone in the end"
 
 

@@ -58,7 +58,8 @@ def carry_out(client: clients.Client, spec: jobfile.JobSpec, choice: Choice) -> 
         terminal.say(terminal.clean(said))
     tell_neighbours(client, job)
     if not choice.quiet:
-        terminal.say(f"Page: {client.url}/jobs/{job.id}")
+        if choice.detach or terminal.is_terminal(sys.stderr):
+            terminal.say(f"Page: {client.url}/jobs/{job.id}")
         tell_input()
     if choice.detach:
         _tell_submitted(job, choice)
