@@ -78,6 +78,20 @@ def test_pods_get_their_own_url_else_the_one_of_the_server(more: str, url: str, 
     assert found.pods_url("https://10.0.0.5:7317") == url
 
 
+@pytest.mark.parametrize(
+    ("server", "host"),
+    [
+        ("http://10.0.0.5:7418", "10.0.0.5"),
+        ("https://Front.Example/x", "front.example"),
+        ("http://[fd00::1]:80", "[fd00::1]"),
+    ],
+)
+def test_a_server_on_loopback_answers_to_the_name_that_pods_use(server: str, host: str, home: Path) -> None:
+    """A proxy or a relay passes the Host header on; any other name is still refused (DNS rebinding)."""
+    found = told(home, CLUSTER.replace("https://oarlock.example:7317", server)).hosts
+    assert found == {"127.0.0.1", "localhost", "[::1]", host}
+
+
 def test_without_the_extra_the_server_says_how_to_get_it(home: Path) -> None:
     told(home, CLUSTER)
     program = "import sys; sys.modules['aiohttp'] = None; from oarlock import main; sys.exit(main.main([]))"

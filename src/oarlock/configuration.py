@@ -24,6 +24,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -41,6 +42,7 @@ TABLES = (
 )  # the last one is the client's: `client.settings` reads it
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PORT = re.compile(r":\d*$")
 _URL = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
 LOCAL, KUBERNETES = "local", "kubernetes"
 BACKENDS = (LOCAL, KUBERNETES)
@@ -82,6 +84,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def rules(self) -> plans.Rules:
         """How jobs are to be scheduled."""
         return plans.Rules(**{name: getattr(self, name) for name in plans.Rules.__struct_fields__})
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The host names that requests may use; None: any. On loopback this prevents DNS rebinding."""
+        if self.host not in LOOPBACK:
+            return None
+        named = (urlsplit(url).netloc.rpartition("@")[2] for url in (self.url, self.kubernetes.server) if url)
+        return frozenset({"127.0.0.1", "localhost", "[::1]", *(_PORT.sub("", name).lower() for name in named)})
 
     @property
     def claimed_checkpoints(self) -> str | None:

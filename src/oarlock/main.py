@@ -230,7 +230,7 @@ class Server:
             rules=settings.rules,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
-            hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if settings.host in configuration.LOOPBACK else None,
+            hosts=settings.hosts,
         )
 
     async def _admit_owner(self, store: stores.Store) -> None:

@@ -151,3 +151,13 @@ async def test_what_is_not_kept_is_missing(api: client.Client, namespace: str) -
     assert (watch.items, gone) == ({}, ["one"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_bookmark_of_pods_is_only_a_version(api: client.Client) -> None:
+    """Its object has `containers: null`, which no pod has: Kubernetes 1.20 and later send it once a minute."""
+    watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
+        api, "/api/v1/pods", objects.Pod, lambda one: one, monotonic=time.monotonic
+    )
+    line = b'{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"7"},"spec":{"containers":null}}}'
+    watch._take(line)
+    assert watch._version == "7"

@@ -146,6 +146,10 @@ class Watch(Generic[O, K]):
             event = msgspec.json.decode(line, type=_Event)
             if event.type == "ERROR":
                 raise answers.error(msgspec.json.decode(event.object, type=objects.Status))
+            if event.type == "BOOKMARK":  # the object has a version alone; the fields that it must have are null
+                self._version = msgspec.json.decode(event.object, type=objects.Bare).metadata.resource_version
+                self._is_fresh()
+                return
             found = msgspec.json.decode(event.object, type=self._kind)
         except msgspec.MsgspecError as error:
             raise errors.Unavailable(
@@ -153,8 +157,6 @@ class Watch(Generic[O, K]):
             ) from error
         self._version = found.metadata.resource_version
         self._is_fresh()
-        if event.type == "BOOKMARK":
-            return
         if event.type == "DELETED":
             self._delete(found)
         else:
