@@ -215,3 +215,14 @@ def test_which_failures_are_tried_again_and_which_lose_the_transaction() -> None
     assert failing.fatal(sa.exc.InterfaceError("SELECT", {}, None))
     assert not failing.fatal(sa.exc.ProgrammingError("SELECT", {}, None))
     assert not failing.fatal(ValueError("x"))
+
+
+async def test_a_commit_whose_answer_was_lost_says_how_to_go_on(sqlite_store: database.SqlStore) -> None:
+    class Lost:
+        def commit(self) -> None:
+            cause = psycopg.OperationalError("gone")
+            raise sa.exc.OperationalError("COMMIT", {}, cause, connection_invalidated=True)
+
+    with pytest.raises(errors.Unavailable, match="it may or may not be stored") as lost:
+        sqlite_store._writer._finish(Lost())  # type: ignore[arg-type]  # it commits, and fails
+    assert lost.value.hint == "Repeat the request under the same idempotency key."
