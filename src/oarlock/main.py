@@ -90,7 +90,7 @@ def arm_failpoints(environ: Mapping[str, str]) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)
 
     failpoints.arm(name, end)
 
