@@ -46,6 +46,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`OARLOCK_HOME` of this test: nothing a test does reaches the developer's own server or settings."""
     for name in [name for name in os.environ if name.startswith("OARLOCK_")]:
         monkeypatch.delenv(name)
+    for name in ("COLUMNS", "LINES"):  # xdist sets these
+        monkeypatch.delenv(name, raising=False)
     home = tmp_path / "oarlock-home"
     monkeypatch.setenv("OARLOCK_HOME", str(home))
     return home

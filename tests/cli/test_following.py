@@ -153,7 +153,9 @@ def test_a_long_refusal_does_not_wrap(server: live.LiveServer, work: Path) -> No
         job_id = submitted(server)
         server.refuse(job_id, "it needs 2 GPUs on one node, and " + "x" * 200)
         shown.sees("it needs 2 GPUs")
-        assert len([row for row in typed.screen(shown.text) if row]) == 1
+        page, *rows = [row for row in typed.screen(shown.text) if row]
+        assert page.startswith("Page: ")
+        assert len(rows) == 1
         server.launch(job_id)
         server.end(job_id)
         shown.ended()

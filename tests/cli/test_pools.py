@@ -70,7 +70,7 @@ def typed_in(page: str) -> list[str]:
 def test_the_example_of_the_documentation_is_what_is_drawn(type_: Typed, server: live.LiveServer) -> None:
     """Its three nodes of 8 GPUs and 2 CPUs are one here: pools know nothing of nodes."""
     machine(server, 24, 6, round(70.64 * 2**30))
-    _, _, example = DOCS.read_text(encoding="utf-8").partition("## An example")
+    _, _, example = DOCS.read_text(encoding="utf-8").partition("## Two teams on one cluster")
     example, _, _ = example.partition("## Changing")
     commands = [line for line in typed_in(example) if line.startswith("pool set")]
     assert len(commands) == 4
