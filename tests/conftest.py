@@ -39,6 +39,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(needs)
+    for name in ("COLUMNS", "LINES"):  # a worker of xdist has 80 columns: commands would break their lines in pipes too
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +48,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`OARLOCK_HOME` of this test: nothing a test does reaches the developer's own server or settings."""
     for name in [name for name in os.environ if name.startswith("OARLOCK_")]:
         monkeypatch.delenv(name)
-    for name in ("COLUMNS", "LINES"):  # xdist sets these
-        monkeypatch.delenv(name, raising=False)
     home = tmp_path / "oarlock-home"
     monkeypatch.setenv("OARLOCK_HOME", str(home))
     return home
