@@ -67,6 +67,12 @@ async def test_twelve_pages_of_one_browser_are_all_live(shell: shells.Shell, bro
         await page.wait_for_selector("tbody tr:has-text('for-all')")
 
 
+@pytest.mark.parametrize("elsewhere", ["//other.invalid/", "/%09/other.invalid/", "/\\other.invalid/", "//["])
+async def test_a_login_link_leads_to_no_other_site(browser: conftest.Watched, elsewhere: str) -> None:
+    page = await browser.page(f"/login#code=x&next={elsewhere}")
+    await page.wait_for_url(browser.url + "/")
+
+
 @pytest.mark.parametrize(
     "browser",
     [
