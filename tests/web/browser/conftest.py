@@ -68,10 +68,11 @@ async def browser(shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncI
     from playwright.async_api import async_playwright
 
     settings = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
-    link = shell.do("ui", "--print").stdout.strip()
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
-        watched = Watched(await chromium.new_context(**settings), link.partition("/login#")[0])
+        context = await chromium.new_context(**settings)
+        link = shell.do("ui", "--print").stdout.strip()  # only now: it is good for a minute
+        watched = Watched(context, link.partition("/login#")[0])
         page = await watched.page(link.removeprefix(watched.url))
         await page.wait_for_selector("h1:text-is('Home')")
         await page.close()
