@@ -85,10 +85,11 @@ class Pages:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
         visit = visits.Visit(scope, receive, self._api, secret, self._cookie)
-        closing = True
+        closing, script = True, "oarlock-fragment" in headers
         try:
             origins.check_host(headers.get("host", ""), self._settings.hosts)
             page = self._page(visit)
+            script = script or page.stream
             if page.stream or visit.method not in origins.SAFE:
                 origins.check_origin(headers)
             if not page.open:
@@ -98,7 +99,7 @@ class Pages:
             closing = not page.stream
             return self._response(visit, answer, page)
         except errors.Unauthenticated as error:
-            return self._unauthenticated(visit, error)
+            return self._unauthenticated(visit, error, script=script)
         except errors.OarlockError as error:
             return self._failure(visit, error)
         except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the browser does not
@@ -140,11 +141,11 @@ class Pages:
             return response
         return answer
 
-    def _unauthenticated(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
+    def _unauthenticated(self, visit: visits.Visit, error: errors.OarlockError, *, script: bool) -> responses.Response:
         """Return the way to a session: through a reload, the login form, or for a script the bare status."""
         if visit.method == "GET" and visit.secret is None and origins.from_elsewhere(visit.headers):
             return self._response(visit, table.Filled(template="reload.html"), None)
-        if visit.method == "GET" and "oarlock-fragment" not in visit.headers:
+        if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
         return self._failure(visit, error)
 

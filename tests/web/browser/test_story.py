@@ -73,6 +73,20 @@ async def test_a_login_link_leads_to_no_other_site(browser: conftest.Watched, el
     await page.wait_for_url(browser.url + "/")
 
 
+async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watched) -> None:
+    *pages, last = [await browser.page("/jobs") for _ in range(4)]
+    browser.lost = True  # a refused page is noted on the console
+    await last.click("form[action='/logout'] button")
+    for page in pages:
+        await page.wait_for_selector("#connection:has-text('The session has ended')")
+    asked: list[str] = []
+    browser.context.on("request", lambda request: asked.append(request.url))
+    await last.wait_for_timeout(5000)
+    assert asked == [], "no page asks again"
+    for page in pages:
+        assert "The session has ended" in await page.locator("#connection").inner_text()
+
+
 @pytest.mark.parametrize(
     "browser",
     [

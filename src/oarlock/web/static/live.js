@@ -10,6 +10,7 @@
   let dirty = false;
   let timer = 0;
   let fetching = false;
+  let over = false; // this page has no session any more
   let seenAt = Date.now();
 
   const tell = (text) => {
@@ -17,7 +18,7 @@
     if (bar.textContent !== text) bar.textContent = text;
   };
   const clock = () => new Date(seenAt).toLocaleTimeString();
-  const lost = () => tell(`As of ${clock()}, reconnecting`);
+  const lost = () => over || tell(`As of ${clock()}, reconnecting`);
 
   const selecting = () => {
     const chosen = getSelection();
@@ -34,8 +35,18 @@
     htmx.swap({ text: page.innerHTML, target: main, sourceElement: main, swap: "innerMorph" });
   };
 
+  const ask = async () => {
+    const answer = await fetch(location.href, { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
+    if (answer.status === 401) {
+      over = true;
+      tell("The session has ended. Reload the page to log in.");
+    }
+    return answer;
+  };
+
   const refresh = async () => {
     timer = 0;
+    if (over) return;
     if (fetching || document.hidden || selecting()) {
       dirty = true;
       return;
@@ -43,11 +54,8 @@
     dirty = false;
     fetching = true;
     try {
-      const answer = await fetch(location.href, { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
-      if (answer.status === 401) {
-        tell("The session has ended. Reload the page to log in.");
-        return;
-      }
+      const answer = await ask();
+      if (over) return;
       if (!answer.ok && answer.status >= 500) throw new Error(answer.statusText);
       replace(await answer.text());
       seenAt = Date.now();
@@ -78,9 +86,11 @@
     if ((every && Date.now() - seenAt >= every && !document.hidden) || (dirty && !timer && !fetching)) later(0);
   }, 1000);
 
+  // Follows one stream until it ends, or the server refuses it: then the page itself tells whether there is a session.
   const follow = () =>
     new Promise((done) => {
       const stream = new EventSource("/live");
+      const leave = () => setTimeout(() => (over ? done() : ask().catch(lost).finally(done)), PAUSE_MS * 4);
       stream.addEventListener("open", () => {
         channel.postMessage("open");
         news();
@@ -91,17 +101,19 @@
       });
       stream.addEventListener("ended", () => {
         stream.close();
+        channel.postMessage("ended");
         news();
+        leave();
       });
       stream.onerror = () => {
         channel.postMessage("lost");
         lost();
-        if (stream.readyState === EventSource.CLOSED) setTimeout(done, 2000);
+        if (stream.readyState === EventSource.CLOSED) leave();
       };
     });
   if (navigator.locks) {
     navigator.locks.request("oarlock-live", async () => {
-      for (;;) await follow();
+      while (!over) await follow();
     });
   }
 })();
