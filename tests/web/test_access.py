@@ -222,6 +222,18 @@ async def test_a_login_link_replaces_no_session(rig: browsers.WebRig) -> None:
         assert "set-cookie" in answer.headers, "a session that has ended keeps nobody out"
 
 
+async def test_an_idle_session_ends_although_its_page_fetches_itself_again(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+
+        async def seen(**headers: str) -> int:
+            rig.clock.now += users.IDLE_S / 2 - 1
+            rig.services.authenticator.forget()
+            return (await browser.get("/jobs", headers=headers)).status_code
+
+        assert [await seen() for _ in range(4)] == [200] * 4, "a user who reads keeps the session"
+        assert [await seen(**{"Oarlock-Fragment": "1"}) for _ in range(3)] == [200, 200, 401]
+
+
 async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) -> None:
     async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
         lines = answer.aiter_lines()

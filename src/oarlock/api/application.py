@@ -204,7 +204,8 @@ async def admit(call: routes.Call) -> None:
     if needs is routes.Open.TASK:
         call.admit(task=authenticator.task(call.headers))
         return
-    caller = await authenticator.caller(call.headers, waiting=call.route.long)
+    unasked = call.route.long or "oarlock-fragment" in call.headers  # an open page fetches itself again
+    caller = await authenticator.caller(call.headers, waiting=unasked)
     access = authorisation.Access(call.services.store, caller.user, call.services.forecaster.names)
     access.demand(users_module.Right.ADMIN if isinstance(needs, routes.Open) else needs)
     call.admit(access=access, caller=caller)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import httpx
@@ -19,11 +19,17 @@ Client = tuple[str, int]
 
 
 class StreamingTransport(httpx.AsyncBaseTransport):
-    """A transport for one caller. `client` is the address that the application sees."""
+    """A transport for one caller. `client` is the address that the application sees; `headers` go with each request."""
 
-    def __init__(self, application: Application, client: Client | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        client: Client | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self._application = application
         self._client = client
+        self._headers = headers
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         exchange = Exchange(request)
@@ -32,7 +38,7 @@ class StreamingTransport(httpx.AsyncBaseTransport):
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": request.method,
-            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+            "headers": [*((name.lower(), value) for name, value in request.headers.raw), *self._headers],
             "scheme": request.url.scheme,
             "path": request.url.path,
             "raw_path": request.url.raw_path.partition(b"?")[0],

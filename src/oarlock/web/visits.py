@@ -42,7 +42,8 @@ class Visit:
         self.secret = secret
         self.cookie = cookie
         self._receive = receive
-        self._client = transport.StreamingTransport(api, scope.get("client"))
+        unasked = [(name, value) for name, value in scope["headers"] if name == b"oarlock-fragment"]
+        self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
         self.client = self.connected(secret)
 
