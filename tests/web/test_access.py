@@ -234,6 +234,14 @@ async def test_an_idle_session_ends_although_its_page_fetches_itself_again(rig: 
         assert [await seen(**{"Oarlock-Fragment": "1"}) for _ in range(3)] == [200, 200, 401]
 
 
+async def test_the_stream_of_news_ends_with_the_server(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "event: open"
+        rig.services.wakes.close()
+        assert len([line async for line in lines if line]) < 10, "it asks again and again"
+
+
 async def test_the_stream_of_news_ends_with_its_session(rig: browsers.WebRig) -> None:
     async with rig.browser("ann") as browser, browser.stream("GET", "/live", headers=browsers.OURS) as answer:
         lines = answer.aiter_lines()
