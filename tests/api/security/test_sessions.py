@@ -67,6 +67,14 @@ async def test_a_token_makes_a_session_too_and_a_code_is_no_token(rig: rigs.Rig)
     assert (await begin(rig, code)).status_code == 201
 
 
+async def test_a_wrong_secret_costs_no_transaction(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(change: object) -> None:
+        raise AssertionError("a transaction")
+
+    monkeypatch.setattr(rig.store, "write", refuse)
+    assert (await begin(rig, "oac_" + "A" * 43)).status_code == 401
+
+
 async def test_a_code_is_good_for_a_minute(rig: rigs.Rig) -> None:
     early, late = await code_of(rig, "ann"), await code_of(rig, "ann")
     rig.clock.now += users.CODE_S - 1

@@ -38,9 +38,12 @@ async def begin(call: routes.Call) -> bodies.ShownSession:
     secret = authentication.fresh_token(call.services.entropy, authentication.SESSION_PREFIX)
 
     def write(tx: stores.Transaction) -> users.Session:
-        token = _redeemed(tx, sha256, now)
+        token, code = _behind(tx, sha256, now)
+        if code is not None:
+            tx.remove_session(code.sha256)  # it is used up
         return _put(tx, secret, token.user, token.sha256, now, note=wanted.note)
 
+    await call.services.store.read(lambda view: _behind(view, sha256, now))  # a wrong secret costs no transaction
     made = await call.services.store.write(write)
     return bodies.ShownSession(secret=secret, user=made.user, expires_at=made.expires_at)
 
@@ -78,19 +81,19 @@ async def end(call: routes.Call) -> None:
     call.services.authenticator.forget()
 
 
-def _redeemed(tx: stores.Transaction, sha256: str, now: float) -> users.Token:
-    """Return the token of a login code, which is used up, or of a token. Raises Unauthenticated."""
-    code = authentication.live_session(tx, sha256, now)
-    if code is not None and code.once:
-        tx.remove_session(sha256)
+def _behind(view: stores.View, sha256: str, now: float) -> tuple[users.Token, users.Session | None]:
+    """Return the token that a secret stands for, and the login code if it is one. Raises Unauthenticated."""
+    found = authentication.live_session(view, sha256, now)
+    code = found if found is not None and found.once else None
+    if code is not None:
         sha256 = code.token
-    token = tx.token(sha256) if authentication.user_of_token(tx, sha256) is not None else None
+    token = view.token(sha256) if authentication.user_of_token(view, sha256) is not None else None
     if token is None:
         raise errors.Unauthenticated(
             "This login link was used already, or it has expired, or the token is not valid.",
             hint="Make a new login code, or use a token.",
         )
-    return token
+    return token, code
 
 
 def _put(
