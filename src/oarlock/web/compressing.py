@@ -1,7 +1,8 @@
 """Compression of whole answers. A stream of news is not compressed: each of its messages must leave at once.
 
-Pages hold no secret, and another site gets no page of a user, because the cookie is a strict one. So the length of a
-compressed page tells no one anything.
+Pages hold no secret, so the length of a compressed page tells no one anything. Another site gets no page of a user,
+because the cookie is a strict one; a page of another port of this host may ask for one, but the browser shows it
+neither the page nor its length.
 """
 
 from __future__ import annotations
@@ -19,13 +20,21 @@ LEVEL = 5
 def compress(response: responses.Response, asked: Mapping[bytes, bytes]) -> None:
     """Compress the body in place, if the browser takes it and it is worth it."""
     body = getattr(response, "body", b"")
-    accepted = asked.get(b"accept-encoding", b"").lower()
-    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES or b"gzip" not in accepted:
+    if isinstance(response, responses.StreamingResponse) or len(body) < LEAST_BYTES or not _taken(asked):
         return
     stored = "vary" in response.headers
     response.body = _kept(bytes(body)) if stored else gzip.compress(body, LEVEL)
     response.headers["content-encoding"] = "gzip"
     response.headers["content-length"] = str(len(response.body))
+
+
+def _taken(asked: Mapping[bytes, bytes]) -> bool:
+    """Return whether the browser takes gzip, which `gzip;q=0` refuses."""
+    for one in asked.get(b"accept-encoding", b"").lower().split(b","):
+        name, _, weight = one.replace(b" ", b"").partition(b";q=")
+        if name == b"gzip":
+            return not weight or weight.strip(b"0.") != b""
+    return False
 
 
 @functools.lru_cache(maxsize=32)
