@@ -201,6 +201,10 @@ async def test_a_code_logs_in_once_and_leads_only_to_our_own_pages(rig: browsers
         assert (await browser.get("/jobs")).status_code == 303
         again = await browser.post("/login", data=data, headers=browsers.OURS)
         assert (again.status_code, "used already" in again.text) == (401, True)
+    async with rig.browser() as browser:
+        data = {"secret": rig.tokens["ann"], "next": "/jobs?text=a%22b&name=\u65e5"}
+        answer = await browser.post("/login", data=data, headers=browsers.OURS)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?text=a%22b&name=%E6%97%A5")
     for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/\t/evil"):
         assert origins.local_path(elsewhere) == "/", elsewhere
 

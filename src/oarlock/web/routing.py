@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette import responses
 
 from oarlock.spec import users
 from oarlock.web import visits
+
+_KEPT = "%/?#[]@!$&'()*+,;=:~"  # the signs that an address may contain
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,4 +48,5 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 def to(path: str, *headers: tuple[str, str]) -> responses.Response:
     """Return the redirection to a page, after a form was taken."""
-    return responses.Response(b"", 303, {"location": path, **dict(headers)})
+    location = quote(path, safe=_KEPT)  # a header holds ASCII only
+    return responses.Response(b"", 303, {"location": location, **dict(headers)})
