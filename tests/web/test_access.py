@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.api.security import test_privacy
@@ -140,6 +141,23 @@ async def test_a_rebound_host_gets_nothing(rig: browsers.WebRig) -> None:
             for path in ("/", "/jobs", "/login", "/live"):
                 assert (await browser.get(path, headers={"Host": host})).status_code == 403, host
         assert (await browser.get("/", headers={"Host": "127.0.0.1:99"})).status_code == 200
+
+
+async def test_a_question_about_the_whole_server_is_answered(rig: browsers.WebRig) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "OPTIONS",
+        "path": "*",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1")],
+    }
+    await rig.app(scope, send, send)
+    assert sent[0]["status"] == 404
 
 
 async def test_the_api_reads_no_cookie(rig: browsers.WebRig) -> None:

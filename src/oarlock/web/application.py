@@ -70,7 +70,7 @@ class Pages:
         self._menu = [page for page in pages if page.key]
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
-        if scope["type"] != "http" or scope["path"].split("/")[1] in self._settings.api:
+        if scope["type"] != "http" or scope["path"][1:].partition("/")[0] in self._settings.api:
             await self._api(scope, receive, send)
             return
         response = await self._answer(scope, receive)
