@@ -51,7 +51,7 @@ async def download(visit: visits.Visit) -> responses.Response:
     after: str | None = None
     written = 0
     while written < CSV_MOST:
-        page = await _found(visit, 1000, after)
+        page = await _found(visit, PAGE, after)
         for one in page.items:
             writer.writerow([texts.cell(value) for value in _cells(one, page.now)])
         written += len(page.items)
