@@ -73,6 +73,17 @@ async def test_a_login_link_leads_to_no_other_site(browser: conftest.Watched, el
     await page.wait_for_url(browser.url + "/")
 
 
+async def test_a_link_of_another_site_keeps_the_session(browser: conftest.Watched) -> None:
+    page = await browser.context.new_page()
+    page.set_default_timeout(conftest.PATIENCE_MS)
+    await page.set_content(f"<a href='{browser.url}/login#code=x'>look here</a>")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.method))
+    await page.click("a")
+    await page.wait_for_selector("h1:text-is('Home')")
+    assert "POST" in asked, "the link has brought no cookie, so the page had a form"
+
+
 async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watched) -> None:
     *pages, last = [await browser.page("/jobs") for _ in range(4)]
     browser.lost = True  # a refused page is noted on the console
