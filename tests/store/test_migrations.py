@@ -103,6 +103,51 @@ async def test_a_stored_job_follows_the_renamed_field(empty_url: str) -> None:
     await store.close()
 
 
+async def test_jobs_of_earlier_versions_are_found_by_their_words(empty_url: str) -> None:
+    """More of them than one page of the migration holds, none of them left out and none mixed up."""
+    await asyncio.to_thread(migrate, empty_url, "0009")
+    known = {f"j-{number:03d}": f"Run{number:03d}" for number in range(203)}
+    one = engine(empty_url)
+    with one.writers.connect() as connection, connection.begin():
+        columns = "id, name, owner, pool, phase, active, created_at, version, first_seq, body"
+        values = ":id, :name, 'ann', 'default', 'COMPLETED', false, 1.0, 1, 1, :body"
+        for job_id, name in known.items():
+            command: str | list[str] = "Python t.py" if job_id < "j-100" else ["python", "My File.py"]
+            row = {"id": job_id, "name": name, "body": msgspec.json.encode({"spec": {"command": command}}).decode()}
+            connection.execute(sa.text(f"INSERT INTO jobs ({columns}) VALUES ({values})"), row)
+    one.dispose()
+    await asyncio.to_thread(migrate, empty_url, schema.REVISION)
+    one = engine(empty_url)
+    with one.readers.connect() as connection, connection.begin():
+        rows = connection.execute(sa.select(schema.jobs.c.id, schema.jobs.c.searched)).all()
+    one.dispose()
+    commands = {True: "python t.py", False: "python 'my file.py'"}
+    assert {row.id: row.searched for row in rows} == {
+        job_id: f"{name.lower()}\n{commands[job_id < 'j-100']}" for job_id, name in known.items()
+    }
+
+
+async def test_a_change_completes_the_searched_text_of_a_job_of_an_earlier_server(empty_url: str) -> None:
+    """That server adds jobs without the text while both run beside each other."""
+    store = database.open_store(empty_url)
+    job = await store.write(lambda t: t.add_job(nouns.job("j-0"), at=1.0))
+    await asyncio.to_thread(_execute, empty_url, "UPDATE jobs SET searched = ''")
+    await store.write(lambda t: t.put_job(job, at=2.0))
+    await store.close()
+    searched = await asyncio.to_thread(_execute, empty_url, "SELECT searched FROM jobs")
+    assert str(searched).startswith(f"{job.name}\n")
+
+
+def _execute(url: str, statement: str) -> object:
+    """Return the first value of the answer, or None where the statement has no answer."""
+    one = engine(url)
+    with one.writers.connect() as connection, connection.begin():
+        answer = connection.exec_driver_sql(statement)
+        value = answer.scalar() if answer.returns_rows else None
+    one.dispose()
+    return value
+
+
 async def test_many_that_open_an_empty_database_at_once_make_it_once(empty_url: str) -> None:
     stores = await asyncio.gather(*(asyncio.to_thread(database.open_store, empty_url) for _ in range(8)))
     for number, store in enumerate(stores):

@@ -29,10 +29,11 @@ T = TypeVar("T")
 Named = TypeVar("Named", Node, Pool, User)
 
 _INSERT_JOB = sa.insert(schema.jobs)
+_CHANGED = ("pool", "phase", "active", "version", "snapshot", "searched", "body")
 _UPDATE_JOB = (
     sa.update(schema.jobs)
     .where(schema.jobs.c.id == sa.bindparam("key"), schema.jobs.c.version == sa.bindparam("was"))
-    .values({name: sa.bindparam(name) for name in ("pool", "phase", "active", "version", "snapshot", "body")})
+    .values({name: sa.bindparam(name) for name in _CHANGED})
 )
 _ACTIVE_OF_NAME = sa.select(schema.jobs.c.id).where(
     schema.jobs.c.owner == sa.bindparam("owner"), schema.jobs.c.name == sa.bindparam("name"), sa.text("active")
@@ -142,7 +143,6 @@ class SqlTransaction(reading.SqlView):
         self._check_name(job)
         row = _row(job) | {"id": job.id, "name": job.name, "owner": job.owner}
         row |= {"created_at": job.created_at, "first_seq": self.seq + 1}
-        row |= {"searched": rules.searched(job)}
         row |= {"continues": job.continues.job if job.continues is not None else None}
         self._insert(_INSERT_JOB, row, rules.name_taken(job, "another one"))
         if idempotency_key:
@@ -401,6 +401,7 @@ def _row(job: Job) -> dict[str, Any]:
         "active": rules.active(job),
         "version": job.version,
         "snapshot": job.snapshot,
+        "searched": rules.searched(job),  # an earlier server beside this one adds jobs without it
         "body": _encode(job),
     }
 

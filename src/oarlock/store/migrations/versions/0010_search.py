@@ -14,6 +14,8 @@ branch_labels = None
 depends_on = None
 
 CHARACTERS = 2000
+PAGE = 100
+"""Jobs whose bodies are in memory at once."""
 
 jobs = sa.table("jobs", *(sa.column(name, sa.Text) for name in ("id", "name", "body", "searched")))
 
@@ -22,8 +24,12 @@ def upgrade() -> None:
     text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     op.add_column("jobs", sa.Column("searched", text, nullable=False, server_default=""))
     connection = op.get_bind()
-    for job_id, name, body in connection.execute(sa.select(jobs.c.id, jobs.c.name, jobs.c.body)).all():
-        words = json.loads(body).get("spec", {}).get("command", "")
-        command = words if isinstance(words, str) else shlex.join(words)
-        searched = f"{name}\n{command[:CHARACTERS]}".casefold()
-        connection.execute(jobs.update().where(jobs.c.id == job_id).values(searched=searched))
+    pages = sa.select(jobs.c.id, jobs.c.name, jobs.c.body).order_by(jobs.c.id).limit(PAGE)
+    page = connection.execute(pages).all()
+    while page:
+        for job_id, name, body in page:
+            words = json.loads(body).get("spec", {}).get("command", "")
+            command = words if isinstance(words, str) else shlex.join(words)
+            searched = f"{name}\n{command[:CHARACTERS]}".casefold()
+            connection.execute(jobs.update().where(jobs.c.id == job_id).values(searched=searched))
+        page = connection.execute(pages.where(jobs.c.id > page[-1].id)).all()
