@@ -10,6 +10,10 @@ from pathlib import Path
 from oarlock.spec import errors
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+HOPELESS = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG})
+"""Failures of a write that stay as they are when it is repeated: they depend on names alone."""
+NAME_BYTES = 64
+"""Bytes of a name that its temporary name keeps. File systems take 255 bytes, and some fewer."""
 
 PROBED_BYTES = 64 * 1024
 
@@ -37,7 +41,8 @@ def make_folder(folder: Path, mode: int = 0o700) -> None:
 
 def temporary(beside: Path) -> Path:
     """Return a new, unique path in the same folder. A file left under such a name after a kill may be deleted."""
-    return beside.with_name(f".{beside.name[:64]}.{secrets.token_hex(6)}.tmp")
+    kept = os.fsencode(beside.name)[:NAME_BYTES].decode(errors="ignore")
+    return beside.with_name(f".{kept}.{secrets.token_hex(6)}.tmp")
 
 
 def write(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -69,6 +74,16 @@ def probe(folder: Path) -> None:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise unavailable(error, "a test file", folder) from error
+
+
+def failure(error: OSError, subject: str, place: Path) -> errors.OarlockError:
+    """Return the error for a failed write under a name that another chose: Conflict if it can never work."""
+    if error.errno in HOPELESS:
+        return errors.Conflict(
+            f"{subject} cannot be stored: {error.strerror}",
+            hint="use a shorter name, or one that is neither the folder of another file nor a file's folder",
+        )
+    return unavailable(error, subject, place)
 
 
 def unavailable(error: OSError, subject: str, place: Path) -> errors.Unavailable:

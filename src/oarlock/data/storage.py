@@ -6,7 +6,7 @@ stream's name); it never takes them from users.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,8 +122,18 @@ class JobFiles(Protocol):
 class ReceivedFiles(Protocol):
     """Files that tasks send: their results, and files of their working directories."""
 
-    async def put(self, task: attempts.TaskKey, path: str, chunks: AsyncIterator[bytes]) -> int:
-        """Store a file durably and return its length. InvalidInput for a path that the task may not write."""
+    async def put(
+        self,
+        task: attempts.TaskKey,
+        path: str,
+        chunks: AsyncIterator[bytes],
+        check: Callable[[], Awaitable[object]],
+    ) -> int:
+        """Store a file durably and return its length. InvalidInput for a path that the task may not write, Conflict
+        for one that the file system can never take, and TooLarge where the disk would fall below its reserve.
+
+        `check` is awaited once the file is here and before it appears: its error leaves the place as it was.
+        """
         ...
 
     async def delete_older(self, task: attempts.TaskKey, left_bytes: int, left_files: int) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -416,6 +417,21 @@ async def test_secrets_are_told_before_data_is_fetched_to_the_present_incarnatio
         assert told.json() == {"secrets": {"bucket-key": {"as": "env", "value": "hush"}}}
         await rig.end(job.id, code=3)
         assert (await http.get("/agent/v1/secrets")).status_code == 410
+
+
+async def test_a_file_of_a_task_that_ended_while_it_sent_is_not_stored(rig: rigs.Rig) -> None:
+    job = await gang(rig, 1)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"1"
+        await rig.end(job.id)
+        yield b"2"
+
+    async with rig.as_task(rigs.key_of(job)) as http:
+        answer = await http.put("/agent/v1/files", params={"path": f"results/{job.id}/x"}, content=body())
+        assert answer.status_code == 410
+    async with rig.as_user("ann") as http:
+        assert (await http.get(f"/api/v1/jobs/{job.id}/files")).json()["items"] == []
 
 
 async def test_a_task_stores_files_at_the_server_in_its_own_places_only(rig: rigs.Rig) -> None:

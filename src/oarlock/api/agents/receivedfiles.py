@@ -38,7 +38,8 @@ class Removed(msgspec.Struct, frozen=True):
 
 async def store(call: routes.Call) -> Stored:
     await agents.present(call)
-    return Stored(await call.services.received.put(call.task, call.query(PathQuery).path, call.chunks()))
+    path = call.query(PathQuery).path
+    return Stored(await call.services.received.put(call.task, path, call.chunks(), lambda: agents.present(call)))
 
 
 async def delete_older(call: routes.Call) -> Removed:

@@ -2,11 +2,12 @@
 
 A task sends its files with its own token: the server takes those of the task's job only. The assignment in the task's
 directory names the server. While the server is away, a file is sent again and again: the agent decides how long that
-may last.
+may last. A refusal, and a certificate that is not valid, end it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import ssl
@@ -76,6 +77,11 @@ class ServerPlace:
         while True:
             try:
                 status, answer = self._ask_once(method, path, body(), size)
+            except ssl.SSLCertVerificationError as error:
+                raise errors.Unavailable(
+                    f"the server's certificate is not valid: {error.verify_message}",
+                    hint="name the authority that signed it in the server's setting `tls_ca`",
+                ) from error
             except (OSError, http.client.HTTPException):
                 status, answer = 503, b""
             if status < 300:
@@ -102,7 +108,9 @@ class ServerPlace:
             "Content-Type": "application/octet-stream",
         }
         try:
-            connection.request(method, f"{at.path.rstrip('/')}/agent/v1{path}", body, headers)
+            connection.connect()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it refused the rest, and may say why
+                connection.request(method, f"{at.path.rstrip('/')}/agent/v1{path}", body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
