@@ -3,6 +3,9 @@
 Both containers see DIR (the mailbox) and the task's directory under the same paths. Each request is one run of the
 helper command in a process of its own. The helper ends with the agent (its lock is free then); a run that is still
 under way is ended too. `oarlock.agent.transfers.mailbox` describes the files.
+
+The task's own processes may write requests as well. So a request gets no more than it needs: one of `COMMANDS`, and no
+variable that would change our interpreter.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from oarlock.data import durable
 LOOK_S = 0.1
 LOCK, REQUESTS, ANSWERS, CANCELS = "helper.lock", "requests", "answers", "cancels"
 COMMAND = (sys.executable, "-m", "oarlock.data")
+COMMANDS = frozenset({"fetch", "store", "keep", "prune", "environment"})
+NOT_FOR_HELPERS = ("PYTHON", "LD_", "PATH", "VIRTUAL_ENV", "OARLOCK_")
+"""How the names of variables begin that no request may set. The agent keeps to the same list."""
+REFUSED = 2
 AGENT_LOCK, AGENT_STARTED = "lock", "agent.json"
 
 
@@ -80,6 +87,12 @@ class Helper:
         """Take the request, which holds secrets, out of the folder, and start it."""
         request = msgspec.json.decode(path.read_bytes(), type=Request)
         path.unlink()
+        if not request.arguments or request.arguments[0] not in COMMANDS:
+            with _appending(request.stderr) as err:
+                err.write(b"the helper knows no such command: it fetches and stores\n")
+            self._answer(path.stem, Ended(REFUSED, None))
+            return
+        given = {name: value for name, value in request.env.items() if not name.startswith(NOT_FOR_HELPERS)}
         with _appending(request.stdout) as out, _appending(request.stderr) as err:
             self._running[path.stem] = subprocess.Popen(
                 [*self._command, *request.arguments],
@@ -87,7 +100,7 @@ class Helper:
                 stdout=out,
                 stderr=err,
                 cwd=self._task,
-                env={**os.environ, **request.env},
+                env={**os.environ, **given, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
 
