@@ -35,6 +35,8 @@ def trained(hooks: list[train.Hook], values: Callable[[int], dict[str, Any]], **
 def stops_at_a_step(folder: Path) -> None:
     assert trained([train.StopAtStep(7)], lambda step: {}) == 7
     assert trained([train.StopAtStep(70)], lambda step: {}) == 50
+    for _ in range(2):
+        assert trained([train.StopAtStep(7)], lambda step: {}, checkpoints=folder / "checkpoints") == 7, "resumed at 7"
 
 
 def stops_early(folder: Path) -> None:
@@ -69,6 +71,12 @@ def guards_against_nan(folder: Path) -> None:
     assert saved == ["attempt-1-round-1-step-4"], "none with NaN"
     with pytest.raises(errors.DivergedError, match="loss is nan at step 8"):
         trained([train.NaNGuard(every_steps=20)], loss, total_steps=10)
+    for name, total_steps in (("rarely", 50), ("end", 9)):
+        options = {"checkpoints": folder / name, "every_steps": 6, "total_steps": total_steps}
+        with pytest.raises(errors.DivergedError, match="loss is nan at step 8"):
+            trained([train.NaNGuard(every_steps=20)], loss, **options)
+        saved = sorted(path.name for path in (folder / name).iterdir())
+        assert saved == ["attempt-1-round-1-step-6"], "none with NaN"
     with pytest.raises(errors.DivergedError, match="other is inf at step 1"):
         trained([train.NaNGuard("loss", "other")], loss)
 

@@ -97,6 +97,24 @@ def gradients_are_averaged() -> None:
         optimizer.step()
 
 
+def sums_are_not_summed_again() -> None:
+    hvd.init()
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1.0), op=hvd.Sum)
+
+    def backward() -> float:
+        model(torch.ones(1, 1) * (hvd.rank() + 1)).sum().backward()
+        return float(model.weight.grad)
+
+    for finish in (optimizer.zero_grad, lambda: optimizer.zero_grad(set_to_none=False), optimizer.step):
+        assert backward() == 3.0
+        finish()
+    model.zero_grad()
+    assert backward() == 3.0
+    with pytest.raises(errors.StateError, match="Use backward_passes_per_step"):
+        backward()
+
+
 def alone() -> None:
     hvd.init()
     assert (hvd.size(), hvd.rank(), hvd.local_size()) == (1, 0, 1)
@@ -106,7 +124,9 @@ def alone() -> None:
     hvd.broadcast_optimizer_state(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1))
 
 
-@pytest.mark.parametrize("scenario", [tensors_travel, state_travels, gradients_are_averaged, alone])
+@pytest.mark.parametrize(
+    "scenario", [tensors_travel, state_travels, gradients_are_averaged, sums_are_not_summed_again, alone]
+)
 def test_the_calls_of_horovod(tmp_path: Path, scenario: Callable[[], None]) -> None:
     ranks = 1 if scenario is alone else 2
     codes = crew.run(scenario, folder=tmp_path, world_size=ranks, timeout_s=240)

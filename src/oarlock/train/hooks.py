@@ -26,7 +26,7 @@ class StopAtStep(Hook):
     def __init__(self, last: int) -> None:
         self.last = last
 
-    def before_step(self, session: Session) -> None:
+    def on_begin(self, session: Session) -> None:
         session.limit(self.last)
 
 
@@ -66,7 +66,8 @@ class EarlyStopping(Hook):
 class NaNGuard(Hook):
     """Ends the training with DivergedError when a logged value is NaN or infinite, before a checkpoint holds it.
 
-    `names` are the values to guard. Values on a GPU are read every `every_steps` steps, because reading waits for it.
+    `names` are the values to guard. Values on a GPU are read every `every_steps` steps and before each checkpoint,
+    because reading waits for it.
     """
 
     def __init__(self, *names: str, every_steps: int = 1) -> None:
@@ -84,6 +85,9 @@ class NaNGuard(Hook):
     def after_step(self, session: Session) -> None:
         if session.step % self.every_steps == 0:
             self._look()
+
+    def before_checkpoint(self, session: Session) -> None:
+        self._look()
 
     def on_end(self, session: Session, error: BaseException | None) -> None:
         if error is None:

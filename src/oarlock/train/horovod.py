@@ -223,7 +223,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     It keeps its class, so learning rate schedulers work. The exchange is over when `backward()` returns, so
     `synchronize()` and `skip_synchronize()` do nothing. The gradients of `backward_passes_per_step` passes are added up
-    first.
+    first. With `op=Sum` another pass before `step()` or `zero_grad()` is refused: it would sum the sums again.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     names = {id(parameter): name for name, parameter in named_parameters or ()}
@@ -233,10 +233,23 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         if backward_passes_per_step > 1:
             _LastPass(parameters, exchange, backward_passes_per_step)  # its hooks run before those of the exchange
         exchange.join(named)
+        if exchange.sums:
+            _begin_anew_after_each_step(optimizer, exchange)
     # Horovod's methods
     optimizer.synchronize = lambda: None
     optimizer.skip_synchronize = contextlib.nullcontext
     return optimizer
+
+
+def _begin_anew_after_each_step(optimizer: optim.Optimizer, exchange: _Exchange) -> None:
+    zero = optimizer.zero_grad
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        zero(set_to_none)
+        exchange.begin_anew()
+
+    optimizer.zero_grad = zero_grad  # a step may be left out, after an overflow
+    optimizer.register_step_post_hook(lambda *_: exchange.begin_anew())
 
 
 class _Exchange(allreduces.AllReduce):
@@ -244,18 +257,31 @@ class _Exchange(allreduces.AllReduce):
 
     def __init__(self, *, sums: bool, wire: torch.dtype | None) -> None:
         super().__init__(unused_parameters=True, wire=wire)
-        self._sums = sums
+        self.sums = sums
         self._summed: list[nn.Parameter] = []
+        self._done = False  # the gradients are sums already
 
     def join(self, named: list[tuple[str, nn.Parameter]]) -> None:
         super().join(named)
-        self._summed = [parameter for _, parameter in named] if self._sums else []
+        self._summed = [parameter for _, parameter in named] if self.sums else []
+
+    def begin_anew(self) -> None:
+        self._done = False
+
+    def pass_began(self) -> None:
+        if self._done and self.sums:
+            raise errors.StateError(
+                "a second backward pass before optimizer.step(), and the gradients are sums over all ranks already. "
+                "Use backward_passes_per_step to add up the gradients of several passes"
+            )
+        super().pass_began()
 
     def pass_ended(self) -> None:
         super().pass_ended()
         for parameter in self._summed:
             if parameter.grad is not None:
                 parameter.grad.mul_(size())
+        self._done = True
 
 
 class _LastPass:

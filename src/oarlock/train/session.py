@@ -60,6 +60,9 @@ class Hook:
     exception in the script does.
     """
 
+    def on_begin(self, session: Session) -> None:
+        """Run once the session has begun. `session.step` is the step of the checkpoint that it goes on from, or 0."""
+
     def before_step(self, session: Session) -> None:
         """Run before a step. `session.step` is its number, from 1."""
 
@@ -68,6 +71,9 @@ class Hook:
 
     def on_log(self, session: Session, values: Mapping[str, Any]) -> None:
         """Run when the script logs these values."""
+
+    def before_checkpoint(self, session: Session) -> None:
+        """Run before a checkpoint is made. An exception prevents it."""
 
     def after_checkpoint(self, session: Session, path: Path) -> None:
         """Run after the checkpoint at `path` is complete and verified."""
@@ -249,6 +255,8 @@ class Session:
             self._reports = self._open_reports()
             self._open_checkpoints()
             self._begin()
+            for hook in self._hooks:
+                hook.on_begin(self)
         except BaseException:
             self._close()
             raise
@@ -401,6 +409,8 @@ class Session:
         self._saved_at = monotonic()
         if self._checkpoints is None or (self._apart and not self.world.is_chief):
             return
+        for hook in self._hooks:
+            hook.before_checkpoint(self)
         for strategy in self._strategies:
             strategy.before_save()
         shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
