@@ -23,7 +23,7 @@ COMPRESSIONS = {
 def prepared(compression: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = nn.Linear(40, 30, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
-    train.data_parallel(model, optimizer, compression=COMPRESSIONS[compression])
+    train.data_parallel(model, optimizer, compression=COMPRESSIONS.get(compression))
     return model, optimizer
 
 
@@ -116,6 +116,27 @@ def go_on_otherwise(folder: Path) -> None:
         for step in session.steps():
             backward(model, step)
             optimizer.step()
+
+
+def go_on_densely(folder: Path) -> None:
+    model, optimizer = prepared("none")
+    with train.Session(model=model, optimizer=optimizer, checkpoints=folder / "checkpoints") as session:
+        assert session.step == 5
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_gradients_that_nothing_takes_are_not_dropped_silently(tmp_path: Path, compression: str) -> None:
+    codes = crew.run(begin, tmp_path, compression, folder=tmp_path, world_size=2, timeout_s=240)
+    assert codes == [0, 0], crew.output(tmp_path)
+    for ranks in (2, 3):
+        folder = tmp_path / str(ranks)
+        (folder / "checkpoints").mkdir(parents=True)
+        for path in (tmp_path / "checkpoints").iterdir():
+            (folder / "checkpoints" / path.name).symlink_to(path)
+        codes = crew.run(go_on_densely, folder, folder=folder, world_size=ranks, timeout_s=240)
+        assert codes == [0] * ranks, crew.output(folder, ranks)
+        said = crew.output(folder, ranks)
+        assert "holds strategy of model of each rank, which this session does not use: dropped, with the" in said
 
 
 def test_with_another_compression(tmp_path: Path) -> None:

@@ -524,6 +524,7 @@ class Session:
                 ) from cause
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
+        used: list[str] = []
         if self._apart and not self.world.is_chief:
             pass  # the own state in it is the chief's
         elif restored.own is None:
@@ -540,9 +541,23 @@ class Session:
                 if name in restored.own["per_rank"]:
                     kept.load_state_dict(restored.own["per_rank"][name])
             rng.reinstate(restored.own["rng"])
+        self._say_unused(restored, used)
         self._say(f"resumed from {restored.path.name}")
         if self._reports and self.world.is_chief:
             self._reports.event("restored", step=restored.step, path=str(restored.path))
+
+    def _say_unused(self, restored: Restored, used: Sequence[str]) -> None:
+        """Name the states of single ranks that nothing in this session takes."""
+        states = restored.chiefs.get("per_rank", {})
+        taken = {*self._own, *used}
+        unused = {name: state for name, state in states.items() if name not in taken and not _empty(state)}
+        if unused:
+            strategies = [unused[name] for name in unused if name in ("strategy", *self._heirs)]
+            compressed = any(kind in state for state in strategies for kind in ("residual", "error"))
+            self._say(
+                f"{restored.path.name} also holds {', '.join(sorted(unused))} of each rank, which this session does "
+                "not use: dropped" + (", with the gradients that the compression kept back" if compressed else "")
+            )
 
     def _inherit(self, restored: Restored) -> list[str]:
         """Hand the states of all former ranks to the strategies. Return the names of those that used them."""
@@ -569,3 +584,8 @@ class Session:
         if self._handler_before is not None:
             signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_before = None
+
+
+def _empty(state: Any) -> bool:
+    """Return whether it is the state of an object that keeps none. A state may be a tensor, which has no truth."""
+    return isinstance(state, dict) and not state
