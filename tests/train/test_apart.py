@@ -40,12 +40,12 @@ def opened(workers: int, lr: float = 0.01, **mode: Any) -> Watched:
 
 
 def push(
-    served: shard.Shard, rank: int, base: int, gradient: torch.Tensor | float, lr: float = 0.01
+    served: shard.Shard, rank: int, base: int, gradient: torch.Tensor | float, lr: float = 0.01, number: int = 0
 ) -> tuple[int, Any]:
     """Push one gradient; return the version and the weights after it."""
     buffers = served.buffers()
     buffers[0].copy_(torch.as_tensor(gradient, dtype=torch.float64).expand(len(CURVATURES)))
-    version = served.push(rank, shard.Push(base, buffers, frozenset(), [{"lr": lr}]), buffers)
+    version, _ = served.push(rank, shard.Push(base, buffers, frozenset(), [{"lr": lr}], number), buffers)
     return version, buffers[0]
 
 
@@ -102,6 +102,32 @@ def test_no_worker_is_more_steps_ahead_than_allowed() -> None:
         thread.join()
     assert served.clocks[0] == 12
     assert max(leads[:6]) <= 2
+
+
+def test_a_gradient_that_comes_again_changes_nothing() -> None:
+    """A worker whose connection broke sends it again, and does not know whether it was taken."""
+    served = opened(2, lr=1.0, sync=False)
+    assert push(served, 0, 0, 0.25, 1.0, number=1)[0] == 1
+    version, weights = push(served, 0, 0, 0.25, 1.0, number=1)
+    assert version == 1
+    assert weights.tolist() == [0.75] * 5
+    assert push(served, 0, 1, 0.25, 1.0, number=2)[0] == 2
+
+
+def test_a_restored_server_knows_the_gradients_that_the_weights_hold() -> None:
+    """The weights come back from one worker, and hold a gradient of another one, which has not seen the answer."""
+    served = opened(2, lr=1.0, sync=False)
+    saved = served.saved()
+    push(served, 1, 0, 0.25, 1.0, number=1)
+    version, weights = push(served, 0, 0, 0.5, 1.0, number=1)
+    restored = opened(2, lr=1.0, sync=False)
+    restored.restore(saved)
+    restored.resume([weights], version, [{"lr": 1.0}], served.taken())
+    for rank in range(2):
+        restored.is_back(rank)
+    assert push(restored, 1, 0, 0.25, 1.0, number=1)[0] == 2
+    assert restored.weights[0].tolist() == [0.25] * 5
+    assert push(restored, 1, 2, 0.25, 1.0, number=2)[0] == 3
 
 
 def test_asynchronous_training_converges_within_the_bound() -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -15,7 +16,7 @@ import torch
 from tests.train import farm
 
 from oarlock.train import errors
-from oarlock.train.servers import addresses, frames, handshake, links, memory, openings, transport
+from oarlock.train.servers import addresses, frames, handshake, links, memory, openings, server, transport
 
 Kind = frames.Kind
 OPENING = openings.Opening((openings.Piece("w", 0, (4,), "float32", 0),), "SGD", openings.Mode(1))
@@ -48,7 +49,7 @@ def trains(servers: addresses.Addresses) -> None:
     link.ask(Kind.OPEN, OPENING.fields())
     weights, gradient = torch.ones(4), torch.full((4,), 2.0)
     link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(weights)])
-    step = {"base": 0, "absent": [], "settings": SETTINGS, "wish": 0}
+    step = {"base": 0, "number": 0, "absent": [], "settings": SETTINGS, "wish": 0}
     link.start(Kind.STEP, step, [memory.view(gradient)])
     link.finish(lambda head: [memory.view(weights)])
     assert weights.tolist() == [0.0] * 4
@@ -110,7 +111,7 @@ def test_a_worker_notices_a_server_without_the_token() -> None:
         victim.close()
 
 
-STEP: dict[str, Any] = {"base": 0, "absent": [], "settings": SETTINGS, "wish": 0}
+STEP: dict[str, Any] = {"base": 0, "number": 0, "absent": [], "settings": SETTINGS, "wish": 0}
 OUT_OF_BOUNDS: dict[str, tuple[Kind, dict[str, Any], int]] = {
     "gradients of another length": (Kind.STEP, STEP, HUGE),
     "weights of another length": (Kind.LOAD, {"version": 0, "settings": SETTINGS}, HUGE),
@@ -136,18 +137,17 @@ OUT_OF_BOUNDS: dict[str, tuple[Kind, dict[str, Any], int]] = {
 def test_a_worker_cannot_exceed_the_bounds(
     servers: addresses.Addresses, kind: Kind, fields: dict[str, Any], length: int
 ) -> None:
-    """The length of every body is known before memory is taken for it."""
+    """The length of every body is known before memory is taken for it: the answer comes before the body is sent."""
     link = worker(servers)
     link.ask(Kind.OPEN, OPENING.fields())
     connection = link._connection
     assert isinstance(connection, transport.Tcp)
-    connection._socket.sendall(frames.packed(kind, fields, length) + bytes(min(length, 64)))
-    try:
-        head = connection.head()
-        assert head.kind is Kind.ERROR, head
-    except ConnectionError:
-        pass
+    fits = kind is Kind.LOAD and length == OPENING.bytes
+    connection._socket.sendall(frames.packed(kind, fields, length) + bytes(length if fits else 0))
+    head = connection.head()
+    assert head.kind is Kind.ERROR, head
     link.close()
+    trains(servers)
 
 
 def test_random_bytes_take_no_memory(servers: addresses.Addresses) -> None:
@@ -167,11 +167,30 @@ def test_random_bytes_take_no_memory(servers: addresses.Addresses) -> None:
     trains(servers)
 
 
-def test_many_strangers_do_not_keep_the_tasks_out(
+def test_no_more_strangers_than_a_bound_are_kept(servers: addresses.Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GREETING_S", 3600.0)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(socket.create_connection(servers.newest(0))) for _ in range(100)]
+        greeted = [_first_bytes(sock) for sock in waiting]
+    assert sum(map(bool, greeted)) == server.MOST_STRANGERS
+    trains(servers)
+
+
+def test_silent_strangers_do_not_keep_the_tasks_out(
     servers: addresses.Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections that say nothing are dropped when their time is over, and no more than a bound are kept."""
-    waiting = [socket.create_connection(servers.newest(0)) for _ in range(100)]
-    for sock in waiting:
-        sock.close()
-    trains(servers)
+    """Connections that say nothing are dropped when their time is over."""
+    monkeypatch.setattr(server, "GREETING_S", 2.0)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(socket.create_connection(servers.newest(0))) for _ in range(100)]
+        trains(servers)
+        for sock in waiting:
+            while _first_bytes(sock):
+                pass
+
+
+def _first_bytes(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(4096)
+    except ConnectionResetError:
+        return b""

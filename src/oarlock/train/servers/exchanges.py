@@ -15,11 +15,6 @@ import torch
 
 from oarlock.train.servers import addresses, frames, handshake, links, meeting, memory
 
-_KEPT = 8
-"""A server that takes the place of a dead one needs the values of exchanges that some workers have finished and others
-have not. No worker is that far ahead.
-"""
-
 
 class _Answer:
     """An exchange: its number, this worker's value, and the values of all once they have arrived."""
@@ -41,7 +36,7 @@ class Exchanges:
         self.joins = self._link.joins
         self._begun = 0
         self._under_way: deque[_Answer] = deque()
-        self._over: deque[_Answer] = deque(maxlen=_KEPT)
+        self._over: deque[_Answer] = deque(maxlen=meeting.KEPT)  # a new server needs what others lack
 
     def gather(self, value: object) -> list[Any]:
         """Return every worker's value, in the order of the ranks. A value is None, a number, a text, or a tuple, list

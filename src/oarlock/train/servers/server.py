@@ -165,14 +165,14 @@ class Server:
         """A worker's connection broke. Unless its training was over, or it has come back by another connection, the
         others may not wait for it any more.
         """
-        with self._lock:
+        why = f"worker {place.rank} is gone: Connection closed by peer"
+        with self._lock:  # so that it does not come back in between
             if place.rank in self._done or self._newest.get((place.rank, place.purpose)) is not connection:
                 return
-        why = f"worker {place.rank} is gone: Connection closed by peer"
-        if self._meeting is not None:
-            self._meeting.lose(why)
-        if self._shard is not None:
-            self._shard.leave(place.rank, failed=why)
+            if self._meeting is not None:
+                self._meeting.lose(why)
+            if self._shard is not None:
+                self._shard.leave(place.rank, failed=why)
 
 
 class _Desk:
@@ -225,6 +225,7 @@ class _Desk:
                 "version": self._shard.version,
                 "loaded": self._shard.loaded,
                 "steps": steps,
+                "taken": self._shard.taken(),
                 "began_at": self._server.began_at,
             }
         )
@@ -250,15 +251,16 @@ class _Desk:
         if head.body_bytes:
             _expect(head, held.opening.bytes)
             self._connection.body(held.views(self._buffers))
-            held.resume(self._buffers, _whole(head.fields["version"]), _settings(head))
+            taken = [_whole(each) for each in head.fields["taken"]]
+            held.resume(self._buffers, _whole(head.fields["version"]), _settings(head), taken)
         held.is_back(self._place.rank)
         self._answer({})
 
     def _pull(self, head: frames.Head) -> None:
         _expect(head, 0)
         held = self._opened()
-        version = held.read(self._buffers)
-        self._answer({"version": version}, held.views(self._buffers))
+        version, taken = held.read(self._buffers)
+        self._answer({"version": version, "taken": taken}, held.views(self._buffers))
 
     def _step(self, head: frames.Head) -> None:
         held = self._opened()
@@ -271,10 +273,11 @@ class _Desk:
             for flat in self._buffers:
                 flat.zero_()
         self._connection.body(held.views(self._buffers, absent))
-        push = shard.Push(_whole(head.fields["base"]), self._buffers, absent, _settings(head))
-        version = held.push(self._place.rank, push, self._buffers)
+        number = _whole(head.fields["number"])
+        push = shard.Push(_whole(head.fields["base"]), self._buffers, absent, _settings(head), number)
+        version, taken = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
-        self._answer({"version": version, "wish": wish}, held.views(self._buffers))
+        self._answer({"version": version, "taken": taken, "wish": wish}, held.views(self._buffers))
 
     def _state(self, head: frames.Head) -> None:
         _expect(head, 0)

@@ -37,6 +37,7 @@ class Push:
     gradients: Flats
     absent: frozenset[int]
     settings: Sequence[Mapping[str, Any]]
+    number: int = 0  # counts the gradients of this worker; 0: not counted
 
 
 @dataclass
@@ -57,7 +58,8 @@ class Shard:
         self._parameters = [nn.Parameter(each) for each in self._pieces(self.weights)]
         self._gradients = list(self._pieces(self._means))
         self._pending: dict[int, Push] = {}
-        self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the steps of each worker
+        self.clocks = dict.fromkeys(range(self.opening.mode.workers), 0)  # the gradients taken of each worker
+        self._passed_over: dict[int, int] = {}  # the steps that a worker was absent for, which count as its own
         self._gone: set[int] = set()  # workers that train no more
         self._failed = ""
         self._expected: set[int] = set()  # workers that have yet to come back after a restart
@@ -85,9 +87,15 @@ class Shard:
             came_back = rank in self._gone
             self._gone.discard(rank)
             if came_back and self.opening.mode.staleness is not None:
-                others = [clock for other, clock in self.clocks.items() if other not in self._gone | {rank}]
-                self.clocks[rank] = max(self.clocks[rank], min(others, default=0))
-            return self.version if self.opening.mode.sync else self.clocks[rank]
+                others = [self._steps(other) for other in self.clocks if other not in self._gone | {rank}]
+                behind = max(0, min(others, default=0) - self._steps(rank))
+                self._passed_over[rank] = self._passed_over.get(rank, 0) + behind
+            return self.version if self.opening.mode.sync else self._steps(rank)
+
+    def taken(self) -> list[int]:
+        """Return the number of gradients that were taken of each worker, where each is an update of its own."""
+        with self.changed:
+            return [] if self.opening.mode.sync else [self.clocks[rank] for rank in sorted(self.clocks)]
 
     def is_back(self, rank: int) -> None:
         """This worker has told the version of its weights."""
@@ -126,13 +134,16 @@ class Shard:
             self._pending.clear()
             self.changed.notify_all()
 
-    def read(self, into: Flats) -> int:
-        """Copy the weights. Return their version."""
+    def read(self, into: Flats) -> tuple[int, list[int]]:
+        """Copy the weights. Return their version, and the number of gradients of each worker that are in them."""
         with self.changed:
-            return self._read(into)
+            return self._read(into), self.taken()
 
-    def push(self, rank: int, push: Push, into: Flats) -> int:
-        """Take part in the next update. Copy the weights after it. Return their version."""
+    def push(self, rank: int, push: Push, into: Flats) -> tuple[int, list[int]]:
+        """Take part in the next update. Copy the weights after it. Return the same as `read`.
+
+        A gradient that was taken before comes again where its answer was lost: it changes nothing.
+        """
         mode = self.opening.mode
         with self.changed:
             if not self.loaded:
@@ -146,17 +157,27 @@ class Shard:
                     self._update()
                 self.changed.wait_for(lambda: self._failed or self._pending.get(rank) is not push)
             else:
-                self._apply([push])
-                self.clocks[rank] += 1
-                self.changed.notify_all()
+                if not push.number or push.number > self.clocks[rank]:
+                    self._apply([push])
+                    self.clocks[rank] = max(self.clocks[rank] + 1, push.number)
+                    self.changed.notify_all()
                 self.changed.wait_for(lambda: self._failed or self._is_near(rank))
             if self._failed:
                 raise frames.Refused(self._failed)
-            return self._read(into)
+            return self._read(into), self.taken()
 
-    def resume(self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
-        """Take a worker's weights where they are newer than those of the checkpoint. The optimizer keeps its state."""
+    def resume(
+        self, flats: Flats, version: int, settings: Sequence[Mapping[str, Any]], taken: Sequence[int] = ()
+    ) -> None:
+        """Take a worker's weights where they are newer than those of the checkpoint. The optimizer keeps its state.
+
+        `taken` says how many gradients of each worker are in these weights.
+        """
         with self.changed:
+            if taken and len(taken) != len(self.clocks):
+                raise frames.Refused("the gradients taken are those of another number of workers")
+            if not self.loaded or version > self.version:
+                self.clocks.update(enumerate(taken))
             if not self.loaded:
                 self.load(flats, version, settings)
             elif version > self.version:
@@ -173,6 +194,7 @@ class Shard:
             weights = [flat.detach().to("cpu", copy=True) for flat in self.weights]
             told = {"settings": json.dumps(self._settings), "entries": json.dumps(entries)}
             counts = {"version": self.version, "clocks": dict(self.clocks), "gone": sorted(self._gone)}
+            counts["passed_over"] = dict(self._passed_over)
             return {**told, **counts, "weights": weights, "tensors": tensors}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -181,6 +203,7 @@ class Shard:
             self.load(saved["weights"], int(saved["version"]), json.loads(saved["settings"]))
             self.load_state(json.loads(saved["entries"]), saved["tensors"])
             self.clocks, self._gone = dict(saved["clocks"]), set(saved["gone"])
+            self._passed_over = dict(saved["passed_over"])
             self._expected = set(self.clocks) - self._gone
             self._expected_until = time.monotonic() + BACK_WITHIN_S
 
@@ -281,6 +304,7 @@ class Shard:
         allowed = self.opening.mode.staleness
         if allowed is None or rank in self._gone:
             return True
-        return (
-            self.clocks[rank] - min(clock for other, clock in self.clocks.items() if other not in self._gone) <= allowed
-        )
+        return self._steps(rank) - min(self._steps(one) for one in self.clocks if one not in self._gone) <= allowed
+
+    def _steps(self, rank: int) -> int:
+        return self.clocks[rank] + self._passed_over.get(rank, 0)

@@ -86,9 +86,8 @@ class ParameterServers(Strategy):
         place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
         for number, parts in enumerate(sharding.divide(tensors, len(found.servers), way)):
             link = links.Link(found, number, place)
-            self._servers.append(
-                _Remote(link, parts, tensors, self._named, openings.Opening(_pieces(parts, tensors), kind, self._mode))
-            )
+            opening = openings.Opening(_pieces(parts, tensors), kind, self._mode)
+            self._servers.append(_Remote(link, self._world.rank, parts, tensors, self._named, opening))
         self._steps = self._servers[0].steps
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
@@ -247,12 +246,14 @@ class _Remote:
     def __init__(
         self,
         link: links.Link,
+        rank: int,
         parts: Sequence[sharding.Part],
         tensors: Sequence[sharding.Tensor],
         named: Sequence[tuple[str, nn.Parameter]],
         opening: openings.Opening,
     ) -> None:
-        self.link = link
+        self.link, self._rank = link, rank
+        self._taken: list[int] = []  # the gradients of each worker in the weights here; none in step with the others
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
         self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.recovers = False
@@ -268,6 +269,7 @@ class _Remote:
         """Take part in the training from now on."""
         told = self.link.ask(Kind.OPEN, self._opening.fields())
         self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
+        self._taken = list(told["taken"])
 
     def load(self, settings: Sequence[dict[str, Any]], optimizer: optim.Optimizer) -> None:
         """Give the server the present weights and the optimizer's state."""
@@ -300,7 +302,8 @@ class _Remote:
             if gradient is not None:
                 body.append(memory.view(self._cut(part, gradient)))
         self._settings = list(settings)
-        fields = {"base": self.version, "absent": absent, "settings": settings, "wish": wish}
+        number = self._taken[self._rank] + 1 if self._taken else 0
+        fields = {"base": self.version, "number": number, "absent": absent, "settings": settings, "wish": wish}
         self._start(Kind.STEP, fields, body)
         return sum(each.nbytes for each in body)
 
@@ -320,7 +323,7 @@ class _Remote:
         self._torn = False
         for place, staged in self._staged:
             place.copy_(staged)
-        self.version = int(fields["version"])
+        self.version, self._taken = int(fields["version"]), list(fields["taken"])
         return int(fields.get("wish", 0))
 
     def fetch_state(self, optimizer: optim.Optimizer) -> None:
@@ -380,7 +383,8 @@ class _Remote:
         told = self.link.ask(Kind.OPEN, self._opening.fields())
         newer = not self._torn and (version > int(told["version"]) or not told["loaded"])
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
-        fields = {"version": version, "settings": self._settings, "began_at": self.began_at}
+        known = {"version": version, "taken": self._taken, "began_at": self.began_at}
+        fields = {**known, "settings": self._settings}
         self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
 
     def _places(self, head: frames.Head) -> list[memoryview]:

@@ -1,0 +1,121 @@
+"""Connections between workers and parameter servers that break while both sides live."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train import crew, farm
+from torch import nn
+
+from oarlock import train
+from oarlock.train.servers import addresses, exchanges, frames, meeting, transport
+
+STEPS = 12
+
+
+@contextmanager
+def losing(servers: addresses.Addresses, drops: Callable[[frames.Kind], bool]) -> Iterator[addresses.Addresses]:
+    """The address of a wire to the server, which breaks instead of bringing the answers to some requests."""
+
+    def relay(sock: socket.socket) -> None:
+        theirs, ours = transport.Tcp(sock), transport.Tcp(socket.create_connection(servers.newest(0)))
+        try:
+            carry(ours, theirs)  # the challenge
+            while not drops(carry(theirs, ours)):
+                carry(ours, theirs)
+            ours.head()  # so that the server has taken it
+        except (OSError, frames.Refused):
+            pass
+        finally:
+            theirs.close()
+            ours.close()
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=relay, args=(sock,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield addresses.Addresses((f"127.0.0.1:{listener.getsockname()[1]}",), servers.token)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def carry(source: transport.Tcp, target: transport.Tcp) -> frames.Kind:
+    head = source.head()
+    body = memoryview(bytearray(head.body_bytes))
+    source.body([body])
+    target.send(head.kind, head.fields, [body])
+    return head.kind
+
+
+def counted(folder: Path) -> None:
+    """Each gradient of this model is 1, and each step moves the weight by it."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
+    with train.Session(model=model, optimizer=optimizer, total_steps=STEPS) as session:
+        for _ in session.steps():
+            optimizer.zero_grad()
+            model(torch.ones(1, 1).double()).sum().backward()
+            optimizer.step()
+    torch.save(model.weight.detach(), folder / f"counted-{train.rank()}.pt")
+
+
+def test_each_gradient_is_applied_once_where_answers_are_lost(tmp_path: Path) -> None:
+    steps = iter(range(1, 10_000))
+    with (
+        farm.running() as servers,
+        losing(servers, lambda kind: kind is frames.Kind.STEP and next(steps) % 3 == 0) as wire,
+    ):
+        assert crew.run(counted, tmp_path, folder=tmp_path, env=farm.variables(wire)) == [0, 0], crew.output(tmp_path)
+    # A worker whose connection is broken is not waited for, so that the other one may end with fewer.
+    assert min(torch.load(tmp_path / f"counted-{rank}.pt").item() for rank in range(2)) == -2 * STEPS
+    assert next(steps) > 2 * STEPS + 10, "answers were lost"
+
+
+def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:
+    with farm.running() as servers, ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rank: exchanges.Exchanges(servers, rank, 2, 1), range(2))
+        assert list(pool.map(lambda one: one.gather(one.joins), (first, second))) == [[False] * 2] * 2
+        waiting = first.start_largest([3, 4])
+        assert second.start_largest([5, 1])() == [5, 4]
+        first._link._connection.close()
+        assert waiting() == [5, 4]
+        first.close()
+        second.close()
+
+
+def test_a_meeting_keeps_the_last_results_and_no_others() -> None:
+    met = meeting.Meeting(2)
+    for number in range(20):
+        met.give(1, number, b"1")
+        assert met.meet(0, number, b"0") == [b"0", b"1"]
+    for number in range(20 - meeting.KEPT, 20):
+        met.give(1, number, b"another")
+        assert met.meet(0, number, b"another") == [b"0", b"1"]
+    with pytest.raises(frames.Refused, match="over long ago"):
+        met.meet(0, 20 - meeting.KEPT - 1, b"0")
+
+
+def test_no_worker_opens_exchanges_without_end() -> None:
+    met = meeting.Meeting(2)
+    for number in range(meeting.MOST_AHEAD):
+        met.give(0, number, b"")
+    with pytest.raises(frames.Refused, match="exchanges are open"):
+        met.give(0, meeting.MOST_AHEAD, b"")
