@@ -15,7 +15,18 @@ from tests.train import crew, farm
 from torch import nn
 
 from oarlock import train
-from oarlock.train.servers import addresses, exchanges, frames, meeting, transport
+from oarlock.train import errors
+from oarlock.train.servers import (
+    addresses,
+    exchanges,
+    frames,
+    handshake,
+    links,
+    meeting,
+    openings,
+    snapshots,
+    transport,
+)
 
 STEPS = 12
 
@@ -119,3 +130,37 @@ def test_no_worker_opens_exchanges_without_end() -> None:
         met.give(0, number, b"")
     with pytest.raises(frames.Refused, match="exchanges are open"):
         met.give(0, meeting.MOST_AHEAD, b"")
+
+
+OPENING = openings.Opening(
+    (openings.Piece("w", 0, (1,), "float64", 0),), "SGD", openings.Mode(2, sync=False, staleness=1)
+).fields()
+
+
+def worker(servers: addresses.Addresses, incarnation: int = 1) -> links.Link:
+    made = links.Link(servers, 0, handshake.Place(0, 2, incarnation, "step"))
+    made.ask(frames.Kind.OPEN, OPENING)
+    return made
+
+
+def test_a_worker_that_was_replaced_is_shut_out() -> None:
+    """A process that was only cut off from its machine's agent lives on, and may not train beside its successor."""
+    with farm.running() as servers:
+        stale = worker(servers)
+        successor = worker(servers, incarnation=2)
+        with pytest.raises(links.Lost):
+            stale.ask(frames.Kind.PULL, {})
+        with pytest.raises(errors.ServerError, match="worker 0 was replaced"):
+            stale.reconnect()
+        successor.ask(frames.Kind.DONE, {"wish": 0, "wait": False})
+        stale.close()
+        successor.close()
+
+
+def test_a_server_that_is_killed_while_it_writes_leaves_nothing_for_ever(tmp_path: Path) -> None:
+    path = snapshots.place(str(tmp_path), 1, 0)
+    snapshots.write(path, {"version": 1})
+    left = path.with_name(f"{path.name}.0123abcd.tmp")
+    left.write_bytes(b"torn")
+    snapshots.remove(path)
+    assert not path.parent.exists()

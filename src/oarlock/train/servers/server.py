@@ -47,6 +47,7 @@ class Server:
         self._wish = 0
         self._done: set[int] = set()
         self._newest: dict[tuple[int, str], transport.Tcp] = {}
+        self._incarnations: dict[int, int] = {}  # the highest of each worker
         self.began_at: int | None = None  # the step at which training began, after the workers had met
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=128)
@@ -84,8 +85,6 @@ class Server:
         try:
             place = self._greet(connection)
             if place is not None:
-                with self._lock:
-                    self._newest[place.rank, place.purpose] = connection
                 with contextlib.suppress(OSError):
                     _Desk(self, connection, place).serve()
         finally:
@@ -102,8 +101,13 @@ class Server:
                     self._meeting = meeting.Meeting(place.workers)
                 if self._meeting.workers != place.workers:
                     raise frames.Refused(f"{place.workers} workers, but {self._meeting.workers} are expected")
+                self._place(place, connection)
                 joins = self.began_at is not None
-            connection.send(Kind.WELCOME, {"proof": proof, "joins": joins})
+            try:
+                connection.send(Kind.WELCOME, {"proof": proof, "joins": joins})
+            except OSError:
+                self.lost(place, connection)
+                raise
             connection.limit(None)
             return place
         except frames.Refused as why:
@@ -114,6 +118,20 @@ class Server:
             return None
         finally:
             self._strangers.release()
+
+    def _place(self, place: handshake.Place, connection: transport.Tcp) -> None:
+        """Make this the worker's connection. Drop those of a predecessor, which may live on unseen."""
+        newest = self._incarnations.get(place.rank, place.incarnation)
+        if place.incarnation < newest:
+            raise frames.Refused(f"worker {place.rank} was replaced: this is incarnation {place.incarnation}")
+        if place.incarnation > newest:
+            former = [each for each in self._newest if each[0] == place.rank]
+            for each in former:
+                self._newest.pop(each).close()
+            if former and place.rank not in self._done:
+                self._lose(place.rank)
+        self._incarnations[place.rank] = place.incarnation
+        self._newest[place.rank, place.purpose] = connection
 
     def opened(self, opening: openings.Opening) -> shard.Shard:
         """Return the shard; the first worker makes it. Raises Refused where another one has told something else."""
@@ -165,14 +183,16 @@ class Server:
         """A worker's connection broke. Unless its training was over, or it has come back by another connection, the
         others may not wait for it any more.
         """
-        why = f"worker {place.rank} is gone: Connection closed by peer"
         with self._lock:  # so that it does not come back in between
-            if place.rank in self._done or self._newest.get((place.rank, place.purpose)) is not connection:
-                return
-            if self._meeting is not None:
-                self._meeting.lose(why)
-            if self._shard is not None:
-                self._shard.leave(place.rank, failed=why)
+            if place.rank not in self._done and self._newest.get((place.rank, place.purpose)) is connection:
+                self._lose(place.rank)
+
+    def _lose(self, rank: int) -> None:
+        why = f"worker {rank} is gone: Connection closed by peer"
+        if self._meeting is not None:
+            self._meeting.lose(why)
+        if self._shard is not None:
+            self._shard.leave(rank, failed=why)
 
 
 class _Desk:

@@ -9,6 +9,7 @@ to date, so that only the optimizer's state is as old as the file.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import threading
 import time
@@ -42,9 +43,12 @@ def read(path: Path) -> dict[str, Any] | None:
 def write(path: Path, values: dict[str, Any]) -> None:
     """Replace the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    torch.save(values, temporary)
-    temporary.replace(path)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")  # a server that was replaced may write too
+    try:
+        torch.save(values, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class Snapshots:
@@ -53,6 +57,7 @@ class Snapshots:
     def __init__(self, path: Path, held: shard.Shard, told: dict[str, Any]) -> None:
         self._path, self._shard, self._told = path, held, told
         self._closed = False
+        _clear(path)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -89,4 +94,11 @@ def remove(path: Path) -> None:
     """Remove the file, once training is over."""
     with contextlib.suppress(OSError):
         path.unlink()
+        _clear(path)
         path.parent.rmdir()
+
+
+def _clear(path: Path) -> None:
+    """Remove what servers left that were killed while they wrote."""
+    for left in path.parent.glob(f"{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
