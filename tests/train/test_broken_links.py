@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ from oarlock.train.servers import (
     links,
     meeting,
     openings,
+    server,
     snapshots,
     transport,
 )
@@ -48,6 +52,14 @@ def losing(servers: addresses.Addresses, drops: Callable[[frames.Kind], bool]) -
             theirs.close()
             ours.close()
 
+    with relaying(relay) as port:
+        yield addresses.Addresses((f"127.0.0.1:{port}",), servers.token)
+
+
+@contextmanager
+def relaying(relay: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a wire: each connection to it is served by `relay`."""
+
     def accept() -> None:
         while True:
             try:
@@ -60,26 +72,42 @@ def losing(servers: addresses.Addresses, drops: Callable[[frames.Kind], bool]) -
         thread = threading.Thread(target=accept)
         thread.start()
         try:
-            yield addresses.Addresses((f"127.0.0.1:{listener.getsockname()[1]}",), servers.token)
+            yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
-def carry(source: transport.Tcp, target: transport.Tcp) -> frames.Kind:
+@contextmanager
+def serving(one: server.Server) -> Iterator[None]:
+    thread = threading.Thread(target=one.serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        one.close()
+        thread.join()
+
+
+def received(source: transport.Tcp) -> tuple[frames.Head, memoryview]:
     head = source.head()
     body = memoryview(bytearray(head.body_bytes))
     source.body([body])
+    return head, body
+
+
+def carry(source: transport.Tcp, target: transport.Tcp) -> frames.Kind:
+    head, body = received(source)
     target.send(head.kind, head.fields, [body])
     return head.kind
 
 
-def counted(folder: Path) -> None:
+def counted(folder: Path, *, sync: bool = False) -> None:
     """Each gradient of this model is 1, and each step moves the weight by it."""
     model = nn.Linear(1, 1, bias=False).double()
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=False))
+    train.data_parallel(model, optimizer, strategy=train.ParameterServers(sync=sync))
     with train.Session(model=model, optimizer=optimizer, total_steps=STEPS) as session:
         for _ in session.steps():
             optimizer.zero_grad()
@@ -98,6 +126,61 @@ def test_each_gradient_is_applied_once_where_answers_are_lost(tmp_path: Path) ->
     # A worker whose connection is broken is not waited for, so that the other one may end with fewer.
     assert min(torch.load(tmp_path / f"counted-{rank}.pt").item() for rank in range(2)) == -2 * STEPS
     assert next(steps) > 2 * STEPS + 10, "answers were lost"
+
+
+def counted_in_step(folder: Path) -> None:
+    counted(folder, sync=True)
+
+
+def test_a_worker_in_a_step_gives_its_value_of_an_exchange_again(tmp_path: Path) -> None:
+    """The server dies after one worker got the result of an exchange and before the other one did."""
+    first, second = (server.Server(("127.0.0.1", 0), farm.TOKEN) for _ in range(2))
+    alive = [first]
+    steps, meetings = itertools.count(1), collections.Counter[int]()
+    asked = [0]
+    died = threading.Event()
+
+    def relay(sock: socket.socket) -> None:
+        theirs, ours = transport.Tcp(sock), transport.Tcp(socket.create_connection(("127.0.0.1", alive[0].port)))
+        numbers: collections.deque[int] = collections.deque()
+
+        def ask() -> None:
+            with suppress(OSError, frames.Refused):
+                while True:
+                    head, body = received(theirs)
+                    if head.kind is frames.Kind.STEP:
+                        asked[0] = next(steps)
+                    if not head.fields.get("again"):
+                        numbers.append(head.fields.get("number", 0) if head.kind is frames.Kind.MEET else 0)
+                    ours.send(head.kind, head.fields, [body])
+            ours.close()
+
+        with suppress(OSError, frames.Refused):
+            carry(ours, theirs)  # the challenge
+            threading.Thread(target=ask, daemon=True).start()
+            while True:
+                head, body = received(ours)
+                number = numbers.popleft()
+                meetings[number] += 1
+                if number and meetings[number] == 2 and asked[0] > 6 and not died.is_set():
+                    died.set()
+                    before = -1
+                    while asked[0] != before or asked[0] % 2 == 0:  # one worker waits in a step, the other here
+                        before = asked[0]
+                        time.sleep(0.5)
+                    alive[0] = second
+                    first.close()
+                    break
+                theirs.send(head.kind, head.fields, [body])
+        theirs.close()
+        ours.close()
+
+    with serving(first), serving(second), relaying(relay) as port:
+        wire = addresses.Addresses((f"127.0.0.1:{port}",), farm.TOKEN)
+        codes = crew.run(counted_in_step, tmp_path, folder=tmp_path, env=farm.variables(wire))
+        assert codes == [0, 0], crew.output(tmp_path)
+    assert [torch.load(tmp_path / f"counted-{rank}.pt").item() for rank in range(2)] == [-STEPS] * 2
+    assert died.is_set()
 
 
 def test_an_exchange_is_answered_again_where_its_answer_was_lost() -> None:

@@ -34,6 +34,7 @@ class Exchanges:
         self._rank, self._workers = rank, workers
         self._link = links.Link(servers, 0, handshake.Place(rank, workers, incarnation, "meet"))
         self.joins = self._link.joins
+        self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for the others
         self._begun = 0
         self._under_way: deque[_Answer] = deque()
         self._over: deque[_Answer] = deque(maxlen=meeting.KEPT)  # a new server needs what others lack
@@ -59,6 +60,21 @@ class Exchanges:
             chiefs = self._begin(bytes(piece) if self._rank == 0 else b"")()[0]
             if self._rank:
                 piece[:] = chiefs
+
+    def look_after(self) -> None:
+        """Recover from the death of the server, while this worker waits for an answer of another kind.
+
+        A worker that has the result of an exchange may be the only one: the others wait for its value.
+        """
+        if self.joins or not self._link.replaced:
+            return
+        try:
+            while self._under_way and self._link.waits(0):
+                self._receive()
+            if self._link.is_broken():
+                self._recover()
+        except links.Lost:
+            self._recover()
 
     def close(self) -> None:
         self._link.close()
@@ -98,6 +114,8 @@ class Exchanges:
     def _wait(self, answer: _Answer) -> list[bytes]:
         while answer.values is None:
             try:
+                while not self._link.waits(links.WATCH_S):
+                    self.watch()
                 self._receive()
             except links.Lost:
                 self._recover()

@@ -10,6 +10,8 @@ from typing import Any
 from oarlock.train import errors
 from oarlock.train.servers import addresses, frames, handshake, transport
 
+WATCH_S = 0.2
+"""While it waits for one answer, a worker looks so often after its other connections."""
 WAIT_S = 600.0
 """The servers start together with the workers, and one that died is replaced: for so long a worker waits for it."""
 _AGAIN_S = 0.05
@@ -52,6 +54,14 @@ class Link:
             return head.fields
         except (OSError, frames.Refused) as cause:
             raise self._broken(cause) from cause
+
+    def waits(self, within_s: float) -> bool:
+        """Return whether an answer arrives, or the connection breaks, within this time."""
+        return self._connection.waits(within_s)
+
+    def is_broken(self) -> bool:
+        """Return whether the server has ended the connection."""
+        return self._connection.is_broken()
 
     def ask(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> dict[str, Any]:
         """Send a request and receive its answer, which has no body."""

@@ -6,6 +6,7 @@ Bodies are sent from the tensors' own memory and received into place: no copy, n
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -31,6 +32,12 @@ class Connection(Protocol):
 
     def body(self, into: Sequence[memoryview]) -> None:
         """Receive the body into this memory, which is as large as the head said."""
+
+    def waits(self, within_s: float) -> bool:
+        """Return whether something arrives, or the connection breaks, within this time."""
+
+    def is_broken(self) -> bool:
+        """Return whether the other side has ended the connection. Bytes that wait to be received say no."""
 
     def close(self) -> None: ...
 
@@ -75,6 +82,21 @@ class Tcp:
     def body(self, into: Sequence[memoryview]) -> None:
         for piece in into:
             self._receive(piece)
+
+    def waits(self, within_s: float) -> bool:
+        if self._socket.fileno() < 0:
+            return True  # closed here: receiving says so
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+
+    def is_broken(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def close(self) -> None:
         # A thread that waits on this socket must wake up, which close() alone does not bring about.

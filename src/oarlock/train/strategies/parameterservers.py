@@ -12,6 +12,7 @@ torchrun, the chief starts `servers` of them beside itself. A process that train
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -89,6 +90,8 @@ class ParameterServers(Strategy):
             opening = openings.Opening(_pieces(parts, tensors), kind, self._mode)
             self._servers.append(_Remote(link, self._world.rank, parts, tensors, self._named, opening))
         self._steps = self._servers[0].steps
+        if worlds.exchanges is not None:
+            worlds.exchanges.watch = self._watch
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_pre_hook(self._fetch_state)
@@ -160,6 +163,14 @@ class ParameterServers(Strategy):
                 server.ask(Kind.DONE, {"wish": wish, "wait": True})
         if not self.lockstep:
             self._pull()
+
+    def _watch(self) -> None:
+        """Give the weights to servers that were started anew, while this worker waits in an exchange.
+
+        The others may lack the last update of such a server, and wait for it before they come to the exchange.
+        """
+        for server in self._servers:
+            server.look_after()
 
     def _start(self) -> addresses.Addresses | None:
         """Start servers beside the chief, if there are several processes."""
@@ -370,11 +381,22 @@ class _Remote:
                     self._recover()
                     self.link.start(*self._request)
                     self._broken = False
+                while worlds.exchanges is not None and not self.link.waits(links.WATCH_S):
+                    worlds.exchanges.look_after()
                 return self.link.finish(into)
             except links.Lost:
                 if not self.recovers:
                     raise
                 self._broken = True
+
+    def look_after(self) -> None:
+        """Recover from the death of the server where no answer is awaited."""
+        if not self.recovers or not (self._broken or self.link.is_broken()):
+            return
+        self._broken = True
+        with contextlib.suppress(links.Lost):  # it died again: the next look finds it
+            self._recover()
+            self._broken = False
 
     def _recover(self) -> None:
         """Connect to the server's successor, and bring it up to the version of this worker."""
