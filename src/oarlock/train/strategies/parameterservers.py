@@ -90,8 +90,10 @@ class ParameterServers(Strategy):
             opening = openings.Opening(_pieces(parts, tensors), kind, self._mode)
             self._servers.append(_Remote(link, self._world.rank, parts, tensors, self._named, opening))
         self._steps = self._servers[0].steps
+        for server in self._servers:
+            server.watch = self._watch
         if worlds.exchanges is not None:
-            worlds.exchanges.watch = self._watch
+            worlds.exchanges.watch = self._look_after
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_pre_hook(self._fetch_state)
@@ -165,9 +167,15 @@ class ParameterServers(Strategy):
             self._pull()
 
     def _watch(self) -> None:
-        """Give the weights to servers that were started anew, while this worker waits in an exchange.
+        """Look after all connections, while this worker waits for an answer."""
+        self._look_after()
+        if worlds.exchanges is not None:
+            worlds.exchanges.look_after()
 
-        The others may lack the last update of such a server, and wait for it before they come to the exchange.
+    def _look_after(self) -> None:
+        """Give the weights to servers that were started anew, while this worker waits for something else.
+
+        The others may lack the last update of such a server, and wait for it before they come here.
         """
         for server in self._servers:
             server.look_after()
@@ -271,7 +279,8 @@ class _Remote:
         self._torn = False  # whether the weights here are of two versions, because an answer broke off
         self._settings: list[dict[str, Any]] = []
         self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
-        self._broken = False
+        self._awaited = self._broken = False
+        self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
         self.version = self.steps = 0
         self.began_at: int | None = None
         self.open()
@@ -364,7 +373,7 @@ class _Remote:
                 state[name] = value
 
     def _start(self, kind: Kind, fields: dict[str, Any], body: list[memoryview]) -> None:
-        self._request = kind, fields, body
+        self._request, self._awaited = (kind, fields, body), True
         try:
             self.link.start(kind, fields, body)
         except links.Lost:
@@ -378,25 +387,31 @@ class _Remote:
         while True:
             try:
                 if self._broken:
-                    self._recover()
-                    self.link.start(*self._request)
-                    self._broken = False
-                while worlds.exchanges is not None and not self.link.waits(links.WATCH_S):
-                    worlds.exchanges.look_after()
-                return self.link.finish(into)
+                    self._repair()
+                while not self.link.waits(links.WATCH_S):
+                    self.watch()
+                answer = self.link.finish(into)
+                self._awaited = False
+                return answer
             except links.Lost:
                 if not self.recovers:
                     raise
                 self._broken = True
 
     def look_after(self) -> None:
-        """Recover from the death of the server where no answer is awaited."""
+        """Recover from the death of the server, while this worker waits for something else."""
         if not self.recovers or not (self._broken or self.link.is_broken()):
             return
         self._broken = True
         with contextlib.suppress(links.Lost):  # it died again: the next look finds it
-            self._recover()
-            self._broken = False
+            self._repair()
+
+    def _repair(self) -> None:
+        """Take part in the training of the server's successor, and repeat the request that awaits its answer."""
+        self._recover()
+        if self._awaited and self._request is not None:
+            self.link.start(*self._request)
+        self._broken = False
 
     def _recover(self) -> None:
         """Connect to the server's successor, and bring it up to the version of this worker."""
