@@ -87,7 +87,7 @@ class PodShell(shells.Shell):
         return sum(count for pod, count in self.cluster.starts.items() if pod.startswith(prefix))
 
     def processes(self, name: str) -> list[int]:
-        """Return the processes of the job, whoever has started them."""
+        """Return the processes of the job, with those that its tasks started."""
         mark = f"OARLOCK_JOB={self.job(name)['id']}".encode()
         found = []
         for place in Path("/proc").glob("[0-9]*"):

@@ -14,7 +14,7 @@
     gone JOB now=30    it has stopped: nothing of it runs, and it waits again if it returns
     place JOB keep=NODE prefer=NODE    where JOB goes when nothing else is asked; it runs from now on
     detail JOB         beside the words of the last plan: how many wait before it, the nodes kept for it, its start, and
-                       for whom it gives way
+                       for which job it gives way
     forecast JOB now=0
     measured JOB alone=0.1 beside=JOB:0.2    seconds of a step on one device: alone, sharing it with another
     typed JOB t4=0.4 a100=0.1    seconds of a step on one device of each type; two devices are twice as fast

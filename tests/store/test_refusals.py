@@ -140,7 +140,7 @@ def beside(table: str, what: str, change: Change, otherwise: str = "ABORT, 'x'")
         trigger = f"CREATE TEMP TRIGGER another BEFORE {what} ON {table} BEGIN SELECT RAISE({otherwise}); END"
         t._connection.exec_driver_sql(trigger)
         with pytest.raises(errors.OarlockError):
-            change(t)  # whoever catches the refusal does not save the transaction
+            change(t)  # code that catches the refusal does not save the transaction
 
     return both
 

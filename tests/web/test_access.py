@@ -241,7 +241,7 @@ async def test_a_login_link_replaces_no_session(rig: browsers.WebRig) -> None:
     async with rig.browser() as browser:
         data = {"secret": rig.tokens["ann"]}
         answer = await browser.post("/login", data=data, headers={**browsers.OURS, "Cookie": old})
-        assert "set-cookie" in answer.headers, "a session that has ended keeps nobody out"
+        assert "set-cookie" in answer.headers, "an ended session does not prevent a login"
 
 
 async def test_an_idle_session_ends_although_its_page_fetches_itself_again(rig: browsers.WebRig) -> None:

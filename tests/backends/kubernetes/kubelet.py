@@ -112,7 +112,7 @@ class RunningCluster(cluster.Cluster):
     async def _run(self, pod: objects.Pod) -> None:
         try:
             await self._live(pod)
-        except Exception as error:  # noqa: BLE001  (a test reads it: nobody awaits this task)
+        except Exception as error:  # noqa: BLE001  (a test reads it: this task is not awaited)
             self.failures.append(f"{pod.metadata.name}: {error!r}")
 
     async def _live(self, pod: objects.Pod) -> None:
