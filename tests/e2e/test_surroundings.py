@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,13 +82,9 @@ def test_a_full_disk_is_said_and_survived(small_disk: shells.Shell) -> None:
     """A submit is refused whole, with the reason; once there is room everything goes on."""
     small_disk.do("run", "--", "echo", "before")
     filler = small_disk.home / "filler"
-    with filler.open("wb") as file:
-        try:
-            while True:
-                file.write(b"\0" * 65536)
-                file.flush()
-        except OSError:
-            pass
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(65536))
     small_disk.write("train.py", "print('x')\n" + "# new content, so that a snapshot must be stored\n" * 2000)
     refused = small_disk.do("run", "--name", "during", "--", "python", "train.py", code=1)
     assert "disk" in refused.stderr.lower() or "space" in refused.stderr.lower()
