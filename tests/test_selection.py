@@ -17,6 +17,6 @@ def test_ci_runs_what_make_test_leaves_out() -> None:
     targets = {
         mark: target for target, mark in re.findall(r"^(\S+):.*(?:\n\t.*)*?pytest -m (\w+) ", makefile, re.MULTILINE)
     }
-    assert "\nmake test\n" in ci
-    missing = {mark for mark in left_out if not re.search(rf"^\s*make {targets.get(mark)}$", ci, re.MULTILINE)}
+    assert "\nstage test\n" in ci
+    missing = {mark for mark in left_out if not re.search(rf"^\s*stage {targets.get(mark)}$", ci, re.MULTILINE)}
     assert missing == NOT_IN_CI
