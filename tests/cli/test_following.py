@@ -289,6 +289,11 @@ def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
     assert sorted(typed.run("logs", job.name).stdout.splitlines()) == ["worker-0 | a", "worker-0 | b", "worker-1 | c"]
     assert typed.run("logs", job.name, "--index", "1").stdout == "c\n"
     assert typed.run("logs", job.name, "--tail", "1", "--index", "0", "--role", "worker").stdout == "b\n"
+    assert typed.run("logs", job.name, "--search", "A", "-i").stdout == "worker-0 | a\n"
+    assert typed.run("logs", job.name, "--search", "^[bc]$", "--regex", "--index", "1").stdout == "c\n"
+    absent = typed.run("logs", job.name, "--search", "absent")
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert '"offset":0' in typed.run("logs", job.name, "--search", "c", "--json").stdout
     followed = typed.run("logs", job.name, "-f")
     assert (followed.returncode, len(followed.stdout.splitlines())) == (0, 3)
     as_json = typed.run("logs", job.name, "-f", "--json").stdout.splitlines()

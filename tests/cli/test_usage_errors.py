@@ -88,6 +88,8 @@ WRONG = [
     ((*DRY, "--max-workers", "1", "--workers", "2", "--", "true"), "--max-workers"),
     (("submit", "nowhere.yaml"), "nowhere.yaml"),
     (("logs", "x", "--since", "yesterday"), "10m"),
+    (("logs", "x", "--regex"), "--search"),
+    (("logs", "x", "-f", "--search", "a"), "--follow"),
     (("exec", "x"), "COMMAND"),
     (("metrics", "x", "--points", "0"), "--points"),
     (("show", "a/b"), "not a valid name of a job"),

@@ -21,7 +21,7 @@ from oarlock.api import failures, openapi, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents, receivedfiles
 from oarlock.api.cluster import nodes, pools, usage
-from oarlock.api.data import blobs, files, logs, metrics
+from oarlock.api.data import blobs, files, logpages, logs, metrics
 from oarlock.api.jobs import decisions, events, execution, jobs, outlook, speed, summaries
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
@@ -36,6 +36,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *decisions.ROUTES,
         *speed.ROUTES,
         *logs.ROUTES,
+        *logpages.ROUTES,
         *metrics.ROUTES,
         *files.ROUTES,
         *execution.ROUTES,

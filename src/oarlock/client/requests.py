@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from oarlock.client import answers
+from oarlock.data import storage
 from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, poolchanges, users
 from oarlock.spec import pools as pool_nouns
 
@@ -24,6 +25,7 @@ _V1 = "/api/v1"
 FILES_PAGE = 5000
 AS_IT_IS = {"Accept-Encoding": "identity"}
 """The header of requests whose answers are read as raw bytes: nothing on the way may compress them."""
+SEARCHING_S = 600.0
 READING_S = 3600.0
 """The longest that a server may take to read a checkpoint."""
 
@@ -150,18 +152,44 @@ def job_events(name: str, after: int | None = None, limit: int | None = None) ->
 
 
 class LogChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of log lines. `since` is in Unix seconds; `tail` is the number of last lines over all streams."""
+    """A choice of log lines. Times are in Unix seconds; `tail` is the number of last lines over all streams.
+
+    `stream` is `stdout` or `stderr`, or `stderr.0` for one process of each task.
+    """
 
     attempt: int | None = None
     role: str | None = None
     index: int | None = None
+    stream: str | None = None
     tail: int | None = None
     since: float | None = None
+    until: float | None = None
+
+    def query(self, **more: Any) -> dict[str, str | tuple[str, ...]]:
+        return _query(**msgspec.structs.asdict(self), **more)
 
 
 def logs(name: str, choice: LogChoice, *, follow: bool = False, blocks: bool = False) -> Request[answers.LogItem]:
-    query = _query(**msgspec.structs.asdict(choice), follow=follow or None, blocks=blocks or None)
+    query = choice.query(follow=follow or None, blocks=blocks or None)
     return Request(method="GET", path=_job(name, "/logs"), answer=answers.LogItem, query=query, headers=AS_IT_IS)
+
+
+def log_page(name: str, choice: LogChoice, at: str, before: int, after: int) -> Request[storage.LogPage]:
+    query = choice.query(at=at, before=before, after=after)
+    return Request(method="GET", path=_job(name, "/logs/page"), answer=storage.LogPage, query=query)
+
+
+def search_log(
+    name: str, choice: LogChoice, search: storage.LogSearch, at: str, limit: int
+) -> Request[storage.LogHits]:
+    """Request a search. It reads the whole log, so that the answer may take long."""
+    query = choice.query(**_flags(search), at=at, limit=limit)
+    path = _job(name, "/logs/search")
+    return Request(method="GET", path=path, answer=storage.LogHits, query=query, patience_s=SEARCHING_S)
+
+
+def _flags(search: storage.LogSearch) -> dict[str, Any]:
+    return {"text": search.text, "regex": search.regex or None, "ignore_case": search.ignore_case or None}
 
 
 def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> Request[answers.Metrics]:

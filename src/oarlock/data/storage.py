@@ -68,9 +68,49 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None  # None: all of them
     role: str | None = None
     index: int | None = None
+    stream: str | None = None  # `stderr`: of all processes; `stderr.0`: of one
     tail: int | None = None  # the last N lines over all streams
     since: float | None = None  # Unix seconds
+    until: float | None = None  # only lines before then
     blocks: bool = False  # return whole lines that arrived together as one `Lines`; not with `tail`
+
+
+class LogPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive lines of a log, in the order of their arrival.
+
+    `before` and `after` are the places at its two ends, for the pages next to it. Lines that have no end yet are shown,
+    but lie behind `after`: the next page has them again, with the text that came since. `earlier_bytes` and
+    `later_bytes` is the amount of text before and behind the page.
+    """
+
+    lines: tuple[Line, ...]
+    before: str
+    after: str
+    earlier_bytes: int
+    later_bytes: int
+
+
+class LogSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """A text to look for in the lines of a log, or a regular expression of RE2 (its time is linear in the text)."""
+
+    text: str
+    regex: bool = False
+    ignore_case: bool = False
+
+
+class LogHits(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines in which a text was found: their number, how many of them lie before the place of the search, the last
+    of these, and the first ones behind the place. `after` is the place behind the last of `lines`.
+
+    `whole` is False if there are more hits than are counted.
+    """
+
+    hits: int
+    earlier: int
+    previous: Line | None
+    lines: tuple[Line, ...]
+    after: str
+    whole: bool = True
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -188,6 +228,18 @@ class Logs(Protocol):
 
         A stream that has lost bytes ends with a line that says so.
         """
+        ...
+
+    async def page(self, query: LogQuery, place: str, *, before: int, after: int) -> LogPage:
+        """Return at most this many lines before and after a place.
+
+        A place is `start`, `end`, the address of a line (`worker-0:ATTEMPT:INCARNATION:STREAM:OFFSET`), or one that an
+        earlier answer has named. InvalidInput for another text. NotFound for a line of a stream that is not there.
+        """
+        ...
+
+    async def search(self, query: LogQuery, place: str, search: LogSearch, *, limit: int) -> LogHits:
+        """Return the lines of the whole log that have the text, as seen from a place. InvalidInput for a bad one."""
         ...
 
     def follow(self, query: LogQuery, *, until: asyncio.Event | None = None) -> AsyncIterator[Line]:

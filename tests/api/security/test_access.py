@@ -45,7 +45,8 @@ def body_of(route: routes.Route) -> dict[str, object]:
 
 
 def query_of(route: routes.Route) -> dict[str, str]:
-    return {"offset": "0"} if "offset" in routes.parameters(route.query) else {}
+    needed = {"offset": "0", "text": "a"} if route.path.endswith("/search") else {"offset": "0"}
+    return {name: value for name, value in needed.items() if name in routes.parameters(route.query)}
 
 
 def named(route: routes.Route) -> str:

@@ -26,12 +26,30 @@ QUEUED_BLOCKS = 16
 _LOOK_S = 30.0
 
 
-class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A choice of the lines of a job."""
+
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
     role: roles.RoleName | None = None
     index: Annotated[int, msgspec.Meta(ge=0, le=2**31)] | None = None
-    tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
+    stream: Annotated[str, msgspec.Meta(max_length=50)] | None = None  # stderr, or stderr.0 for one process
     since: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+    until: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+
+    def asked(self, job: str) -> storage.LogQuery:
+        return storage.LogQuery(
+            job=job,
+            attempt=self.attempt,
+            role=self.role,
+            index=self.index,
+            stream=self.stream,
+            since=self.since,
+            until=self.until,
+        )
+
+
+class LogsQuery(Choice, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    tail: Annotated[int, msgspec.Meta(ge=0, le=MAX_TAIL)] | None = None
     follow: bool = False
     blocks: bool = False  # whole lines as bytes behind a `BlockHead`
 
@@ -52,21 +70,14 @@ class BlockHead(msgspec.Struct, frozen=True, kw_only=True):
 async def stream(call: routes.Call) -> responses.StreamingResponse:
     query = call.query(LogsQuery)
     job = await call.access.job(call.path["job"])
-    _check(job, query)
-    asked = storage.LogQuery(
-        job=job.id,
-        attempt=query.attempt,
-        role=query.role,
-        index=query.index,
-        tail=query.tail,
-        since=query.since,
-        blocks=query.blocks and query.tail is None,
-    )
+    check(job, query, follow=query.follow)
+    blocks = query.blocks and query.tail is None
+    asked = msgspec.structs.replace(query.asked(job.id), tail=query.tail, blocks=blocks)
     lines = _follow(call.services, job.id, asked) if query.follow else _read(call.services, asked)
     return responses.StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-def _check(job: jobs.Job, query: LogsQuery) -> None:
+def check(job: jobs.Job, query: Choice, *, follow: bool = False) -> None:
     """Raise NotFound for a task or an attempt that the job cannot have."""
     known = job.spec.roles
     if query.role is not None and query.role not in known:
@@ -81,7 +92,7 @@ def _check(job: jobs.Job, query: LogsQuery) -> None:
         asked = f"{query.role}-{query.index}" if query.role is not None else f"with the index {query.index}"
         raise errors.NotFound(f"{job.name} has no task {asked}.", hint=f"Its tasks are {there}.")
     last = job.attempt.number if job.attempt is not None else 0
-    if query.attempt is not None and query.attempt > last and (job.terminal or not query.follow):
+    if query.attempt is not None and query.attempt > last and (job.terminal or not follow):
         raise errors.NotFound(
             f"{job.name} has no attempt {query.attempt}.", hint=f"Its last attempt is {last or 'none'}."
         )

@@ -11,6 +11,7 @@ from oarlock.api.security import authentication, secretfiles
 from oarlock.api.services import forecaster as forecaster_module
 from oarlock.api.services import inbox as inbox_module
 from oarlock.api.services import meters as meters_module
+from oarlock.api.services import turns as turns_module
 from oarlock.api.services import wakes as wakes_module
 from oarlock.backends import backends
 from oarlock.data import storage
@@ -148,6 +149,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     inbox: inbox_module.Inbox
     meters: meters_module.Meters
     authenticator: authentication.Authenticator
+    turns: turns_module.Turns = msgspec.field(default_factory=turns_module.Turns)
     rules: plans.Rules = plans.Rules()  # of the scheduler
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30

@@ -14,7 +14,11 @@ from oarlock.spec import errors
 if TYPE_CHECKING:
     from oarlock.client import requests
     from oarlock.client.synchronous import client as clients
+    from oarlock.data import storage
     from oarlock.spec import jobs
+
+SEARCHED = 1000
+"""Hits that one request asks for."""
 
 
 @command.verb("logs", short_help="Print a job's output")
@@ -27,9 +31,14 @@ if TYPE_CHECKING:
 )
 @command.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
 @command.option("--since", metavar="TIME", help="Print only lines since then: 10m (ago), or 2026-01-31T12:00.")
+@command.option("--until", metavar="TIME", help="Print only lines before then, as for --since.")
 @command.option("--role", metavar="ROLE", help="Print only tasks of this role.")
 @command.option("--index", type=int, metavar="I", help="Print only tasks of this index.")
 @command.option("--attempt", type=int, metavar="N", help="Print only this attempt. The first is 1.")
+@command.option("--stream", metavar="NAME", help="Print only stdout or stderr; stderr.0 is that of one process.")
+@command.option("--search", metavar="TEXT", help="Print only lines with this text. The server searches the whole log.")
+@command.option("--regex", is_flag=True, help="Take the text of --search as a regular expression (RE2).")
+@command.option("--ignore-case", "-i", is_flag=True, help="Search in any case of letters.")
 @command.json_option
 @command.connected
 def logs(
@@ -38,19 +47,36 @@ def logs(
     follow: bool,
     tail: int | None,
     since: str | None,
+    until: str | None,
     role: str | None,
     index: int | None,
     attempt: int | None,
+    stream: str | None,
+    search: str | None,
+    regex: bool,
+    ignore_case: bool,
     as_json: bool,
 ) -> int:
     """Print the output of JOB's tasks, in the order of its arrival."""
     from oarlock.client import requests, verbs
+    from oarlock.data import storage
 
     choice = requests.LogChoice(
-        attempt=attempt, role=role, index=index, tail=tail, since=None if since is None else verbs.since_of(since)
+        attempt=attempt,
+        role=role,
+        index=index,
+        stream=stream,
+        tail=tail,
+        since=None if since is None else verbs.since_of(since),
+        until=None if until is None else verbs.since_of(until),
     )
+    _check_search(search, choice, follow, wanted=regex or ignore_case)
     found = client.job(job)
     _check(found, choice)
+    if search is not None:
+        return _searched(
+            client, found, choice, storage.LogSearch(text=search, regex=regex, ignore_case=ignore_case), as_json
+        )
     if as_json:
         return _as_json(client, found, choice, follow)
     if follow:
@@ -78,6 +104,47 @@ def _check(job: jobs.Job, choice: requests.LogChoice) -> None:
             path="--index" if index is not None else "--role",
             hint=f"Its tasks: {', '.join(told)}.",
         )
+
+
+def _check_search(search: str | None, choice: requests.LogChoice, follow: bool, *, wanted: bool) -> None:
+    if search is None:
+        if wanted:
+            hint = "Name the text to search for, too."
+            raise errors.InvalidInput("--regex and --ignore-case belong to --search", path="--search", hint=hint)
+    elif follow or choice.tail is not None:
+        hint = "A search goes through the lines that are stored now, from the first one on."
+        raise errors.InvalidInput("--search does not go with --follow or --tail", path="--search", hint=hint)
+
+
+def _searched(
+    client: clients.Client, found: jobs.Job, choice: requests.LogChoice, search: storage.LogSearch, as_json: bool
+) -> int:
+    """Print the lines with a hit. The exit code is 1 where there is none, as grep's."""
+    import msgspec
+
+    from oarlock.cli.following import loglines
+
+    style = loglines.style(
+        found.spec,
+        alone=choice.index is not None,
+        colour=terminal.wants_colour(sys.stdout),
+        clean=terminal.is_terminal(sys.stdout),
+    )
+    writer = loglines.Writer(style)
+    at, hits = "start", 0
+    while (page := client.search_log(found.id, search, choice, at=at, limit=SEARCHED)).lines:
+        hits += len(page.lines)
+        for line in page.lines:
+            if as_json:
+                terminal.json_lines([line])
+            else:
+                terminal.write(sys.stdout, writer.piece(msgspec.structs.replace(line, partial=False)).text)
+        if len(page.lines) < SEARCHED:
+            break
+        at = page.after
+    if not page.whole:
+        terminal.say(f"There are more than {page.hits:,} such lines: the search stopped there.")
+    return 0 if hits else 1
 
 
 def _stored(client: clients.Client, found: jobs.Job, choice: requests.LogChoice) -> int:

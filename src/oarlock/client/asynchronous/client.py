@@ -260,6 +260,8 @@ class AsyncClient:
         follow: bool = False,
         tail: int | None = None,
         since: float | None = None,
+        until: float | None = None,
+        stream: str | None = None,
         role: str | None = None,
         index: int | None = None,
         attempt: int | None = None,
@@ -270,12 +272,10 @@ class AsyncClient:
         While following, the client waits for a lost server, and no line is lost or repeated. `on_contact` gets the
         error of a loss, and None when the server is back.
         """
-        async for item in self.log_items(
-            job,
-            requests.LogChoice(attempt=attempt, role=role, index=index, tail=tail, since=since),
-            follow=follow,
-            on_contact=on_contact,
-        ):
+        choice = requests.LogChoice(
+            attempt=attempt, role=role, index=index, stream=stream, tail=tail, since=since, until=until
+        )
+        async for item in self.log_items(job, choice, follow=follow, on_contact=on_contact):
             if isinstance(item, storage.Line):
                 yield item
 
@@ -319,6 +319,37 @@ class AsyncClient:
                 on_contact(failure)
             await self._sleep(following.pause_s(losses))
             self._sender.forget_place()
+
+    async def log_page(
+        self,
+        job: str,
+        choice: requests.LogChoice | None = None,
+        *,
+        at: str = "end",
+        before: int = 0,
+        after: int = 0,
+    ) -> storage.LogPage:
+        """Return the lines of the log before and after a place.
+
+        A place is `start`, `end`, TASK:ATTEMPT:INCARNATION:STREAM:OFFSET of a line, or `before` or `after` of another
+        page. Raises NotFound where there is no such line.
+        """
+        return await self._sender.send(requests.log_page(job, choice or requests.LogChoice(), at, before, after))
+
+    async def search_log(
+        self,
+        job: str,
+        search: storage.LogSearch,
+        choice: requests.LogChoice | None = None,
+        *,
+        at: str = "start",
+        limit: int = 1,
+    ) -> storage.LogHits:
+        """Return the number of lines of the log that have a text, and the first `limit` of them from a place on.
+
+        Raises InvalidInput for a regular expression that RE2 does not know.
+        """
+        return await self._sender.send(requests.search_log(job, choice or requests.LogChoice(), search, at, limit))
 
     async def metrics(self, job: str, names: Sequence[str] = (), *, points: int | None = None) -> answers.Metrics:
         """Return the series of each task and name, each thinned to at most `points`."""

@@ -49,10 +49,11 @@ class Index:
             return [start, *offsets], [self._fallback, *times]
         return offsets[earlier:], times[earlier:]
 
-    def since(self, at: float, length: int) -> int:
-        """Return the first offset whose bytes, and all later ones, arrived at `at` or later."""
+    def since(self, at: float, length: int, *, after: bool = False) -> int:
+        """Return the first offset whose bytes, and all later ones, arrived at `at` or later; with `after` later."""
+        search = bisect.bisect_right if after else bisect.bisect_left
         with Records(self._path) as records:
-            place = bisect.bisect_left(records, at, key=lambda record: record[1])
+            place = search(records, at, key=lambda record: record[1])
             if place < len(records):
                 return min(length, records[place][0])
         return length

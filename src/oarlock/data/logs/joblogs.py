@@ -57,7 +57,7 @@ class JobLogs:
             if all(
                 want is None or want == has
                 for want, has in zip(wanted, (one.key.attempt, one.key.role, one.key.index), strict=True)
-            ):
+            ) and query.stream in (None, one.name, one.name.partition(".")[0]):
                 yield one
 
     def check_quota(self, more: int, quota_bytes: int | None) -> None:

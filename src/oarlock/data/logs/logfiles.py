@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from oarlock.data import durable, recent, storage, taskfolders
-from oarlock.data.logs import joblogs, notifying, reading, streams
+from oarlock.data.logs import joblogs, notifying, paging, reading, searching, streams
 from oarlock.spec import attempts, errors
 
 T = TypeVar("T")
+SEARCHERS = 2
+"""Searches read whole logs. A third one waits, and the readers of pages do not wait for any."""
 
 
 class DirectoryLogs:
@@ -36,6 +38,7 @@ class DirectoryLogs:
         self._quota_bytes = quota_bytes
         self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
+        self._searchers = futures.ThreadPoolExecutor(SEARCHERS, "log-search")
         self._short = streams.Shortages()
         self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short))
 
@@ -59,6 +62,16 @@ class DirectoryLogs:
 
     def shortages(self, key: attempts.TaskKey) -> dict[str, storage.Shortage]:
         return self._short.of(key)
+
+    async def page(self, query: storage.LogQuery, place: str, *, before: int, after: int) -> storage.LogPage:
+        work = functools.partial(paging.page, query=query, place=place, before=before, after=after)
+        return await self._on(self._readers, lambda: work(self._jobs.get(query.job)))
+
+    async def search(
+        self, query: storage.LogQuery, place: str, search: storage.LogSearch, *, limit: int
+    ) -> storage.LogHits:
+        work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit)
+        return await self._on(self._searchers, lambda: work(self._jobs.get(query.job)))
 
     async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
         reader = await self._on(self._readers, lambda: reading.Reader(self._jobs.get(query.job), query))
@@ -114,6 +127,7 @@ class DirectoryLogs:
         """Wait for the writes under way, then end the threads."""
         self._writers.shutdown()
         self._readers.shutdown()
+        self._searchers.shutdown()
 
     async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -32,7 +32,7 @@ class Reader:
         found = list(self._job.matching(self._query))
         block = cursors.block_for(len(found))
         for stream in found:
-            end = stream.length()
+            end = latest(stream, self._query)
             cursor = self._cursor(stream, self._start(stream, end))
             parts.append(cursor.all(end, flush=flush, block=block))
         if flush:
@@ -52,7 +52,7 @@ class Reader:
         found = list(self._job.matching(self._query))
         block = cursors.block_for(len(found))
         for stream in found:
-            end = stream.length()
+            end = latest(stream, self._query)
             cursor = self._cursors.get(stream) or self._cursor(stream, 0)
             lines += cursor.take(end, flush=flush or stream in due, block=block)
             if cursor.offset < end:
@@ -72,12 +72,25 @@ class Reader:
         return cursor
 
     def _start(self, stream: streams.Stream, end: int) -> int:
-        start = 0
-        if self._query.since is not None and end > 0:
-            start = cursors.line_start(stream.path, stream.index().since(self._query.since, end))
+        start = earliest(stream, self._query, end)
         if self._query.tail is not None:
             start = max(start, cursors.tail_start(stream.path, end, self._query.tail))
         return start
+
+
+def earliest(stream: streams.Stream, query: storage.LogQuery, end: int) -> int:
+    """Return the place of the first line that is wanted, among the first `end` bytes."""
+    if query.since is None or end == 0:
+        return 0
+    return cursors.line_start(stream.path, stream.index().since(query.since, end))
+
+
+def latest(stream: streams.Stream, query: storage.LogQuery) -> int:
+    """Return the end of the last line that is wanted."""
+    end = stream.length()
+    if query.until is None or (cut := stream.index().since(query.until, end)) >= end:
+        return end
+    return cursors.line_start(stream.path, cut)
 
 
 class PartialWaits:

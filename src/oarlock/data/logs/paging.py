@@ -1,0 +1,101 @@
+"""Pages of a log: the lines before and after a place, merged by time of arrival, read from the streams' files.
+
+Reading forward and backward gives the same order: by time of arrival, then by stream, then by offset.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from oarlock.data import storage
+from oarlock.data.logs import cursors, cuts, joblogs, streams
+
+MOST_BYTES = 4 << 20
+"""About the most text of a page: a page of very long lines has fewer of them."""
+BACK_LINES = 16
+
+
+class Place(NamedTuple):
+    """A line with its place: `end` is the first offset behind it."""
+
+    at: float
+    number: int  # of its stream
+    offset: int
+    stream: streams.Stream
+    line: storage.Line
+    end: int
+
+
+def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: int, after: int) -> storage.LogPage:
+    known = cuts.spans(list(job.matching(query)), query)
+    cut = cuts.at(place, known)
+    earlier = taken(heapq.merge(*_backward(known, cut), reverse=True), before)[::-1]
+    later = taken(heapq.merge(*_forward(known, cut)), after)
+    first, last = dict(cut), dict(cut)
+    for one in reversed(earlier):
+        first[one.stream] = one.offset
+    for one in later:
+        last[one.stream] = one.end
+    left = sum(span.open - last[stream] for stream, span in known.items() if last[stream] < span.open)
+    named = cuts.named(place, known)
+    unended = [one for one in _unended(known, last) if not left or one.stream is named]
+    lines = sorted([*earlier, *later, *unended])
+    return storage.LogPage(
+        lines=tuple(one.line for one in lines),
+        before=cuts.text(first),
+        after=cuts.text(last),
+        earlier_bytes=sum(first[stream] - span.low for stream, span in known.items()),
+        later_bytes=left,
+    )
+
+
+def taken(places: Iterable[Place], count: int) -> list[Place]:
+    taken: list[Place] = []
+    size = 0
+    if count:
+        for one in places:
+            taken.append(one)
+            size += one.end - one.offset
+            if len(taken) == count or size > MOST_BYTES:
+                break
+    return taken
+
+
+def _forward(known: cuts.Spans, cut: cuts.Cut) -> list[Iterator[Place]]:
+    block = cursors.block_for(len(known))
+    numbered = enumerate(known.items())
+    return [lines(number, stream, cut[stream], span.open, block) for number, (stream, span) in numbered]
+
+
+def _backward(known: cuts.Spans, cut: cuts.Cut) -> list[Iterator[Place]]:
+    numbered = enumerate(known.items())
+    return [_lines_back(number, stream, span.low, cut[stream]) for number, (stream, span) in numbered]
+
+
+def _unended(known: cuts.Spans, cut: cuts.Cut) -> Iterator[Place]:
+    """Yield the lines behind the cut that have no end yet."""
+    for number, (stream, span) in enumerate(known.items()):
+        yield from lines(number, stream, max(cut[stream], span.open), span.high, cursors.LEAST_BLOCK_BYTES)
+
+
+def lines(number: int, stream: streams.Stream, start: int, end: int, block: int) -> Iterator[Place]:
+    """Yield the lines of a stream from `start` to `end`."""
+    cursor = cursors.Cursor(stream.key, stream.name, stream.path, stream.index(), start)
+    while found := cursor.take(end, flush=True, block=block):
+        yield from _placed(number, stream, found, cursor.offset)
+
+
+def _lines_back(number: int, stream: streams.Stream, low: int, end: int) -> Iterator[Place]:
+    """Yield the lines of a stream before `end`, the last one first, down to `low`."""
+    while end > low:
+        start = max(low, cursors.tail_start(stream.path, end, BACK_LINES))
+        yield from reversed(list(lines(number, stream, start, end, cursors.BLOCK_BYTES)))
+        end = start
+
+
+def _placed(number: int, stream: streams.Stream, found: Sequence[storage.Line], behind: int) -> Iterator[Place]:
+    ends = [*(line.offset for line in found[1:]), behind]
+    for line, end in zip(found, ends, strict=True):
+        yield Place(line.at, number, line.offset, stream, line, end)
