@@ -44,7 +44,6 @@ def test_the_table_of_the_cluster_is_read(home: Path) -> None:
     [
         (('server = "https://oarlock.example:7317"\n', ""), "kubernetes.server", "inside the cluster"),
         (("https://oarlock", "oarlock"), "kubernetes.server", "http://HOST:PORT"),
-        (('image = "registry.example/oarlock:1"\n', ""), "kubernetes.image", "config.toml"),
         (('"kubernetes"', '"nomad"'), "backend", "local, kubernetes"),
     ],
 )

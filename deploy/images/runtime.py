@@ -28,9 +28,14 @@ from oarlock.api.process import libraries
 LEFT_OUT = (
     *("__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "_tkinter*", "pydoc_data"),
     *("ensurepip", "lib2to3", "distutils", "venv", "config-*", "dist-packages", "site-packages", "LICENSE.txt"),
+    *("curses", "dbm", "sqlite3", "unittest", "wsgiref", "xmlrpc", "doctest.py", "pydoc.py"),
+    *("_curses*", "_dbm*", "_gdbm*", "_sqlite3*", "readline*", "nis.*", "ossaudiodev*", "audioop*"),
+    *("_test*", "_ctypes_test*", "_xx*", "xx*", "_codecs_??.*", "_codecs_iso2022*"),
     "sitecustomize.py",
 )
-"""Parts of the standard library that no agent needs. `sitecustomize.py` is a link out of the folder on Debian."""
+"""Parts of the standard library that no agent needs, and with them the libraries that only they load (`nis`: Kerberos).
+`sitecustomize.py` is a link out of the folder on Debian.
+"""
 _LIBRARY = re.compile(r"(?:=>)?\s*(/\S+)\s+\(0x")
 
 

@@ -197,12 +197,6 @@ def _check_cluster(told: Settings) -> None:
             hint="Run the server inside the cluster (docs/kubernetes.md). Or let it listen at an address that pods "
             "reach, and name its URL: `server` in the table [kubernetes].",
         )
-    if not cluster.image:
-        raise errors.InvalidInput(
-            "The image that brings the agent into pods is not set.",
-            path="kubernetes.image",
-            hint="Name the image of this server: `image` in the table [kubernetes] of config.toml.",
-        )
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.backends.kubernetes import apiserver, conftest, kubelet
+from tests.backends.kubernetes import apiserver, conftest, kubelet, rights
 from tests.e2e import shell as shells
 
 from oarlock.backends.kubernetes import client, labels, objects
@@ -30,7 +30,7 @@ class PodShell(shells.Shell):
         self.api_server = api_server
         self.namespace = f"pods-{next(_numbers)}"
         (self.port,) = apiserver.free_ports(1)
-        self.env["KUBECONFIG"] = str(api_server.kubeconfig())
+        self.env["KUBECONFIG"] = str(api_server.kubeconfig(rights.SERVER))
         self.cluster: kubelet.RunningCluster
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubelet", daemon=True)
@@ -48,6 +48,7 @@ class PodShell(shells.Shell):
     async def _open(self) -> None:
         self._api = client.Client(conftest.access(self.api_server))
         await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}}, objects.Bare)
+        await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
         await self.cluster.listen()
         await self.cluster.add("n1")

@@ -21,12 +21,14 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from tests import needs
+from tests.backends.kubernetes import rights
 
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
 PATIENCE_S = 240.0
-TOKENS = """\
+TOKENS = f"""\
 admin-token,admin,admin,"system:masters"
 a-token,tenant-a,tenant-a
+{rights.SERVER},system:serviceaccount:oarlock:oarlock,oarlock,"system:serviceaccounts,system:serviceaccounts:oarlock"
 """
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes import apiserver, rights
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
 
 from oarlock.backends.kubernetes import client, credentials, objects
@@ -28,7 +28,8 @@ async def api(api_server: apiserver.ApiServer) -> AsyncIterator[client.Client]: 
 
 @pytest.fixture
 async def namespace(api: client.Client) -> str:
-    """A namespace of this test's own."""
+    """A namespace of this test's own, in which the server has its rights."""
     name = f"test-{next(_numbers)}"
     await api.create("/api/v1/namespaces", {"metadata": {"name": name}}, objects.Bare)
+    await rights.grant(api, name)
     return name

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest
+from tests.backends.kubernetes import apiserver, cluster, conftest, rights
 
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import backend, client, labels
@@ -27,7 +27,7 @@ class KubernetesRig(contract.Rig):
         self.backend = self.open()
 
     def open(self) -> backend.KubernetesBackend:
-        api = client.Client(conftest.access(self.server))
+        api = client.Client(conftest.access(self.server, rights.SERVER))
         opened = backend.KubernetesBackend(api, self.cluster.site, monotonic=time.monotonic)
         opened.open()
         self.opened.append(opened)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, faults
+from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
 from oarlock.backends import backends
@@ -31,7 +31,7 @@ async def pods(rig: KubernetesRig) -> list[objects.Pod]:  # noqa: F811
 
 def faulty(rig: KubernetesRig, script: faults.Script) -> backend.KubernetesBackend:  # noqa: F811
     """Another server over the same cluster, whose requests meet these faults."""
-    api = client.Client(conftest.access(rig.server), around=lambda inner: faults.Faulty(inner, script))
+    api = client.Client(conftest.access(rig.server, rights.SERVER), around=lambda inner: faults.Faulty(inner, script))
     opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
@@ -134,7 +134,8 @@ async def test_a_server_killed_at_any_write_is_followed_by_one_that_completes_th
         keys = [key(index, job=f"j-{number}") for index in range(2)]
         launches = [rig.launch_of(one, cluster.Play()) for one in keys]
         api = client.Client(
-            conftest.access(rig.server), around=functools.partial(faults.Dying, last=number + 1, arrives=arrives)
+            conftest.access(rig.server, rights.SERVER),
+            around=functools.partial(faults.Dying, last=number + 1, arrives=arrives),
         )
         dying = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
         dying.open()

@@ -45,7 +45,9 @@ class Identity(Protocol):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """`host_name` is the name that the server's certificate must bear, where the address does not say it."""
+    """`host_name` is the name that the server's certificate must bear, where the address does not say it. `inside` says
+    that this process runs in a pod of the cluster.
+    """
 
     server: str
     identity: Identity
@@ -54,6 +56,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     host_name: str | None = None
     proxy: str | None = None
     ca_pem: str = ""
+    inside: bool = False
 
 
 class Fixed:
@@ -290,6 +293,7 @@ def in_cluster(environ: Mapping[str, str], mounted: Path, monotonic: Callable[[]
         tls=_trusting(ca_pem),
         namespace=_text(namespace).strip() if namespace.exists() else "default",
         ca_pem=ca_pem,
+        inside=True,
     )
 
 

@@ -39,7 +39,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     domains: dict[str, str] = msgspec.field(default_factory=lambda: dict(DOMAINS))
     tolerate: tuple[str, ...] = (NVIDIA,)
     nodes: dict[str, str] = {}
-    image: str = ""  # the server's own image: its init container brings agent and interpreter
+    image: str = ""  # the server's own image, which brings agent and interpreter; found by itself in a pod
     images: dict[str, str] = {}  # by framework, for jobs that name none
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,7 @@ def login(url: str | None, token: str | None, ca_file: str | None, forget: bool,
     from oarlock.client import settings
     from oarlock.client.synchronous import client as clients
 
+    ca_file = str(Path(ca_file).absolute()) if ca_file else None  # later commands run in other directories
     home = settings.home_directory(os.environ)
     path = home / settings.LOGIN_FILE
     if forget:

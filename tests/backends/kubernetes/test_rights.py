@@ -1,0 +1,118 @@
+"""The server has the rights that it uses, and no others. All tests of the backend run with these rights alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+from tests.backends import contract
+from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
+from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
+
+from oarlock.backends.kubernetes import backend, client, credentials, objects, transports
+from oarlock.spec import errors, observations
+
+pytestmark = apiserver.needed
+key = contract.key
+
+ELSEWHERE = {
+    (rights.JOBS, "create", "pods/exec"),  # a WebSocket, which the recorded transport does not see:
+    (rights.JOBS, "get", "pods/exec"),  # tests/e2e/test_pods.py uses it with these rights
+    (rights.NAMESPACE, "get", "pods"),  # its own pod: a server outside a cluster has none
+}
+
+
+class Recorded:
+    """A transport that notes which right each request uses."""
+
+    def __init__(self, inner: transports.Transport, namespace: str, used: set[tuple[str, str, str]]) -> None:
+        self._inner = inner
+        self._namespace = namespace
+        self._used = used
+
+    async def send(self, request: transports.Request) -> transports.Answer:
+        self._note(request)
+        return await self._inner.send(request)
+
+    def stream(self, request: transports.Request) -> contextlib.AbstractAsyncContextManager[transports.Stream]:
+        self._note(request)
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _note(self, request: transports.Request) -> None:
+        if request.path == "/version":  # open to everybody
+            return
+        resource, name, *below = [*request.path.removeprefix("/api/v1/").split("/"), ""]
+        scope = "cluster"
+        if resource == "namespaces":
+            assert name == self._namespace
+            resource, name, *below = below
+            scope = rights.JOBS
+        verb = {"POST": "create", "DELETE": "delete" if name else "deletecollection"}.get(request.method)
+        if verb is None:
+            assert request.method == "GET"
+            verb = "watch" if request.params.get("watch") else "get" if name else "list"
+        sub = "/".join(part for part in below if part)
+        # The right to list and watch the pods of all namespaces holds in each of them.
+        if resource == "pods" and verb in {"list", "watch"}:
+            scope = "cluster"
+        self._used.add((scope, verb, f"{resource}/{sub}" if sub else resource))
+
+
+async def test_the_server_uses_each_of_its_rights(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
+    """A verb that is not used any more must go."""
+    used: set[tuple[str, str, str]] = set()
+    forgotten = set()
+
+    def script(request: transports.Request, _: int) -> str:
+        """Lose the first answer to each kind of creation, so that the server has to look."""
+        if request.method != "POST" or request.path in forgotten:
+            return ""
+        forgotten.add(request.path)
+        return "forget"
+
+    api = client.Client(
+        conftest.access(rig.server, rights.SERVER),
+        around=lambda inner: Recorded(faults.Faulty(inner, script), rig.cluster.namespace, used),
+    )
+    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened.open()
+    rig.opened.append(opened)
+    rig.backend = opened
+    await opened.launch([rig.launch_of(key(), cluster.Play()), rig.launch_of(key(1), cluster.Play())])
+    assert await rig.starts(key()) == 1
+    await opened.kill([key(), key(1)])
+    await contract.until(
+        rig, lambda now: all(one.state is observations.State.GONE for one in now.values()), "all is gone"
+    )
+    await opened.discard(key().job, key().attempt)
+    assert used == rights.granted() - ELSEWHERE
+
+
+async def test_a_server_in_a_pod_finds_the_image_of_its_own_pod(
+    api_server: apiserver.ApiServer, api: client.Client, namespace: str, tmp_path: Path
+) -> None:
+    """The installation names the image once. A container that a webhook has put before the server's is another."""
+    await rights.grant(api, namespace, of=rights.NAMESPACE)
+    containers = [{"name": "proxy", "image": "mesh:1"}, {"name": "server", "image": cluster.SERVER_IMAGE}]
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    await api.create(pods, {"metadata": {"name": "oarlock-1"}, "spec": {"containers": containers}}, objects.Pod)
+    (tmp_path / "token").write_text(rights.SERVER)
+    (tmp_path / "ca.crt").write_text((api_server.folder / "certificates" / "apiserver.crt").read_text())
+    (tmp_path / "namespace").write_text(namespace)
+    service = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_server.port)}
+    access = credentials.in_cluster(service, tmp_path, time.monotonic)
+    async with client.Client(access) as inside:
+        assert await backend.own_image(inside, {**service, "HOSTNAME": "oarlock-1"}) == cluster.SERVER_IMAGE
+
+
+async def test_a_server_outside_a_cluster_names_its_image(api_server: apiserver.ApiServer) -> None:
+    environ = {"KUBECONFIG": str(api_server.kubeconfig(rights.SERVER))}
+    with pytest.raises(errors.InvalidInput, match="is not set"):
+        await backend.connect(
+            cluster.site.Site(installation="none"), environ, clock=time.time, monotonic=time.monotonic
+        )
