@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ import msgspec
 import oarlock
 from oarlock import configuration
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import errors, failpoints, privacy, quantities
+from oarlock.spec import errors, privacy, quantities
 
 if TYPE_CHECKING:
     import uvicorn
@@ -54,7 +54,6 @@ GRACE_S = 5.0
 """How long requests that are under way may take when the server ends."""
 ORPHAN_TIMEOUT_S = 600.0
 """The time without a server after which the agent of a pod ends its task. A local agent waits for ever."""
-_FAILPOINT = "OARLOCK_FAILPOINT"
 
 
 def serve(settings: Settings) -> None:
@@ -62,46 +61,17 @@ def serve(settings: Settings) -> None:
 
     Raises Conflict where the home has a server already, Unavailable where home, store or port cannot be used.
     """
-    from oarlock.api.process import homefolder, serverlog
+    from oarlock.api.process import arming, connections, homefolder, serverlog
 
     home = homefolder.Home(settings.home)
     home.lock()
     try:
         serverlog.open_log(settings.home / "server.log", settings.log_level.upper())
-        arm_failpoints(os.environ)
-        _allow_many_connections()
+        arming.arm(os.environ)
+        connections.allow_many()
         asyncio.run(Server(settings, home).run())
     finally:
         home.unlock()
-
-
-def arm_failpoints(environ: Mapping[str, str]) -> None:
-    """Arm the failpoint of the environment: `OARLOCK_FAILPOINT=guardian.after_launch` kills this process there.
-
-    `NAME:3` kills it the third time. `NAME:3:stop` stops it then, as SIGSTOP does; a SIGCONT lets it go on.
-    """
-    wanted = environ.get(_FAILPOINT)
-    if not wanted:
-        return
-    name, count, action = [*wanted.split(":"), "", ""][:3]
-    left = int(count or 1)
-
-    def end() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)
-
-    failpoints.arm(name, end)
-
-
-def _allow_many_connections() -> None:
-    """Every waiting agent holds a connection: take as many descriptors as this process may."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Server:
@@ -112,6 +82,7 @@ class Server:
         self._home = home
         self._started_at = time.time()
         self._ending = asyncio.Event()
+        self._refused: errors.OarlockError | None = None  # the reason for which it ended instead of beginning
 
     async def run(self) -> None:
         from oarlock.api import application
@@ -150,11 +121,24 @@ class Server:
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
             )
-            self._home.announce(self._file(url), port)
             stack.callback(self._home.withdraw)
-            serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
+
+            async def begin() -> None:
+                """Announce the server. A cluster whose pods do not reach it ends it instead."""
+                try:
+                    await engine.check_reached()
+                except errors.OarlockError as error:
+                    self._refused = error
+                    self.end()
+                    return
+                self._home.announce(self._file(url), port)
+                serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
+
             with self._signals():
-                await self._until_ended(http, listener, made)
+                await self._until_ended(http, listener, made, begin())
+            if self._refused is not None:
+                serverlog.report("pods_do_not_reach_the_server", {"url": url, "error": self._refused})
+                raise self._refused
             if engine.failure is not None:
                 serverlog.report("control_loops_failed", {"error": engine.failure})
                 raise errors.Unavailable(
@@ -174,11 +158,16 @@ class Server:
         told = web.Settings(home=home, api=paths, hosts=made.hosts, secure=secure, report=made.report)
         return web.Pages(api, told)
 
-    async def _until_ended(self, http: uvicorn.Server, sock: socket.socket, made: provided.Services) -> None:
+    async def _until_ended(
+        self, http: uvicorn.Server, sock: socket.socket, made: provided.Services, begin: Coroutine[Any, Any, None]
+    ) -> None:
         """Answer requests until the end is requested; then let long polls go, and the rest come to theirs."""
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         ending = asyncio.create_task(self._ending.wait())
+        beginning = asyncio.create_task(begin)
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
         made.wakes.close()
         http.should_exit = True
         ending.cancel()
@@ -348,6 +337,7 @@ class Engine:
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
+        self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backends.Backend
@@ -364,6 +354,13 @@ class Engine:
             with contextlib.suppress(RuntimeError):  # it has ended by itself: its loop is closed
                 self.loop.call_soon_threadsafe(self._stop.set)
             await asyncio.to_thread(thread.join, ENGINE_GRACE_S)
+
+    async def check_reached(self) -> None:
+        """Let a pod try whether it reaches the server. Raises Unavailable where it does not."""
+        if self._check is not None:
+            from oarlock.api.process import crossing
+
+            await crossing.Crossing(self.loop).over(self._check)
 
     def _thread(self) -> None:
         try:
@@ -419,7 +416,9 @@ class Engine:
             installation=site.installation or _installation(self._home.task_secret(secrets.token_bytes)),
             ca_pem=site.ca_pem or (Path(settings.tls_ca).read_text(encoding="utf-8") if settings.tls_ca else ""),
         )
-        return await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
+        opened = await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
+        self._check = lambda: opened.check_reached(settings.pods_url(self._url))
+        return opened
 
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -41,6 +43,29 @@ def test_the_command_of_the_laptop_runs_in_pods(shell: pods.PodShell) -> None:
         shell.cluster.node("n1"),
         shell.cluster.node("n2"),
     }
+
+
+def test_a_server_that_pods_do_not_reach_does_not_start(shell: pods.PodShell) -> None:
+    """A pod has tried it, and the error names the way out. The server of the other tests has passed the same check."""
+    assert [name for name in shell.cluster.starts if name.startswith("oarlock-reach-")], "the check has run"
+    (closed,) = apiserver.free_ports(1)
+    home = shell.home.parent / "unreached"
+    home.mkdir()
+    settings = (shell.home / "config.toml").read_text()
+    settings = settings.replace(f"port = {shell.port}", "port = 0").replace(str(shell.port), str(closed))
+    (home / "config.toml").write_text(settings)
+    program = "from oarlock.backends.kubernetes import reaching; reaching.PATIENCE_S = 0; from oarlock import main"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; import sys; sys.exit(main.main(['--backend', 'kubernetes']))"],
+        env={**shell.env, "OARLOCK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"pods do not reach the server at http://127.0.0.1:{closed}: ConnectionRefusedError" in done.stderr
+    assert "kubectl apply -k deploy/overlays/sqlite" in done.stderr
+    assert not (home / "server.json").exists()
 
 
 def test_a_failing_rank_is_blamed_and_its_lines_outlive_the_pod(shell: pods.PodShell) -> None:

@@ -15,6 +15,10 @@ def main(arguments: list[str]) -> int:
         from oarlock.agent import inside
 
         return inside.become(arguments[2], arguments[3:])
+    if len(arguments) == 4 and arguments[1] == "--reach":
+        from oarlock.agent import reach
+
+        return reach.reach(arguments[2], float(arguments[3]))
     if len(arguments) != 2:
         sys.stderr.write("usage: python3 -I agent.pyz TASK_DIRECTORY\n")
         return 64

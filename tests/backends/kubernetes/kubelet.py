@@ -31,7 +31,7 @@ from websockets.asyncio import server as sockets
 import oarlock
 from oarlock.agent import zipapp
 from oarlock.api.process import libraries
-from oarlock.backends.kubernetes import client, commands, objects, rendering
+from oarlock.backends.kubernetes import client, commands, objects, reaching, rendering
 
 MARK = "TEST_POD"
 BIN = Path(sys.executable).parent
@@ -120,8 +120,9 @@ class RunningCluster(cluster.Cluster):
         spec, uid = told["spec"], pod.metadata.uid
         address = f"127.1.0.{next(self._numbers)}"  # up to 250 pods a test
         folder = self.pod_folder(pod.metadata.name)
-        volumes = {one["name"]: await self._volume(folder, one) for one in spec["volumes"]}
-        for container in spec["initContainers"]:
+        folder.mkdir(parents=True, exist_ok=True)
+        volumes = {one["name"]: await self._volume(folder, one) for one in spec.get("volumes", [])}
+        for container in spec.get("initContainers", []):
             if await self._contain(folder, container, volumes, uid, address) != 0:
                 await self._tell(pod, cluster.ended(1, "the init container failed", "Error"))
                 return
@@ -130,7 +131,7 @@ class RunningCluster(cluster.Cluster):
         await self._tell(pod, cluster.running(address, [one["name"] for one in spec["containers"]]))
         contained = [self._contain(folder, one, volumes, uid, address) for one in spec["containers"]]
         codes = dict(zip([one["name"] for one in spec["containers"]], await asyncio.gather(*contained), strict=True))
-        said = {name: self._said(folder, name) for name in codes}
+        said = {name: self._said(folder, name) or self._lines(folder, name) for name in codes}
         with contextlib.suppress(Exception):  # the pod may be gone
             await self._tell(pod, cluster.all_ended(codes, said))
 
@@ -150,12 +151,14 @@ class RunningCluster(cluster.Cluster):
         return place
 
     def _places(self, container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict[str, str]:
-        mounts = {one["mountPath"]: str(volumes[one["name"]]) for one in container["volumeMounts"]}
+        mounts = {one["mountPath"]: str(volumes[one["name"]]) for one in container.get("volumeMounts", [])}
         return {**self.paths, **{path: place for path, place in mounts.items() if path != "/dev/shm"}}
 
     def _translate(self, folder: Path, volumes: Mapping[str, Path], spec: Mapping[str, Any]) -> None:
         """Let the delivered files name the folders."""
-        container = next(one for one in spec["containers"] if one["name"] == rendering.TASK)
+        container = next((one for one in spec["containers"] if one["name"] == rendering.TASK), None)
+        if container is None:
+            return  # the pod is not a task's
         for path in (volumes["task"]).glob("*.json"):
             text = path.read_text().replace(rendering.TERMINATION_LOG, str(self._log(folder, rendering.TASK)))
             path.write_text(translated(text, self._places(container, volumes)))
@@ -180,6 +183,10 @@ class RunningCluster(cluster.Cluster):
 
     def _log(self, folder: Path, name: str) -> Path:
         return folder / f"termination-{name}"
+
+    def _lines(self, folder: Path, name: str) -> str:
+        """Return the end of the output, which `terminationMessagePolicy: FallbackToLogsOnError` asks for."""
+        return (folder / f"{name}.log").read_text(errors="replace")[-2048:] if name == reaching.CONTAINER else ""
 
     def _said(self, folder: Path, name: str) -> str:
         with contextlib.suppress(FileNotFoundError):

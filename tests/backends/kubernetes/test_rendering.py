@@ -17,7 +17,7 @@ import yaml
 from tests.backends.kubernetes import apiserver, restricted
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import client, clusterstate, labels, objects, rendering, site
+from oarlock.backends.kubernetes import client, clusterstate, labels, objects, reaching, rendering, site
 from oarlock.spec import assignments, attempts, errors, holdings, jobfile, roles
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -106,6 +106,16 @@ def test_the_checker_finds_what_it_is_for() -> None:
         pod = copy.deepcopy(good)
         spoil(pod)
         assert words in restricted.violations(pod)
+
+
+def test_the_pod_that_asks_for_the_server_is_the_golden_file() -> None:
+    pod = reaching.pod(msgspec.structs.replace(SITE, ca_pem="an authority"), "https://10.0.0.1")
+    path = GOLDEN / "reach.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(yaml.safe_dump(pod, sort_keys=False))
+    assert path.read_text() == yaml.safe_dump(pod, sort_keys=False)
+    assert restricted.violations(pod) == []
+    assert clusterstate.needs(msgspec.convert(pod, objects.Pod).spec, SITE.gpu_resource) == holdings.Resources()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -50,6 +50,13 @@ _NONE_FREE = frozenset({errno.EMFILE, errno.ENFILE})
 Report = Callable[[str, Mapping[str, object]], None]
 
 
+def allow_many() -> None:
+    """Take as many descriptors as this process may: every waiting agent holds a connection."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 class Connection(socket.socket):
     """An accepted socket. `closed` is called with its descriptor just before it closes."""
 

@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from oarlock.backends import backends
@@ -29,6 +30,7 @@ from oarlock.backends.kubernetes import (
     labels,
     objects,
     podstates,
+    reaching,
     rendering,
     watches,
 )
@@ -42,6 +44,9 @@ KILL_GRACE_S = 1
 """The kubelet waits so long between SIGTERM and SIGKILL. With 0 the object would go before the processes."""
 SYNC_S = 30.0
 """The longest time that a question waits for the first look at the cluster."""
+
+SERVER_CONTAINER = "server"
+"""The server's container in its own pod, where others may stand beside it."""
 
 State = observations.State
 
@@ -60,6 +65,8 @@ async def connect(
     api = client.Client(credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic))
     try:
         await api.version()
+        if not site.image:
+            site = msgspec.structs.replace(site, image=await own_image(api, environ))
     except BaseException:
         await api.close()
         raise
@@ -102,6 +109,23 @@ class KubernetesBackend:
     def capabilities(self) -> dict[str, str]:
         """Return facts about this cluster for `GET /api/v1/server`."""
         return {"isolation": "containers", "namespace": self._site.namespace, "cluster": self._api.access.server}
+
+    async def check_reached(self, url: str) -> None:
+        """Let a pod try whether it reaches the server at `url`. Raises Unavailable where it does not."""
+        why = ""
+        try:
+            await self._synced()
+            ready = next((node.name for node in self._state.nodes() if node.ready and not node.taints), None)
+            if ready is not None:
+                why = await reaching.check(self._api, self._site, ready, url)
+        except errors.OarlockError as error:
+            _log.warning("kubernetes.reach_unknown", url=url, why=str(error))
+        if why:
+            raise errors.Unavailable(
+                f"pods do not reach the server at {url}: {why}",
+                hint="Run the server inside the cluster: kubectl apply -k deploy/overlays/sqlite (docs/kubernetes.md)."
+                " Or let it listen at an address that pods reach, and name its URL: `server` in [kubernetes].",
+            )
 
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
@@ -343,6 +367,20 @@ class KubernetesBackend:
                 raise result
             results.append(result)
         return results
+
+
+async def own_image(api: client.Client, environ: Mapping[str, str]) -> str:
+    """Return the image of the pod that this process runs in. Raises InvalidInput outside a cluster."""
+    if not api.access.inside:
+        raise errors.InvalidInput(
+            "The image that brings the agent into pods is not set.",
+            path="kubernetes.image",
+            hint="Name the image of this server: `image` in the table [kubernetes] of config.toml.",
+        )
+    name = environ.get("HOSTNAME", "")
+    found = await api.get(f"/api/v1/namespaces/{api.access.namespace}/pods/{name}", objects.Pod)
+    containers = {one.name: one.image for one in found.spec.containers}
+    return containers.get(SERVER_CONTAINER) or found.spec.containers[0].image
 
 
 def _refused(name: str, error: errors.OarlockError) -> errors.Unavailable:

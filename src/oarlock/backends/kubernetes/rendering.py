@@ -60,6 +60,8 @@ INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
 
 PYTHON = "/opt/oarlock/venv/bin/python"
 """The interpreter of the server's image, which has Oarlock's packages."""
+DELIVERED_AGENT = (PYTHON, "-I", "-S", f"{DELIVERED}/agent.pyz")
+"""The agent in a container of the server's image."""
 _HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAILBOX)
 
 _DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
@@ -83,9 +85,7 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": int(one.assignment.grace_s + LINGER_S),
-            "securityContext": _pod_security(site),
-            **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
-            **({"tolerations": _tolerations(site)} if site.tolerate else {}),
+            **pod_settings(site),
             "initContainers": [_init(one, site)],
             "containers": [_task(one, site), _helper(one, site)],
             "volumes": list(_volumes(one, site, secret)),
@@ -184,6 +184,15 @@ def _secret_name(keys: Iterable[attempts.TaskKey]) -> str:
     return f"{first.job}-{first.attempt}-{digest}".lower()
 
 
+def pod_settings(site: Site) -> Manifest:
+    """Return the settings that all our pods share."""
+    return {
+        "securityContext": _pod_security(site),
+        **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
+        **({"tolerations": _tolerations(site)} if site.tolerate else {}),
+    }
+
+
 def _pod_security(site: Site) -> Manifest:
     return {
         "runAsNonRoot": True,
@@ -195,7 +204,7 @@ def _pod_security(site: Site) -> Manifest:
     }
 
 
-def _container_security() -> Manifest:
+def container_security() -> Manifest:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -211,7 +220,7 @@ def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
         "imagePullPolicy": site.pull_policy,
         "command": ["/bin/sh", "-c", _DELIVER],
         "resources": {"requests": _requests(one.holding.amount, "")},
-        "securityContext": _container_security(),
+        "securityContext": container_security(),
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME},
             {"name": "task", "mountPath": TASK_DIRECTORY},
@@ -234,7 +243,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
             "requests": _requests(one.holding.amount, site.gpu_resource),
             "limits": _requests(_limit(one), site.gpu_resource),
         },
-        "securityContext": _container_security(),
+        "securityContext": container_security(),
         "terminationMessagePath": TERMINATION_LOG,
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
@@ -253,7 +262,7 @@ def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
         "command": list(_HELPER),
         "env": [{"name": "HOME", "value": HOME}],
         "resources": {"requests": {"cpu": "0", "memory": "0"}},
-        "securityContext": _container_security(),
+        "securityContext": container_security(),
         "volumeMounts": list(_shared(one, site)),
     }
 

@@ -22,7 +22,7 @@ from oarlock.client import places, settings
 from oarlock.display import durations
 from oarlock.spec import errors
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 LOG_FILE = "server.log"
 LOCK_FILE = "start.lock"
