@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tests.train import crew, farm
 from torch import nn
@@ -128,6 +129,21 @@ def test_a_restored_server_knows_the_gradients_that_the_weights_hold() -> None:
     assert push(restored, 1, 0, 0.25, 1.0, number=1)[0] == 2
     assert restored.weights[0].tolist() == [0.25] * 5
     assert push(restored, 1, 2, 0.25, 1.0, number=2)[0] == 3
+
+
+@pytest.mark.parametrize(("momentum", "said"), [(0.9, "the optimizer's state is that of version 0"), (0.0, "")])
+def test_a_server_says_that_its_optimizers_state_is_older_than_the_weights(
+    capsys: pytest.CaptureFixture[str], momentum: float, said: str
+) -> None:
+    served = opened(1)
+    settings = [{"lr": 0.01, "momentum": momentum}]
+    served.load(served.buffers(), 0, settings)
+    served.resume(served.buffers(), 7, settings)
+    assert said in capsys.readouterr().err
+    assert served.version == 7
+    fresh = Watched(served.opening, torch.device("cpu"))
+    fresh.resume(served.buffers(), 7, settings)
+    assert ("state begins anew" in capsys.readouterr().err) == bool(momentum)
 
 
 def test_asynchronous_training_converges_within_the_bound() -> None:

@@ -10,6 +10,7 @@ be repeated bit by bit, and two workers get the bits of allreduce.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,7 +181,17 @@ class Shard:
                 self.clocks.update(enumerate(taken))
             if not self.loaded:
                 self.load(flats, version, settings)
+                if version and self._keeps_state():
+                    sys.stderr.write(
+                        f"oarlock.train: the weights are those of version {version}, but there is no checkpoint of "
+                        "this server: its optimizer's state begins anew\n"
+                    )
             elif version > self.version:
+                if self._keeps_state():
+                    sys.stderr.write(
+                        f"oarlock.train: the weights are those of version {version}, and the optimizer's state is that "
+                        f"of version {self.version}\n"
+                    )
                 for ours, theirs in zip(self.weights, flats):
                     ours.copy_(theirs)
                 self.version = version
@@ -249,6 +260,9 @@ class Shard:
                 piece = next(pieces)
                 yield flat[taken : taken + piece.size].view(piece.shape)
                 taken += piece.size
+
+    def _keeps_state(self) -> bool:
+        return self.opening.optimizer != "SGD" or any(group.get("momentum") for group in self._settings)
 
     def _make_optimizer(self, settings: Sequence[Mapping[str, Any]]) -> None:
         members: list[list[nn.Parameter]] = [[] for _ in settings]
