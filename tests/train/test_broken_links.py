@@ -21,6 +21,7 @@ from oarlock import train
 from oarlock.train import errors
 from oarlock.train.servers import (
     addresses,
+    children,
     exchanges,
     frames,
     handshake,
@@ -247,3 +248,14 @@ def test_a_server_that_is_killed_while_it_writes_leaves_nothing_for_ever(tmp_pat
     left.write_bytes(b"torn")
     snapshots.remove(path)
     assert not path.parent.exists()
+
+
+def test_servers_of_a_chief_that_has_ended_serve_the_other_workers() -> None:
+    link = worker(children.start(1))
+    ending = threading.Thread(target=children._end)
+    ending.start()
+    ending.join(2)
+    link.ask(frames.Kind.STATE, {})
+    assert ending.is_alive(), "the chief waits"
+    link.close()
+    ending.join()

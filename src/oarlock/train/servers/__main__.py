@@ -2,7 +2,7 @@
 
 The settings come from variables, because arguments can be read by everybody on the machine: OARLOCK_SERVER (the
 address), OARLOCK_SERVERS_TOKEN. With `--child` the process serves its parent on a free port: it reads the token from
-its input, writes the port to its output, and ends when its input does.
+its input, writes the port to its output, and ends when its input has ended and no worker is connected any more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 import torch
 
 from oarlock.train.servers import server, snapshots
+
+_OTHERS_S = 30.0
+"""For so long the servers of a chief that has ended serve the other workers."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if child:
         sys.stdout.write(f"{made.port}\n")
         sys.stdout.flush()
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(made,), daemon=True).start()
     else:
         sys.stderr.write(f"oarlock.train: parameter server at {host}:{made.port}, parameters on {device}\n")
     made.serve()
@@ -51,8 +54,9 @@ def _snapshot(address: str) -> Path | None:
     return snapshots.place(directory, int(os.environ.get("OARLOCK_ATTEMPT") or 1), servers.index(address))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(served: server.Server) -> None:
     sys.stdin.read()
+    served.await_end(_OTHERS_S)  # the chief's end is not that of the other workers
     os._exit(0)
 
 

@@ -17,7 +17,7 @@ _children: list[subprocess.Popen[str]] = []
 
 
 def start(count: int) -> addresses.Addresses:
-    """Start `count` servers. They end with this process."""
+    """Start `count` servers. They end with this process, which waits until no other worker needs them."""
     token = secrets.token_hex(32)
     host = _host()
     package = str(Path(__file__).parents[3])

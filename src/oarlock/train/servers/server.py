@@ -40,6 +40,7 @@ class Server:
         self._snapshots: snapshots.Snapshots | None = None
         self._device = torch.device(device)
         self._lock = threading.Lock()
+        self._closed = threading.Condition(self._lock)  # a connection was
         self._shard: shard.Shard | None = None
         self._meeting: meeting.Meeting | None = None
         self._connections: set[transport.Tcp] = set()
@@ -77,6 +78,11 @@ class Server:
         for connection in connections:
             connection.close()
 
+    def await_end(self, seconds: float) -> None:
+        """Wait until every connection has ended, at most so long."""
+        with self._lock:
+            self._closed.wait_for(lambda: not self._connections, timeout=seconds)
+
     def _receive(self, sock: socket.socket) -> None:
         """Serve one connection to its end."""
         connection = transport.Tcp(sock)
@@ -90,6 +96,7 @@ class Server:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+                self._closed.notify_all()
             connection.close()
 
     def _greet(self, connection: transport.Tcp) -> handshake.Place | None:
