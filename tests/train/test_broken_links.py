@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import itertools
 import socket
 import threading
@@ -259,3 +260,85 @@ def test_servers_of_a_chief_that_has_ended_serve_the_other_workers() -> None:
     assert ending.is_alive(), "the chief waits"
     link.close()
     ending.join()
+
+
+def test_weights_stay_whole_where_an_answer_breaks_off(tmp_path: Path) -> None:
+    """The server dies within an answer. Its successor, which knows nothing, needs weights of one version."""
+    first, second = (server.Server(("127.0.0.1", 0), farm.TOKEN) for _ in range(2))
+    alive, steps = [first], itertools.count(1)
+
+    def relay(sock: socket.socket) -> None:
+        theirs, ours = transport.Tcp(sock), transport.Tcp(socket.create_connection(("127.0.0.1", alive[0].port)))
+        with suppress(OSError, frames.Refused):
+            carry(ours, theirs)  # the challenge
+            while True:
+                asked = carry(theirs, ours)
+                head, body = received(ours)
+                if asked is frames.Kind.STEP and next(steps) == 6:
+                    sock.sendall(frames.packed(head.kind, head.fields, head.body_bytes) + body[:4])
+                    alive[0] = second
+                    break
+                theirs.send(head.kind, head.fields, [body])
+        theirs.close()
+        ours.close()
+
+    with serving(first), serving(second), relaying(relay) as port:
+        wire = addresses.Addresses((f"127.0.0.1:{port}",), farm.TOKEN)
+        codes = crew.run(counted_in_step, tmp_path, folder=tmp_path, world_size=1, env=farm.variables(wire))
+        assert codes == [0], crew.output(tmp_path, 1)
+    assert torch.load(tmp_path / "counted-0.pt").item() == -STEPS
+    assert alive == [second]
+
+
+def test_a_newcomer_that_comes_first_to_a_new_server_joins_the_others(tmp_path: Path) -> None:
+    """It would wait for an exchange of all workers, which the others have behind them."""
+    path = snapshots.place(str(tmp_path), 1, 0)
+    first = server.Server(("127.0.0.1", 0), farm.TOKEN, snapshot=path)
+    with serving(first):
+        link = worker(addresses.Addresses((f"127.0.0.1:{first.port}",), farm.TOKEN))
+        assert not link.joins
+        link.ask(frames.Kind.BEGIN, {"step": 7})
+        link.close()
+    second = server.Server(("127.0.0.1", 0), farm.TOKEN, snapshot=path)
+    with serving(second):
+        link = worker(addresses.Addresses((f"127.0.0.1:{second.port}",), farm.TOKEN), incarnation=2)
+        assert link.joins
+        assert link.ask(frames.Kind.OPEN, OPENING)["began_at"] == 7
+        link.close()
+    snapshots.remove(path)
+    assert not path.parent.exists()
+
+
+class Overfull:
+    """A listening socket in a process that has too many open files, for one moment."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            raise self.failures.pop()
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+def test_a_server_outlives_a_connection_that_cannot_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_AGAIN_S", 0)
+    one = server.Server(("127.0.0.1", 0), farm.TOKEN)
+    listener = Overfull(one._listener)
+    monkeypatch.setattr(one, "_listener", listener)
+    with serving(one):
+        worker(addresses.Addresses((f"127.0.0.1:{one.port}",), farm.TOKEN)).close()
+    assert not listener.failures
+
+
+def test_a_worker_gives_a_server_up_that_never_greets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "WAIT_S", 0.1)
+    with (
+        relaying(lambda sock: sock.close()) as port,
+        pytest.raises(errors.ServerError, match="cannot be reached"),
+    ):
+        links.Link(addresses.Addresses((f"127.0.0.1:{port}",), farm.TOKEN), 0, handshake.Place(0, 1, 1, "step"))

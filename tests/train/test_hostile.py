@@ -72,6 +72,9 @@ STRANGE: dict[str, bytes] = {
     "deep JSON": frame(2, b"[" * 4000),
     "no object": frame(2, b"[1, 2]"),
     "no proof": frame(2, b'{"nonce": "0123456789abcdef0123456789abcdef", "place": {}}'),
+    "half a surrogate pair": frame(
+        2, b'{"nonce": "0123456789abcdef0123456789abcdef", "proof": "\\ud800", "place": {}}'
+    ),
     "a pickle": b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 10,
 }
 

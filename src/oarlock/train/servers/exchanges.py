@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import torch
@@ -99,6 +100,7 @@ class Exchanges:
 
     def _recover(self) -> None:
         """Give a server that takes the place of a dead one all that it needs."""
+        until = monotonic() + links.WAIT_S
         while True:
             try:
                 self._link.reconnect()
@@ -108,7 +110,7 @@ class Exchanges:
                     self._send(answer)
                 return
             except links.Lost:
-                if not self._link.replaced:
+                if not self._link.replaced or monotonic() > until:
                     raise
 
     def _wait(self, answer: _Answer) -> list[bytes]:

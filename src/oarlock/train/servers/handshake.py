@@ -46,7 +46,7 @@ def greet(connection: transport.Connection, token: str, place: Place) -> bool:
     if welcome.kind is frames.Kind.ERROR:
         raise frames.Refused(str(welcome.fields.get("message")))
     expected = _proof(token, "server", theirs, ours, {})
-    if welcome.body_bytes or not hmac.compare_digest(expected, str(welcome.fields.get("proof"))):
+    if welcome.body_bytes or not _same(expected, welcome.fields.get("proof")):
         raise frames.Refused("the server does not know the token of this attempt")
     return bool(welcome.fields.get("joins"))
 
@@ -62,13 +62,18 @@ def receive(connection: transport.Connection, token: str) -> tuple[Place, str]:
     if not isinstance(claimed, dict) or len(theirs) < _NONCE_BYTES:
         raise frames.Refused("the greeting is not complete")
     expected = _proof(token, "worker", ours, theirs, claimed)
-    if not hmac.compare_digest(expected.encode(), str(hello.fields.get("proof")).encode()):
+    if not _same(expected, hello.fields.get("proof")):
         raise frames.Refused("the token is not that of this attempt")
     try:
         place = Place(**claimed)
     except TypeError:
         raise frames.Refused("the worker's place is not complete") from None
     return place, _proof(token, "server", ours, theirs, {})
+
+
+def _same(expected: str, told: object) -> bool:
+    """Compare in constant time. JSON may tell half of a surrogate pair, which UTF-8 does not encode."""
+    return hmac.compare_digest(expected.encode(), str(told).encode("utf-8", "replace"))
 
 
 def _proof(token: str, side: str, server_nonce: str, worker_nonce: str, place: dict[str, object]) -> str:

@@ -97,7 +97,7 @@ class Link:
         while True:
             host, port = self._servers.newest(self.number)
             try:
-                connection = transport.Tcp(socket.create_connection((host, port), timeout=_CONNECT_S))
+                return self._greet(host, port)
             except OSError as cause:
                 if time.monotonic() > deadline:
                     raise errors.ServerError(
@@ -105,15 +105,17 @@ class Link:
                         "log of the task, with `oarlock logs JOB --role ps`."
                     ) from cause
                 time.sleep(_AGAIN_S)
-                continue
-            try:
-                connection.limit(_CONNECT_S)
-                joins = handshake.greet(connection, self._servers.token, self._place)
-                connection.limit(None)
-                return connection, joins
-            except frames.Refused as why:
-                connection.close()
-                raise errors.ServerError(f"parameter server {self.number} at {host}:{port} refuses: {why}") from None
-            except OSError:
-                connection.close()
-                time.sleep(_AGAIN_S)
+
+    def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:
+        connection = transport.Tcp(socket.create_connection((host, port), timeout=_CONNECT_S))
+        try:
+            connection.limit(_CONNECT_S)
+            joins = handshake.greet(connection, self._servers.token, self._place)
+            connection.limit(None)
+        except frames.Refused as why:
+            connection.close()
+            raise errors.ServerError(f"parameter server {self.number} at {host}:{port} refuses: {why}") from None
+        except OSError:
+            connection.close()
+            raise
+        return connection, joins

@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from oarlock.train.servers import frames, handshake, meeting, memory, openings, 
 
 GREETING_S = 10.0
 MOST_STRANGERS = 64
+_AGAIN_S = 1.0
 _STATE_TIMES = 8
 _STATE_BYTES = 1 << 20
 """An optimizer's state may have so many times the bytes of the weights, and so many more."""
@@ -49,9 +51,12 @@ class Server:
         self._done: set[int] = set()
         self._newest: dict[tuple[int, str], transport.Tcp] = {}
         self._incarnations: dict[int, int] = {}  # the highest of each worker
-        self.began_at: int | None = None  # the step at which training began, after the workers had met
+        # The step at which training began, after the workers had met. A newcomer does not meet, so it must know even
+        # where it is the first to come to a server that took the place of a dead one.
+        self.began_at = snapshots.beginning(snapshot) if snapshot is not None else None
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=128)
+        self._closing = False
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self) -> None:
@@ -59,8 +64,13 @@ class Server:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as cause:
+                if self._closing:
+                    return
+                # A connection that ended before it was accepted, or too many open files.
+                sys.stderr.write(f"oarlock.train: a connection was not accepted ({cause})\n")
+                time.sleep(_AGAIN_S)
+                continue
             if not self._strangers.acquire(blocking=False):
                 sock.close()
                 continue
@@ -68,6 +78,7 @@ class Server:
 
     def close(self) -> None:
         """Stop listening and break all connections."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -167,6 +178,12 @@ class Server:
         if self._path is not None and held.is_over():
             snapshots.remove(self._path)
 
+    def begin(self, step: int) -> None:
+        """Training begins, with the step after this one."""
+        if self._path is not None and self.began_at != step:
+            snapshots.note_beginning(self._path, step)
+        self.began_at = step
+
     def give(self, rank: int, number: int, value: bytes) -> None:
         assert self._meeting is not None
         self._meeting.give(rank, number, value)
@@ -259,7 +276,7 @@ class _Desk:
 
     def _begin(self, head: frames.Head) -> None:
         _expect(head, 0)
-        self._server.began_at = _whole(head.fields["step"])
+        self._server.begin(_whole(head.fields["step"]))
         self._answer({})
 
     def _load(self, head: frames.Head) -> None:
@@ -274,7 +291,7 @@ class _Desk:
         held = self._opened()
         began_at = head.fields["began_at"]
         if began_at is not None:
-            self._server.began_at = _whole(began_at)
+            self._server.begin(_whole(began_at))
         if head.body_bytes:
             _expect(head, held.opening.bytes)
             self._connection.body(held.views(self._buffers))
@@ -286,6 +303,7 @@ class _Desk:
     def _pull(self, head: frames.Head) -> None:
         _expect(head, 0)
         held = self._opened()
+        held.is_back(self._place.rank)  # one that asks for weights has none of its own to offer
         version, taken = held.read(self._buffers)
         self._answer({"version": version, "taken": taken}, held.views(self._buffers))
 

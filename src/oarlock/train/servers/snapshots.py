@@ -13,6 +13,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,38 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def write(path: Path, values: dict[str, Any]) -> None:
     """Replace the file."""
+    with _replacing(path) as temporary:
+        torch.save(values, temporary)
+
+
+def beginning(path: Path) -> int | None:
+    """Return the step of `note_beginning`, or None where training has not begun."""
+    try:
+        return int(_beginning(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def note_beginning(path: Path, step: int) -> None:
+    """Write down, beside the file, the step at which training began."""
+    try:
+        with _replacing(_beginning(path)) as temporary:
+            temporary.write_text(str(step))
+    except OSError as cause:
+        sys.stderr.write(f"oarlock.train: {_beginning(path)} cannot be written ({cause}); training continues\n")
+
+
+def _beginning(path: Path) -> Path:
+    return path.with_suffix(".began")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give the name of a file that takes the place of this one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")  # a server that was replaced may write too
     try:
-        torch.save(values, temporary)
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -93,7 +122,8 @@ class Snapshots:
 def remove(path: Path) -> None:
     """Remove the file, once training is over."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        _beginning(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         _clear(path)
         path.parent.rmdir()
 

@@ -16,6 +16,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ class ParameterServers(Strategy):
         self.lockstep = self._mode.lockstep
         self._wish = self._strongest = 0
         self._origin: int | None = None  # the step before the first one
+        self._before = 0  # what `_passed` was before the first step of anybody
         self._steps = 0  # of this worker, with those of earlier incarnations
         self._done = False
         self._count, self._way = servers, sharding
@@ -118,6 +120,7 @@ class ParameterServers(Strategy):
             for server in self._servers:
                 server.load(settings, self._optimizer)
         self._optimizer.state.clear()  # it is on the servers now
+        self._before = self._passed  # after the next line others may make steps, faster than this worker pulls
         self._world.gather(None)
         self._pull()
         for server in self._servers:
@@ -131,17 +134,21 @@ class ParameterServers(Strategy):
     def reached(self, step: int) -> int:
         if self.lockstep or not self._servers:
             return step
-        passed = self._servers[0].version if self._mode.sync else self._steps
         if self._origin is None and self._joins:
             self._origin = self._servers[0].began_at or 0
         elif self._origin is None:
-            self._origin = step - passed
+            self._origin = step - self._before
             if self._world.is_chief:
                 for server in self._servers:
                     server.ask(Kind.BEGIN, {"step": self._origin})
             for server in self._servers:
                 server.began_at = self._origin
-        return self._origin + passed
+        return self._origin + self._passed
+
+    @property
+    def _passed(self) -> int:
+        """The updates that stand for steps."""
+        return self._servers[0].version if self._mode.sync else self._steps
 
     def tell(self, wish: int) -> int:
         self._wish = max(self._wish, wish)
@@ -274,9 +281,9 @@ class _Remote:
         self.link, self._rank = link, rank
         self._taken: list[int] = []  # the gradients of each worker in the weights here; none in step with the others
         self._parts, self._tensors, self._named, self._opening = parts, tensors, named, opening
-        self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._staged: dict[int, torch.Tensor] = {}  # by the number of the part
         self.recovers = False
-        self._torn = False  # whether the weights here are of two versions, because an answer broke off
+        self._lost_at: float | None = None  # when the answer that is awaited was lost for the first time
         self._settings: list[dict[str, Any]] = []
         self._request: tuple[Kind, dict[str, Any], list[memoryview]] | None = None
         self._awaited = self._broken = False
@@ -340,9 +347,8 @@ class _Remote:
     def take(self) -> int:
         """Receive this server's parts of the weights into the model. Return the strongest wish to stop."""
         fields = self._finish(self._places)
-        self._torn = False
-        for place, staged in self._staged:
-            place.copy_(staged)
+        for number, staged in self._staged.items():
+            self._place(self._parts[number]).copy_(staged)
         self.version, self._taken = int(fields["version"]), list(fields["taken"])
         return int(fields.get("wish", 0))
 
@@ -391,10 +397,11 @@ class _Remote:
                 while not self.link.waits(links.WATCH_S):
                     self.watch()
                 answer = self.link.finish(into)
-                self._awaited = False
+                self._awaited, self._lost_at = False, None
                 return answer
             except links.Lost:
-                if not self.recovers:
+                self._lost_at = self._lost_at or monotonic()
+                if not self.recovers or monotonic() - self._lost_at > links.WAIT_S:
                     raise
                 self._broken = True
 
@@ -418,26 +425,28 @@ class _Remote:
         self.link.reconnect()
         version = self.version
         told = self.link.ask(Kind.OPEN, self._opening.fields())
-        newer = not self._torn and (version > int(told["version"]) or not told["loaded"])
+        newer = version > int(told["version"]) or not told["loaded"]
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
         known = {"version": version, "taken": self._taken, "began_at": self.began_at}
         fields = {**known, "settings": self._settings}
         self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
 
     def _places(self, head: frames.Head) -> list[memoryview]:
-        """Return the memory of the weights: the model's own where a transport can write there."""
-        self._staged = []
-        self._torn = True
+        """Return the memory that receives the weights: the model's own where a transport can write there, and where no
+        server takes the place of one that dies within an answer. Its successor needs weights of one version.
+        """
         into = []
-        for part in self._parts:
-            place = self._named[part.tensor][1].detach()
-            place = place.view(-1)[part.start : part.stop]
-            if place.device.type != "cpu":
-                staged = torch.empty(part.size, dtype=place.dtype)
-                self._staged.append((place, staged))
-                place = staged
+        for number, part in enumerate(self._parts):
+            place = self._place(part)
+            if self.link.replaced or place.device.type != "cpu":
+                if number not in self._staged:
+                    self._staged[number] = torch.empty(part.size, dtype=place.dtype)
+                place = self._staged[number]
             into.append(memory.view(place))
         return into
+
+    def _place(self, part: sharding.Part) -> torch.Tensor:
+        return self._named[part.tensor][1].detach().view(-1)[part.start : part.stop]
 
     def _cut(self, part: sharding.Part, whole: torch.Tensor) -> torch.Tensor:
         """Return this part of a tensor, on the CPU."""
