@@ -60,6 +60,8 @@ class ExecProcess(Protocol):
 
 class Backend(Protocol):
     name: str
+    tasks_at_once: int
+    """The most tasks of several gangs that are made at the same time. With 1 a gang is made after the other."""
 
     def capabilities(self) -> dict[str, str]:
         """Return facts about the machines or the cluster for `GET /api/v1/server`."""

@@ -252,6 +252,7 @@ class Fake:
     """A server's handle on a world. Closing it ends nothing."""
 
     name = "fake"
+    tasks_at_once = 1
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -8,14 +8,13 @@ followed by another. A failed action is tried again later, for each job by itsel
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from oarlock.backends import backends
-from oarlock.controllers import assigning, bulkwrites, leadership, leftovers, rosters
-from oarlock.lifecycle import deadlines, noticing, stepping, wanting
-from oarlock.spec import actions, attempts, errors, events, failpoints, holdings, jobs, nodes, observations
+from oarlock.controllers import assigning, bulkwrites, launching, leadership, leftovers, rosters
+from oarlock.lifecycle import noticing, stepping, wanting
+from oarlock.spec import actions, attempts, events, failpoints, holdings, jobs, observations
 from oarlock.store import stores
 
 REREAD_S = 2.0
@@ -51,11 +50,12 @@ class Guardian:
         self._backend = backend
         self._leading = leading
         self._leftovers = leftovers
-        self._settings = settings
+        self._launching = launching.Launching(backend, settings, report=report)
         self._clock = clock
         self._report = report
         self._roster = rosters.Roster(store)
         self._reread_at = 0.0
+        self._epoch: int | None = None
         self._killed_at: dict[attempts.TaskKey, float] = {}
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
@@ -68,14 +68,18 @@ class Guardian:
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
+        if epoch != self._epoch:
+            self._launching.cancel_all()
+            self._epoch = epoch
         if epoch is None:
             self._due = None
             return
+        await self._tell(self._launching.take(), epoch, now)
         seen = _by_job(await self._backend.observe())
         await self._roster.refresh()
         await self._reread(now)
         strangers = await self._strangers(seen)
-        live = [job for job in self._roster.jobs.values() if job.live is not None]
+        live = [job for job in self._roster.jobs.values() if job.live is not None and not self._is_being_made(job)]
         guarded = {job.id: job for job in live if not self._is_calm(job, seen, now)}
         due = await self._record(guarded, seen, epoch, now)
         for job_id in guarded:
@@ -92,6 +96,16 @@ class Guardian:
         self._due = self._next_due(now)
 
     # Observing
+
+    def _is_being_made(self, job: jobs.Job) -> bool:
+        """Return whether a launch of the job is under way. Nothing else is done for the job meanwhile. The launch of an
+        attempt that is to end is broken off.
+        """
+        if job.id not in self._launching.underway:
+            return False
+        if job.live is None or job.live.stop is not None:
+            self._launching.cancel(job.id)
+        return True
 
     def _is_calm(self, job: jobs.Job, seen: Seen, now: float) -> bool:
         """Return whether the last look left nothing to do, and nothing has changed since.
@@ -188,7 +202,6 @@ class Guardian:
 
     async def _act(self, wanted: list[tuple[jobs.Job, tuple[actions.Action, ...]]], epoch: int, now: float) -> None:
         """Ends before beginnings, so that places are free early."""
-        launched: list[tuple[str, events.AnyEvent]] = []
         released: list[tuple[str, int]] = []
         for job, found in wanted:
             for action in found:
@@ -202,10 +215,7 @@ class Guardian:
         await self._release(released, epoch, now)
         launches = [(job, action) for job, found in wanted for action in found if isinstance(action, actions.Launch)]
         if launches:
-            known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
-            for job, action in launches:
-                launched.append((job.id, await self._launch(job, action, known)))
-        self._roster.adopt(await bulkwrites.tell(self._store, launched, epoch=epoch, at=now, report=self._report))
+            await self._launch(launches, epoch, now)
 
     async def _kill(self, job: jobs.Job, action: actions.Kill, now: float) -> None:
         keys = [task.key(job.id, action.attempt) for task in action.tasks]
@@ -220,46 +230,19 @@ class Guardian:
             self._failed(job.id, error, now)
         failpoints.hit("guardian.after_kill")
 
-    async def _launch(self, job: jobs.Job, action: actions.Launch, known: dict[str, nodes.Node]) -> events.AnyEvent:
-        live = job.live
-        keys = tuple(task.key(job.id, action.attempt) for task in action.tasks)
-        failpoints.hit("guardian.before_launch")
-        try:
-            claims = {(claim.role, claim.index): claim for claim in self._roster.held.get(job.id, ())}
-            launches = [
-                backends.TaskLaunch(
-                    key=key,
-                    assignment=assigning.assignment(
-                        job,
-                        action.attempt,
-                        task,
-                        known.get(task.node),
-                        self._settings,
-                        share_milli=claims[task.role, task.index].amount.gpu_milli,
-                    ),
-                    holding=claims[task.role, task.index],
-                    limit=assigning.limit(job.spec, task.role, live.tasks if live is not None else ()),
-                    container=backends.Container(
-                        image=job.spec.image,
-                        framework=job.spec.framework,
-                        volumes=job.spec.volumes,
-                        job_name=job.name,
-                    ),
-                )
-                for key, task in zip(keys, action.tasks, strict=True)
-            ]
-            async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
-                await self._backend.launch(launches)
-        except errors.OarlockError as error:
-            return events.LaunchFailed(attempt=action.attempt, reason=error.message)
-        except TimeoutError:
-            return events.LaunchFailed(attempt=action.attempt, reason="the backend did not answer in time")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the gang must not stay half-made
-            self._report(job.id, error)
-            return events.LaunchFailed(attempt=action.attempt, reason=f"{type(error).__name__}: {error}")
-        failpoints.hit("guardian.after_launch")
-        whole = live is not None and live.launched_at is None
-        return events.Launched(attempt=action.attempt, tasks=() if whole else keys)
+    async def _launch(self, launches: list[tuple[jobs.Job, actions.Launch]], epoch: int, now: float) -> None:
+        """Begin as many launches as the backend can make at the same time: the others follow once some have ended."""
+        known = {node.name: node for node in await self._store.read(lambda view: view.nodes())}
+        for job, action in launches:
+            if self._leading.epoch != epoch:
+                return
+            if not await self._launching.begin(job, action, self._roster.held.get(job.id, ()), known):
+                break
+        await self._tell(self._launching.take(), epoch, now)
+
+    async def _tell(self, outcomes: list[tuple[str, events.AnyEvent]], epoch: int, now: float) -> None:
+        if outcomes:
+            self._roster.adopt(await bulkwrites.tell(self._store, outcomes, epoch=epoch, at=now, report=self._report))
 
     async def _release(self, released: list[tuple[str, int]], epoch: int, now: float) -> None:
         """Free the attempt's holdings and end it, in one transaction; then let the backend forget it."""

@@ -29,10 +29,10 @@ from oarlock.backends.kubernetes import (
     credentials,
     labels,
     objects,
+    ownpods,
     podstates,
     reaching,
     rendering,
-    watches,
 )
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import attempts, errors, holdings, observations
@@ -40,6 +40,8 @@ from oarlock.spec import nodes as machines
 
 AT_ONCE = 32
 """Requests of one launch that are under way together."""
+TASKS_AT_ONCE = 512
+"""Tasks in launches that are under way together. The client sends the requests of all of them over its connections."""
 KILL_GRACE_S = 1
 """The kubelet waits so long between SIGTERM and SIGKILL. With 0 the object would go before the processes."""
 SYNC_S = 30.0
@@ -79,6 +81,7 @@ class KubernetesBackend:
     """`open` starts the watches, `close` ends them; pods run on."""
 
     name = "kubernetes"
+    tasks_at_once = TASKS_AT_ONCE
 
     def __init__(self, api: client.Client, site: Site, *, monotonic: Callable[[], float]) -> None:
         self._api = api
@@ -86,25 +89,17 @@ class KubernetesBackend:
         self._changed = asyncio.Event()
         self._state = clusterstate.ClusterState(api, site, monotonic=monotonic, changed=self._cluster_changed)
         self._nodes_changed = False
-        self._pods = watches.Watch(
-            api,
-            self._path("pods"),
-            objects.Pod,
-            self._keep,
-            monotonic=monotonic,
-            params={"labelSelector": f"{labels.INSTALLATION}={site.installation}"},
-            changed=self._changed.set,
-            missing=self._missing,
+        self._own = ownpods.OwnPods(
+            api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
         )
         self._gone: dict[attempts.TaskKey, observations.Observed] = {}
-        self._pulls: dict[str, str] = {}  # by UID: why its image could not be pulled
-        self._seen: dict[str, tuple[objects.Pod, str, str, observations.Observed]] = {}  # by UID
+        self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
         self._discarded: set[tuple[str, int]] = set()  # whose pods are about to go
         self._running: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
         """Begin to follow the cluster."""
-        self._running = [asyncio.create_task(self._state.run()), asyncio.create_task(self._pods.run())]
+        self._running = [asyncio.create_task(self._state.run()), asyncio.create_task(self._own.run())]
 
     def capabilities(self) -> dict[str, str]:
         """Return facts about this cluster for `GET /api/v1/server`."""
@@ -138,36 +133,27 @@ class KubernetesBackend:
     async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
         await self._synced()
-        there = dict(self._own())
-        ended = {key for key, pod in there.items() if podstates.state_of(pod) is not State.RUNNING} | self._gone.keys()
-        wanted = [one for one in tasks if one.key not in ended]
-        new = [one for one in wanted if one.key not in there]
-        manifests = {one.key: rendering.pod(one, self._site, "") for one in new}
-        self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
-        made = {**there, **await self._make(new, manifests)}
-        self._check_returned(wanted, made)
-        await self._all(self._bind(one, made[one.key]) for one in wanted)
-        self._changed.set()
+        try:
+            await self._launch([one for one in tasks if not self._has_ended(one.key)])
+        finally:
+            self._changed.set()
 
     async def observe(self) -> list[observations.Observed]:
         await self._synced()
         found = dict(self._gone)
-        for key, pod in self._own():
+        for key, pod in self._own.by_key.items():
             if (key.job, key.attempt) not in self._discarded:
                 found[key] = self._observed(key, pod)
-        self._seen = {uid: seen for uid, seen in self._seen.items() if uid in self._pods.items}
+        if len(self._seen) > 2 * len(self._own.by_key):
+            self._seen = {key: seen for key, seen in self._seen.items() if key in self._own.by_key}
         if self._discarded:
-            self._discarded &= {(key.job, key.attempt) for key, _ in self._own()}
+            self._discarded &= {(key.job, key.attempt) for key in self._own.by_key}
         return list(found.values())
 
     async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:
         await self._synced()
-        wanted = set(keys)
-        await self._all(
-            self._delete(pod, KILL_GRACE_S)
-            for key, pod in self._own()
-            if key in wanted and podstates.state_of(pod) is not State.GONE
-        )
+        there = [pod for key in dict.fromkeys(keys) if (pod := self._own.by_key.get(key)) is not None]
+        await self._all(self._delete(pod, KILL_GRACE_S) for pod in there if podstates.state_of(pod) is not State.GONE)
 
     async def leftovers(self, key: attempts.TaskKey) -> list[backends.Leftover]:
         """Nothing: a pod's files end with it. Its agent delivers logs and metrics before it goes."""
@@ -175,7 +161,7 @@ class KubernetesBackend:
 
     async def discard(self, job: str, attempt: int) -> None:
         await self._synced()
-        theirs = [(key, pod) for key, pod in self._own() if (key.job, key.attempt) == (job, attempt)]
+        theirs = [(key, pod) for key, pod in self._own.by_key.items() if (key.job, key.attempt) == (job, attempt)]
         for key, pod in theirs:
             if podstates.state_of(pod) is not State.GONE:
                 raise errors.Conflict(f"{key} still runs", hint="An attempt is discarded once all of it is gone.")
@@ -190,7 +176,7 @@ class KubernetesBackend:
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80
     ) -> backends.ExecProcess:
         await self._synced()
-        pod = next((pod for one, pod in self._own() if one == key), None)
+        pod = self._own.by_key.get(key)
         if pod is None or pod.status.phase != "Running":
             raise errors.Conflict(f"{key} does not run", hint="`oarlock show` tells the state of each task.")
         path = f"{self._path('pods')}/{pod.metadata.name}"
@@ -211,25 +197,35 @@ class KubernetesBackend:
 
     # Launching
 
+    def _has_ended(self, key: attempts.TaskKey) -> bool:
+        pod = self._own.by_key.get(key)
+        return key in self._gone if pod is None else podstates.state_of(pod) is not State.RUNNING
+
+    async def _launch(self, wanted: Sequence[backends.TaskLaunch]) -> None:
+        there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
+        new = [one for one in wanted if one.key not in there]
+        manifests = {one.key: rendering.pod(one, self._site, "") for one in new}
+        self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
+        made = {**there, **await self._make(new, manifests)}
+        self._check_returned(wanted, made)
+        await self._all(self._bind(one, made[one.key]) for one in wanted)
+
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
     ) -> None:
         """Raise Unavailable where a node is not there, or has filled up since the plan was made."""
-        ours: dict[str, holdings.Resources] = {}
-        for key, pod in self._own():
-            if key not in wanted and pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
-                needs = clusterstate.needs(pod.spec, self._site.gpu_resource)
-                ours[pod.spec.node_name] = ours.get(pod.spec.node_name, holdings.Resources()) + needs
-        for name in dict.fromkeys(places.values()):
+        asked: dict[str, holdings.Resources] = {}
+        for key, place in places.items():
+            asked[place] = asked.get(place, holdings.Resources()) + wanted[key]
+        for name, amount in asked.items():
             node = self._state.node(name)
             if node is None or not node.ready:
                 why = "is not there" if node is None else f"cannot be used: {node.reason}"
                 raise errors.Unavailable(f"node {name} {why}", hint="It is tried again on the nodes that there are.")
-            asked = sum((wanted[key] for key, place in places.items() if place == name), holdings.Resources())
-            free = node.usable - ours.get(name, holdings.Resources())
-            if not asked.fits(free):
+            free = node.usable - self._own.taken(name, wanted)
+            if not amount.fits(free):
                 raise errors.Unavailable(
-                    f"node {name} has filled up: {_text(asked)} are needed, {_text(free)} are free",
+                    f"node {name} has filled up: {_text(amount)} are needed, {_text(free)} are free",
                     hint="It is tried again.",
                 )
 
@@ -251,7 +247,7 @@ class KubernetesBackend:
     async def _create_pod(self, manifest: rendering.Manifest) -> objects.Pod:
         """Create the pod, which is observed from now on, whatever becomes of the others."""
         made = await self._create("pods", manifest, objects.Pod)
-        self._pods.put(made)
+        self._own.put(made)
         return made
 
     async def _create(self, plural: str, manifest: rendering.Manifest, kind: type[T]) -> T:
@@ -308,45 +304,34 @@ class KubernetesBackend:
     def _path(self, plural: str) -> str:
         return f"/api/v1/namespaces/{self._site.namespace}/{plural}"
 
-    def _own(self) -> list[tuple[attempts.TaskKey, objects.Pod]]:
-        return [(key, pod) for pod in self._pods.items.values() if (key := podstates.key(pod)) is not None]
-
     def _observed(self, key: attempts.TaskKey, pod: objects.Pod) -> observations.Observed:
         """Return the same object while nothing has changed: most pods are as they were at the last look."""
-        uid = pod.metadata.uid
-        trouble, pull = self._state.trouble(pod.spec.node_name), self._pulls.get(uid, "")
-        known = self._seen.get(uid)
+        trouble, pull = self._state.trouble(pod.spec.node_name), self._own.pull(key)
+        known = self._seen.get(key)
         if known is None or known[0] is not pod or known[1:3] != (trouble, pull):
-            known = self._seen[uid] = pod, trouble, pull, podstates.observed(key, pod, trouble=trouble, pull=pull)
+            known = self._seen[key] = pod, trouble, pull, podstates.observed(key, pod, trouble=trouble, pull=pull)
         return known[3]
 
     async def _delete(self, pod: objects.Pod, grace_s: int) -> None:
         await self._api.delete(f"{self._path('pods')}/{pod.metadata.name}", uid=pod.metadata.uid, grace_s=grace_s)
 
-    def _keep(self, pod: objects.Pod) -> objects.Pod:
-        why = podstates.pull_failure(pod)
-        if why:
-            self._pulls[pod.metadata.uid] = why
-        return pod
-
     def _cluster_changed(self) -> None:
         self._nodes_changed = True
         self._changed.set()
 
-    def _missing(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
-        self._pulls.pop(uid, None)
-        key = podstates.key(was)
-        if key is not None and (key.job, key.attempt) not in self._discarded:
-            self._gone[key] = podstates.vanished(key, last if last is not None else was)
+    def _missing(self, key: attempts.TaskKey, last: objects.Pod) -> None:
+        self._seen.pop(key, None)
+        if (key.job, key.attempt) not in self._discarded:
+            self._gone[key] = podstates.vanished(key, last)
 
     async def _synced(self) -> None:
         """Wait for the first look at the cluster: before it nothing may be called gone. Raises Unavailable."""
-        if self._pods.synced.is_set() and self._state.is_synced:
+        if self._own.synced.is_set() and self._state.is_synced:
             return
         try:
             async with asyncio.timeout(SYNC_S):
                 await self._state.synced()
-                await self._pods.synced.wait()
+                await self._own.synced.wait()
         except TimeoutError as error:
             raise errors.Unavailable(
                 f"the cluster at {self._api.access.server} could not be read yet", hint="It is tried again."

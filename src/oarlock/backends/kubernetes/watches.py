@@ -157,27 +157,30 @@ class Watch(Generic[O, K]):
             ) from error
         self._version = found.metadata.resource_version
         self._is_fresh()
-        if event.type == "DELETED":
-            self._delete(found)
-        else:
-            self._set(found)
-        self._changed()
+        if self._delete(found) if event.type == "DELETED" else self._set(found):
+            self._changed()
 
-    def _set(self, found: O) -> None:
-        """Keep the object as it is now. One that no longer counts is missing from then on."""
+    def _set(self, found: O) -> bool:
+        """Keep the object as it is now. One that no longer counts is missing from then on. Return whether it counts
+        or did so.
+        """
         uid = found.metadata.uid
         kept = self._keep(found)
         if kept is not None:
             self.items[uid] = kept
         elif (was := self.items.pop(uid, None)) is not None:
             self._missing(uid, was, found)
+        else:
+            return False
+        return True
 
-    def _delete(self, last: O) -> None:
+    def _delete(self, last: O) -> bool:
         uid = last.metadata.uid
         was = self.items.pop(uid, None)
         if was is None:
             was = self._keep(last)
         self._forget(uid, was, last)
+        return was is not None
 
     def _forget(self, uid: str, was: K | None, last: O | None) -> None:
         self._deleted[uid] = None

@@ -54,6 +54,7 @@ class LocalBackend:
     """
 
     name = "local"
+    tasks_at_once = 1
 
     def __init__(
         self,

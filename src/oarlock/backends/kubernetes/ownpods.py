@@ -1,0 +1,91 @@
+"""The pods of this installation, kept current by a watch: by the key of their task, and by node.
+
+A launch looks up its own tasks and nodes alone, so that a thousand launches at the same time do not read all pods a
+thousand times. A pod counts as the pod of a task if it has the labels and the name of that task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from oarlock.backends.kubernetes import client, clusterstate, labels, objects, podstates, watches
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, holdings
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+_NOTHING = holdings.Resources()
+
+Missing = Callable[[attempts.TaskKey, objects.Pod], object]
+
+
+class OwnPods:
+    """Belongs to one event loop. `missing` is called for each pod that is gone, with the pod as it was last seen."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        path: str,
+        site: Site,
+        *,
+        monotonic: Callable[[], float],
+        changed: Callable[[], object],
+        missing: Missing,
+    ) -> None:
+        self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
+        self._site = site
+        self._missing = missing
+        self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended pods take
+        self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
+        self._watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
+            api,
+            path,
+            objects.Pod,
+            self._keep,
+            monotonic=monotonic,
+            params={"labelSelector": f"{labels.INSTALLATION}={site.installation}"},
+            changed=changed,
+            missing=self._lose,
+        )
+        self.synced = self._watch.synced
+        self.run = self._watch.run
+        self.put = self._watch.put
+
+    def pull(self, key: attempts.TaskKey) -> str:
+        """Return why an image of the pod could not be pulled when that was last said."""
+        return self._pulls.get(key, "")
+
+    def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
+        """Return the amounts that pods on the node take, without those of some tasks."""
+        there = self._on.get(node, {})
+        return sum((amount for key, amount in there.items() if key not in without), _NOTHING)
+
+    def _keep(self, pod: objects.Pod) -> objects.Pod | None:
+        key = podstates.key(pod)
+        if key is None or pod.metadata.name != labels.pod_name(key):
+            return None
+        self.by_key[key] = pod
+        if pod.spec.node_name and pod.status.phase not in _ENDED:
+            amount = clusterstate.needs(pod.spec, self._site.gpu_resource)
+            self._on.setdefault(pod.spec.node_name, {})[key] = amount
+        else:
+            self._leave(key, pod.spec.node_name)
+        if why := podstates.pull_failure(pod):
+            self._pulls[key] = why
+        return pod
+
+    def _lose(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
+        key = podstates.key(was)
+        if key is None:
+            return
+        if key in self.by_key and self.by_key[key].metadata.uid == uid:
+            del self.by_key[key]
+            self._leave(key, was.spec.node_name)
+            self._pulls.pop(key, None)
+        self._missing(key, last if last is not None else was)
+
+    def _leave(self, key: attempts.TaskKey, node: str) -> None:
+        there = self._on.get(node)
+        if there is not None:
+            there.pop(key, None)
+            if not there:
+                del self._on[node]

@@ -1,0 +1,132 @@
+"""The launches of gangs: several at a time where the backend can, else one after the other.
+
+    begin   start a task that makes the gang, while the guardian's next ticks go on
+    take    return the outcomes since the last call, to be recorded
+
+A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When another server leads, or the attempt is
+to end, it is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
+for a job before its launch has ended, so that nothing is made after the release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from oarlock.backends import backends
+from oarlock.controllers import assigning, bulkwrites
+from oarlock.lifecycle import deadlines
+from oarlock.spec import actions, errors, events, failpoints, holdings, jobs, nodes
+
+
+class Launching:
+    """Belongs to one event loop."""
+
+    def __init__(self, backend: backends.Backend, settings: assigning.Settings, *, report: bulkwrites.Report) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._report = report
+        self._underway: dict[str, tuple[asyncio.Task[None], int]] = {}  # by job, with the number of its tasks
+        self._outcomes: list[tuple[str, events.AnyEvent]] = []
+
+    @property
+    def underway(self) -> Collection[str]:
+        """Ids of the jobs with a launch that has not ended."""
+        return self._underway.keys()
+
+    async def begin(
+        self,
+        job: jobs.Job,
+        action: actions.Launch,
+        held: Collection[holdings.Holding],
+        known: dict[str, nodes.Node],
+    ) -> bool:
+        """Launch these tasks; return False where as many as the backend can make at the same time are under way."""
+        if self._backend.tasks_at_once == 1:
+            self._outcomes.append((job.id, await self._launch(job, action, held, known)))
+            return True
+        count = len(action.tasks)
+        making = sum(number for _, number in self._underway.values())
+        if making and making + count > self._backend.tasks_at_once:
+            return False
+
+        async def launch() -> None:
+            try:
+                outcome = await self._launch(job, action, held, known)
+                self._outcomes.append((job.id, outcome))
+            finally:
+                del self._underway[job.id]
+
+        self._underway[job.id] = asyncio.create_task(launch(), name=f"launch {job.id}"), count
+        return True
+
+    def take(self) -> list[tuple[str, events.AnyEvent]]:
+        """Return the outcomes since the last call, by job."""
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
+    def cancel(self, job_id: str) -> None:
+        """Break the job's launch off. It is under way until its requests have ended."""
+        self._underway[job_id][0].cancel()
+
+    def cancel_all(self) -> None:
+        """Break all launches off and forget their outcomes: another server decides what becomes of the tasks."""
+        for task, _ in self._underway.values():
+            task.cancel()
+        self._outcomes = []
+
+    async def _launch(
+        self,
+        job: jobs.Job,
+        action: actions.Launch,
+        held: Collection[holdings.Holding],
+        known: dict[str, nodes.Node],
+    ) -> events.AnyEvent:
+        """Make the tasks; return the event that says whether that went well."""
+        failpoints.hit("guardian.before_launch")
+        try:
+            launches = _launches(job, action, held, known, self._settings)
+            async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                await self._backend.launch(launches)
+        except errors.OarlockError as error:
+            return events.LaunchFailed(attempt=action.attempt, reason=error.message)
+        except TimeoutError:
+            return events.LaunchFailed(attempt=action.attempt, reason="the backend did not answer in time")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the gang must not stay half-made
+            self._report(job.id, error)
+            return events.LaunchFailed(attempt=action.attempt, reason=f"{type(error).__name__}: {error}")
+        failpoints.hit("guardian.after_launch")
+        whole = job.live is not None and job.live.launched_at is None
+        made = () if whole else tuple(task.key(job.id, action.attempt) for task in action.tasks)
+        return events.Launched(attempt=action.attempt, tasks=made)
+
+
+def _launches(
+    job: jobs.Job,
+    action: actions.Launch,
+    held: Collection[holdings.Holding],
+    known: dict[str, nodes.Node],
+    settings: assigning.Settings,
+) -> list[backends.TaskLaunch]:
+    gang = job.live.tasks if job.live is not None else ()
+    claims = {(claim.role, claim.index): claim for claim in held}
+    container = backends.Container(
+        image=job.spec.image, framework=job.spec.framework, volumes=job.spec.volumes, job_name=job.name
+    )
+    return [
+        backends.TaskLaunch(
+            key=task.key(job.id, action.attempt),
+            assignment=assigning.assignment(
+                job,
+                action.attempt,
+                task,
+                known.get(task.node),
+                settings,
+                share_milli=claims[task.role, task.index].amount.gpu_milli,
+            ),
+            holding=claims[task.role, task.index],
+            limit=assigning.limit(job.spec, task.role, gang),
+            container=container,
+        )
+        for task in action.tasks
+    ]
