@@ -88,6 +88,7 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     earlier_bytes: int
     later_bytes: int
+    unended: tuple[int, ...] = ()  # the indexes of the lines without an end
 
 
 class LogSearch(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,9 +18,17 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import home, job, jobs, live, login, sessions
+from oarlock.web.pages import home, job, jobs, live, log, login, sessions
 
-PAGES: tuple[table.Page, ...] = (*home.PAGES, *jobs.PAGES, *job.PAGES, *sessions.PAGES, *login.PAGES, *live.PAGES)
+PAGES: tuple[table.Page, ...] = (
+    *home.PAGES,
+    *jobs.PAGES,
+    *job.PAGES,
+    *log.PAGES,
+    *sessions.PAGES,
+    *login.PAGES,
+    *live.PAGES,
+)
 """All pages and actions. The tests go through this table, too."""
 
 CONTENT_POLICY = "; ".join(
@@ -96,7 +104,7 @@ class Pages:
                 await visit.admit()
                 visit.demand(page.right)
             answer = await page.handler(visit)
-            closing = not page.stream
+            closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
             return self._response(visit, answer, page)
         except errors.Unauthenticated as error:
             return self._unauthenticated(visit, error, script=script)

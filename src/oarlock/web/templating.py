@@ -38,6 +38,7 @@ class Templates:
         environment.filters |= {
             "age": durations.age,
             "amount": amounts.number,
+            "clock": clock,
             "bytes": quantities.memory_text,
             "counted": amounts.counted,
             "cut": cut,
@@ -67,6 +68,12 @@ def log_text(line: str) -> str:
 def moment(at: float) -> str:
     """Return a time as ISO 8601 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(at, 0.0), _LAST)))
+
+
+def clock(at: float) -> str:
+    """Return the time of day in UTC, with milliseconds."""
+    bounded = min(max(at, 0.0), _LAST)
+    return time.strftime("%H:%M:%S", time.gmtime(bounded)) + f".{int(bounded * 1000) % 1000:03d}"
 
 
 def query(values: dict[str, Any]) -> str:

@@ -115,7 +115,7 @@ async def test_a_line_without_an_end_is_shown_again_with_its_end(store: logfiles
     await add(store, KEYS[0], b"done\n 10%", 10.0)
     shown = await store.page(ALL, "end", before=10, after=0)
     assert [(line.text, line.partial) for line in shown.lines] == [("done", False), (" 10%", True)]
-    assert shown.later_bytes == 0
+    assert (shown.later_bytes, shown.unended) == (0, (1,))
     await add(store, KEYS[0], b"\r 20%", 11.0)
     more = await store.page(ALL, shown.after, before=0, after=10)
     assert [(line.text, line.partial) for line in more.lines] == [(" 10%\r 20%", True)]

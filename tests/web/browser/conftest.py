@@ -62,6 +62,12 @@ class Watched:
             self.faults.append(f"{kind}: {text}")
 
 
+async def until(page: Page, expression: str) -> None:
+    """Wait until an expression holds. Playwright's own `wait_for_function` needs `eval`, which the pages forbid."""
+    while not await page.evaluate(expression):
+        await page.wait_for_timeout(50)
+
+
 @pytest_asyncio.fixture
 async def browser(shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
     """A browser that is logged in by a link. A test may give settings of its context by `indirect`."""

@@ -110,11 +110,22 @@ async def test_every_page_says_that_the_session_has_ended(browser: conftest.Watc
 async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.Watched) -> None:
     from axe_playwright_python.async_playwright import Axe
 
-    shell.write("train.py", "print('a line')\nraise SystemExit(3)\n")
+    shell.write(
+        "train.py", "print('a line')\nprint('\\x1b[31mred\\x1b[0m \\x1b[42mground\\x1b[0m')\nraise SystemExit(3)\n"
+    )
     shell.do("run", "--max-restarts", "0", "--name", "fails", "--", "python", "train.py", code=3)
     found = {}
     browser.lost = True  # one of the pages is not there
-    for path in ("/", "/jobs", "/jobs/fails", "/sessions", "/login", "/nowhere"):
+    for path in (
+        "/",
+        "/jobs",
+        "/jobs/fails",
+        "/jobs/fails/log",
+        "/jobs/fails/log?q=line&times=yes",
+        "/sessions",
+        "/login",
+        "/nowhere",
+    ):
         page = await browser.page(path)
         answer = await Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]})
         found[path] = [(one["id"], one["nodes"][0]["html"][:200]) for one in answer.response["violations"]]

@@ -48,6 +48,7 @@ def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: i
         after=cuts.text(last),
         earlier_bytes=sum(first[stream] - span.low for stream, span in known.items()),
         later_bytes=left,
+        unended=tuple(number for number, one in enumerate(lines) if one.offset >= known[one.stream].open),
     )
 
 

@@ -1,0 +1,247 @@
+"""The log of a job: opened at its end, at a line or at a hit, and followed; a search through all of it; as a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette import responses
+
+from oarlock.client import requests, verbs
+from oarlock.data import storage
+from oarlock.spec import errors, jobs, phases
+from oarlock.web import routing, visits
+from oarlock.web.drawing import folding, terminal
+
+SHOWN = 1000
+AROUND = 500
+MOST_LINES = 2000
+"""Lines that a script asks for at a time."""
+FILTERS = ("task", "attempt", "stream", "since", "until")
+FLAGS = ("regex", "exact", "wrap", "times", "apart")
+STREAMS = ("stdout", "stderr")
+_TASK = re.compile(r"([a-z]{1,32})-(\d{1,9})")
+
+
+class Search(msgspec.Struct, frozen=True):
+    """The hits of a search as seen from the page: the number of the one that is shown, and those beside it."""
+
+    hits: int
+    number: int
+    previous: str
+    shown: str
+    following: str
+    whole: bool
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    client = visit.client
+    job = await client.job(visit.parameters["job"])
+    now = (await client.summaries(limit=1)).now
+    chosen = _chosen(visit)
+    choice = _choice(chosen, now)
+    line, search, blamed = visit.asked("line"), None, ""
+    if chosen["q"]:
+        search = await _search(visit, job, choice, chosen, line)
+        line = line or search.shown
+    elif not line and not visit.asked("at"):
+        blamed = _blamed(job, chosen)
+        line = await _last_line(visit, job, blamed) if blamed else ""
+    if line:
+        page = await client.log_page(job.id, choice, at=line, before=AROUND, after=AROUND)
+    else:
+        start = visit.asked("at") == "start"
+        page = await client.log_page(
+            job.id, choice, at="start" if start else "end", before=0 if start else SHOWN, after=SHOWN if start else 0
+        )
+    facts = _lines(visit, job, page, chosen, line)
+    tasks = sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order)
+    return routing.Filled(
+        template="log.html",
+        facts={
+            **facts,
+            "title": f"Log of {job.name}",
+            "search": search,
+            "blamed": blamed if line else "",
+            "tasks": tasks,
+            "attempts": [attempt.number for attempt in job.attempts],
+            "streams": STREAMS,
+            "command": _command(job, chosen),
+            "opened": "line" if line else "start" if visit.asked("at") == "start" else "end",
+        },
+    )
+
+
+async def lines(visit: visits.Visit) -> routing.Filled:
+    """Return the rows before or after a place, for the script of the page."""
+    job = await visit.client.job(visit.parameters["job"])
+    chosen = _chosen(visit)
+    counts = {
+        name: min(MOST_LINES, int(text)) for name in ("before", "after") if (text := visit.asked(name)).isdecimal()
+    }
+    now = (await visit.client.summaries(limit=1)).now if chosen["since"] or chosen["until"] else 0.0
+    place = visit.asked("place") or "end"
+    page = await visit.client.log_page(job.id, _choice(chosen, now), at=place, **counts)
+    return routing.Filled(template="loglines.html", facts=_lines(visit, job, page, chosen, ""))
+
+
+async def download(visit: visits.Visit) -> responses.StreamingResponse:
+    """Return the text as the tasks wrote it; with the task's name before each line if there are several."""
+    job = await visit.client.job(visit.parameters["job"])
+    chosen = _chosen(visit)
+    choice = _choice(chosen, (await visit.client.summaries(limit=1)).now)
+    alone = choice.index is not None or len({task.name for one in job.attempts for task in one.tasks}) < 2
+    headers = {"content-disposition": f'attachment; filename="{job.name}.log"'}
+    return responses.StreamingResponse(
+        _bytes(visit, job, choice, alone=alone), media_type="text/plain; charset=utf-8", headers=headers
+    )
+
+
+async def _bytes(
+    visit: visits.Visit, job: jobs.Job, choice: requests.LogChoice, *, alone: bool
+) -> AsyncIterator[bytes]:
+    try:
+        async for item in visit.client.log_items(job.id, choice, blocks=True):
+            if not isinstance(item, storage.Line):
+                continue
+            whole = isinstance(item, storage.Lines)
+            data = item.data if isinstance(item, storage.Lines) else item.text.encode("utf-8", "replace")
+            if alone:
+                yield data if whole or item.partial else data + b"\n"
+            else:
+                name = f"{item.task} | ".encode()
+                yield b"".join(name + line + b"\n" for line in data.removesuffix(b"\n").split(b"\n"))
+    finally:
+        await visit.close()
+
+
+def _lines(
+    visit: visits.Visit, job: jobs.Job, page: storage.LogPage, chosen: dict[str, Any], line: str
+) -> dict[str, Any]:
+    rows = folding.rows(page.lines, page.unended, fold=not chosen["apart"])
+    several = len({task.name for attempt in job.attempts for task in attempt.tasks}) > 1
+    kept = {name: value for name, value in chosen.items() if value}
+    return {
+        "job": job,
+        "chosen": chosen,
+        "kept": kept,
+        "page": page,
+        "rows": [_row(row, chosen, line) for row in rows],
+        "several": several,
+        "poll_ms": 0 if job.terminal else 500 if job.phase in phases.RUNNING else 5000,
+    }
+
+
+def _row(row: folding.Row, chosen: dict[str, Any], line: str) -> dict[str, Any]:
+    runs = terminal.runs(row.line.text)
+    plain = chosen["q"] if not chosen["regex"] else ""
+    here = line in row.addresses
+    words = {
+        "chosen": here,
+        "err": row.line.stream.startswith("stderr"),
+        "open": row.open,
+        "part": row.line.partial,
+        "redrawn": row.redrawn,
+    }
+    return {
+        "address": line if here else row.address,
+        "line": row.line,
+        "classes": " ".join(word for word, holds in words.items() if holds),
+        "count": 1 + len(row.others),
+        "others": ", ".join([row.line.task, *row.others[:63]]),
+        "runs": [part for run in runs for part in _marked(run, plain, exact=bool(chosen["exact"]))],
+    }
+
+
+def _marked(run: terminal.Run, text: str, *, exact: bool) -> list[tuple[str, str, bool]]:
+    """Return the parts of a run: text, classes, and whether it is what was searched for."""
+    if not text:
+        return [(run.text, run.classes, False)]
+    parts = re.split(f"({re.escape(text)})", run.text, flags=re.NOFLAG if exact else re.IGNORECASE)
+    return [(part, run.classes, number % 2 == 1) for number, part in enumerate(parts) if part]
+
+
+async def _search(
+    visit: visits.Visit, job: jobs.Job, choice: requests.LogChoice, chosen: dict[str, Any], line: str
+) -> Search:
+    wanted = storage.LogSearch(text=chosen["q"], regex=bool(chosen["regex"]), ignore_case=not chosen["exact"])
+    found = await visit.client.search_log(job.id, wanted, choice, at=line or "start", limit=2)
+    near = [folding.address(one) for one in found.lines]
+    at_hit = not line or line == next(iter(near), "")
+    return Search(
+        hits=found.hits,
+        number=found.earlier + 1 if near and at_hit else 0,
+        previous=folding.address(found.previous) if found.previous is not None else "",
+        shown=near[0] if near else "",
+        following=next(iter(near[1:] if at_hit else near), ""),
+        whole=found.whole,
+    )
+
+
+def _blamed(job: jobs.Job, chosen: dict[str, Any]) -> str:
+    """Return the task that the job's failure is blamed on, unless the reader has asked for something else."""
+    if job.phase is not phases.Phase.FAILED or any(chosen[name] for name in FILTERS) or not job.attempts:
+        return ""
+    verdict = job.attempts[-1].verdict
+    return verdict.task or "" if verdict is not None else ""
+
+
+async def _last_line(visit: visits.Visit, job: jobs.Job, task: str) -> str:
+    choice = _of_task(task, requests.LogChoice(attempt=job.attempts[-1].number))
+    if choice is None:
+        return ""
+    page = await visit.client.log_page(job.id, choice, before=1)
+    return folding.address(page.lines[-1]) if page.lines else ""
+
+
+def _of_task(task: str, choice: requests.LogChoice) -> requests.LogChoice | None:
+    if (found := _TASK.fullmatch(task)) is None:
+        return None
+    return msgspec.structs.replace(choice, role=found[1], index=int(found[2]))
+
+
+def _chosen(visit: visits.Visit) -> dict[str, Any]:
+    """Return the filters and the look as the address has them."""
+    return {name: visit.asked(name) for name in (*FILTERS, "q", *FLAGS)}
+
+
+def _choice(chosen: dict[str, Any], now: float) -> requests.LogChoice:
+    attempt = chosen["attempt"]
+    if attempt and not attempt.isdecimal():
+        raise errors.InvalidInput("The attempt is not a number.", hint="The first attempt is 1.")
+    choice = requests.LogChoice(
+        attempt=int(attempt[:9]) if attempt else None,
+        stream=chosen["stream"] or None,
+        since=verbs.since_of(chosen["since"], now) if chosen["since"] else None,
+        until=verbs.since_of(chosen["until"], now) if chosen["until"] else None,
+    )
+    if chosen["task"]:
+        told = _of_task(chosen["task"], choice)
+        if told is None:
+            raise errors.NotFound("There is no such task.", hint="A task is named by its role and number: worker-0.")
+        choice = told
+    return choice
+
+
+def _command(job: jobs.Job, chosen: dict[str, Any]) -> str:
+    """Return the command that prints the same lines."""
+    task = _TASK.fullmatch(chosen["task"])
+    words = [f"--role {task[1]} --index {task[2]}"] if task else []
+    words += [f"--{name} {chosen[name]}" for name in ("attempt", "stream", "since", "until") if chosen[name].isalnum()]
+    if not chosen["q"] and not job.terminal:
+        words.append("--follow")
+    return " ".join(["oarlock logs", job.name, *words])
+
+
+def _order(task: str) -> tuple[str, int]:
+    role, _, index = task.rpartition("-")
+    return role, int(index) if index.isdecimal() else 0
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/jobs/{job}/log", handler=show),
+    routing.Page(path="/jobs/{job}/log/lines", handler=lines),
+    routing.Page(path="/jobs/{job}/log.txt", handler=download),
+)

@@ -1,0 +1,182 @@
+// The lines of a log: follows the end until the reader scrolls away, and loads the lines before and behind those shown.
+// At most MOST rows are in the document. A place is asked for by the text that the server gave, so no line is lost.
+"use strict";
+(() => {
+  const box = document.getElementById("log");
+  const bar = document.getElementById("connection");
+  const button = document.getElementById("follow");
+  if (!box) return;
+  const MOST = 5000;
+  const SOME = 500;
+  const MANY = 2000;
+  const EDGE = 400;
+  let rows = document.getElementById("lines");
+  let poll = Number(rows.dataset.poll);
+  let following = false;
+  let busy = false;
+  let quiet = 0;
+  let timer = 0;
+  let seenAt = Date.now();
+  let cut = { before: rows.dataset.before, after: rows.dataset.after };
+  let earlier = Number(rows.dataset.earlier);
+  let later = Number(rows.dataset.later);
+
+  const tell = (text) => {
+    bar.hidden = !text;
+    if (bar.textContent !== text) bar.textContent = text;
+  };
+  const atEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+  const toEnd = () => {
+    box.scrollTop = box.scrollHeight;
+  };
+  const stream = (row) => row.id.slice(0, row.id.lastIndexOf(":"));
+  const selecting = () => {
+    const chosen = getSelection();
+    return chosen && !chosen.isCollapsed && box.contains(chosen.anchorNode);
+  };
+
+  const fetched = async (place, counts) => {
+    const query = new URLSearchParams(counts);
+    const path = box.dataset.path + (box.dataset.path.includes("?") ? "&" : "?");
+    const answer = await fetch(`${path}place=${encodeURIComponent(place)}&${query}`, {
+      headers: { "Oarlock-Fragment": "1" },
+      redirect: "error",
+    });
+    if (answer.status === 401) {
+      poll = 0;
+      throw new Error("The session has ended. Reload the page to log in.");
+    }
+    if (!answer.ok) throw new Error(`As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting`);
+    seenAt = Date.now();
+    tell("");
+    return new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("lines");
+  };
+
+  // Lines without an end come again, with more text or with their end.
+  const append = (page) => {
+    for (const open of rows.querySelectorAll(".open")) open.remove();
+    const parts = new Map();
+    for (const part of rows.querySelectorAll(".part")) parts.set(stream(part), part);
+    const added = document.createDocumentFragment();
+    for (const row of [...page.children]) {
+      const before = parts.get(stream(row));
+      if (before && row.classList.contains("redrawn")) before.remove();
+      if (row.classList.contains("part")) parts.set(stream(row), row);
+      added.append(row);
+    }
+    rows.append(added);
+    cut.after = page.dataset.after;
+    later = Number(page.dataset.later);
+    while (rows.childElementCount > MOST) {
+      rows.firstElementChild.remove();
+      cut.before = null;
+      earlier = 1;
+    }
+  };
+
+  const prepend = (page) => {
+    const first = rows.firstElementChild;
+    const top = first ? first.getBoundingClientRect().top : 0;
+    rows.prepend(...page.children);
+    cut.before = page.dataset.before;
+    earlier = Number(page.dataset.earlier);
+    while (rows.childElementCount > MOST) {
+      rows.lastElementChild.remove();
+      cut.after = null;
+      later = 1;
+    }
+    if (first) box.scrollTop += first.getBoundingClientRect().top - top;
+  };
+
+  const replace = (page) => {
+    rows.replaceChildren(...page.children);
+    cut = { before: page.dataset.before, after: page.dataset.after };
+    earlier = Number(page.dataset.earlier);
+    later = Number(page.dataset.later);
+  };
+
+  const alone = async (work) => {
+    if (busy) return;
+    busy = true;
+    try {
+      await work();
+    } catch (error) {
+      tell(error instanceof TypeError ? `As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting` : error.message);
+      quiet = 4;
+    } finally {
+      busy = false;
+      schedule();
+    }
+  };
+
+  const back = () =>
+    alone(async () => prepend(await fetched(cut.before || rows.firstElementChild.id, { before: SOME })));
+
+  const forth = () =>
+    alone(async () => {
+      if (cut.after) return append(await fetched(cut.after, { after: following ? MANY : SOME }));
+      const last = rows.lastElementChild;
+      const page = await fetched(last.id, { after: SOME });
+      last.remove();
+      append(page);
+    });
+
+  const news = () =>
+    alone(async () => {
+      if (selecting() || document.hidden) return;
+      const page = await fetched(cut.after, { after: MANY });
+      poll = Number((rows.dataset.poll = page.dataset.poll));
+      const count = page.childElementCount;
+      quiet = count > page.querySelectorAll(".open").length ? 0 : Math.min(4, quiet + 1);
+      if (Number(page.dataset.later) > 4e6) replace(await fetched("end", { before: 1000 }));
+      else append(page);
+      if (following) toEnd();
+    });
+
+  const schedule = () => {
+    clearTimeout(timer);
+    if (following && later) timer = setTimeout(news, 50);
+    else if (poll && cut.after && (following || !later)) timer = setTimeout(news, poll * (1 + quiet));
+  };
+
+  const follow = (on) => {
+    following = on;
+    button.setAttribute("aria-pressed", String(on));
+    if (on && (later || !cut.after)) {
+      alone(async () => {
+        replace(await fetched("end", { before: 1000 }));
+        toEnd();
+      });
+    } else if (on) toEnd();
+    schedule();
+  };
+
+  box.addEventListener("scroll", () => {
+    if (following && !atEnd()) follow(false);
+    else if (!following && poll && !later && cut.after && atEnd()) follow(true);
+    if (earlier && box.scrollTop < EDGE) back();
+    else if (!following && later && box.scrollHeight - box.scrollTop - box.clientHeight < EDGE) forth();
+  });
+  button.addEventListener("click", () => follow(!following));
+  document.addEventListener("visibilitychange", () => document.hidden || schedule());
+  for (const [name, word] of [["wrap", "wrapped"], ["times", "timed"]]) {
+    const field = document.querySelector(`input[name=${name}]`);
+    field.addEventListener("change", () => {
+      box.classList.toggle(word, field.checked);
+      const address = new URL(location.href);
+      if (field.checked) address.searchParams.set(name, "yes");
+      else address.searchParams.delete(name);
+      history.replaceState(null, "", address);
+    });
+  }
+
+  button.hidden = !poll;
+  if (box.dataset.opened === "end") {
+    toEnd();
+    if (poll) follow(true);
+  } else {
+    const chosen = rows.querySelector(".chosen");
+    if (chosen) box.scrollTop += chosen.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
+    schedule();
+  }
+})();

@@ -1,0 +1,94 @@
+"""The page of a log in a browser: it follows, lets go, loads what lies before, and loses no line with its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e import shell as shells
+from tests.web.browser import conftest
+
+from oarlock.client import places
+
+pytestmark = pytest.mark.browser
+
+TALKING = """
+import sys, time
+for number in range(3000):  # five minutes, if it is not canceled before
+    print(f"line {number}", flush=True)
+    sys.stderr.write(f"\\r{number} it/s")
+    sys.stderr.flush()
+    time.sleep(0.1)
+"""
+MUCH = """
+for number in range(20_000):
+    print(f"line {number}" + (" a rare word" if number == 4321 else ""))
+"""
+SEEN = "[...document.querySelectorAll('#lines li:not(.open) code')].map((one) => one.textContent)"
+TOP = "document.getElementById('log').scrollTop"
+
+
+async def test_a_log_is_followed_until_the_reader_scrolls(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.write("talk.py", TALKING)
+    job = shell.do("run", "--detach", "--name", "talks", "--", "python", "talk.py").stdout.strip()
+    page = await browser.page(f"/jobs/{job}/log")
+    await page.wait_for_selector("#lines li:has-text('line 60')")
+    assert await page.locator("#follow").get_attribute("aria-pressed") == "true"
+    assert await page.locator("#lines li.err").count() == 1, "a progress bar is one line"
+    await page.evaluate("document.getElementById('log').scrollTop = 0")
+    await page.wait_for_selector("#follow[aria-pressed='false']")
+    last = int((await page.evaluate(SEEN))[-1].split()[-1])
+    await page.wait_for_selector(f"#lines li:has-text('line {last + 20}')", state="attached")
+    assert await page.evaluate(TOP) == 0, "an update moves no scroll"
+    await page.click("#follow")
+    await conftest.until(page, f"{TOP} > 0")
+
+    browser.lost = True
+    left = places.read(Path(shell.env["OARLOCK_HOME"]))
+    assert left is not None
+    os.kill(left.pid, signal.SIGKILL)
+    await page.wait_for_selector("#connection:has-text('reconnecting')")
+    shell.do("up", "--detach", "--port", browser.url.rpartition(":")[2])
+    await page.wait_for_selector("#connection", state="hidden")
+    last = int((await page.evaluate(SEEN))[-1].split()[-1])
+    await page.wait_for_selector(f"#lines li:has-text('line {last + 10}')", state="attached")
+    shell.do("cancel", job)
+    await page.wait_for_selector("#lines[data-poll='0']", state="attached")
+    seen = [one for one in await page.evaluate(SEEN) if one.startswith("line")]
+    stored = [one for one in shell.do("logs", job).stdout.splitlines() if one.startswith("line")]
+    assert seen == stored, "no line is lost or doubled"
+
+
+async def test_a_long_log_is_searched_and_read_from_any_line(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.write("much.py", MUCH)
+    shell.do("run", "--name", "much", "--", "python", "much.py")
+    page = await browser.page("/jobs/much/log")
+    await page.wait_for_selector("#lines li:has-text('line 19999')")
+    await page.evaluate("document.getElementById('log').scrollTop = 0")
+    await conftest.until(page, "document.getElementById('lines').childElementCount > 1400")
+    assert await page.evaluate(TOP) > 0, "lines above move nothing"
+    await page.locator("[data-search]").fill("RARE word")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("p[role=status]:has-text('Line 1 of 1')")
+    chosen = page.locator("#lines .chosen")
+    assert await chosen.inner_text() == "47,531\nline 4321 a rare word".replace(
+        "47,531", await chosen.locator("a").inner_text()
+    )
+    box = await chosen.bounding_box()
+    assert box is not None
+    assert 0 < box["y"] < 800, "the hit is in view"
+    for _ in range(12):
+        before = await page.evaluate("document.getElementById('lines').lastElementChild.id")
+        await page.evaluate("document.getElementById('log').scrollTop = 1e9")
+        await conftest.until(page, f"document.getElementById('lines').lastElementChild.id !== {before!r}")
+    assert await page.evaluate("document.getElementById('lines').childElementCount") <= 5000
+    texts = await page.evaluate(SEEN)
+    numbers = [int(one.split()[1]) for one in texts]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "in order, without a gap"
+    await page.click("label:has-text('wrap')")
+    assert "wrap=yes" in page.url
+    link = await page.locator("#lines li a").nth(2500).get_attribute("href")
+    other = await browser.page(str(link))
+    assert await other.locator("#lines .chosen code").inner_text() == texts[2500]
