@@ -49,8 +49,8 @@ test test-long: export PYTHONDONTWRITEBYTECODE :=
 test: check  ## the checks, then the tests (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-test-long: setup-dev  ## the long tests: long stories, simulations of days, published figures (OARLOCK_DATA)
-	$(BIN)/python -m pytest -m long -n auto --dist worksteal --timeout=900 $(ARGS)
+test-long: setup-dev  ## the long tests: long stories, simulations of days, all examples of property tests, published figures (OARLOCK_DATA)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "long or hypothesis and not soak" -n auto --dist worksteal --timeout=900 $(ARGS)
 
 format: setup-dev  ## let ruff lay out and repair what it can
 	$(BIN)/ruff check --fix

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tests import objectstores
 
 # Examples are the same on every run, so that a red build can be repeated; the soak tests draw new ones.
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=33)
+hypothesis.settings.register_profile("full", deadline=None, derandomize=True, database=None, max_examples=100)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 

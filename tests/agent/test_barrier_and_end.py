@@ -266,6 +266,7 @@ def remove(directory):
     raise AssertionError(f"{directory} is still there")
 
 
+@pytest.mark.long
 def test_a_task_ends_with_its_directory(rig):
     """Whoever deletes a home has no server that could ever end what runs below it."""
     rig.begin("echo $$ > $OUTSIDE/draft; mv $OUTSIDE/draft $OUTSIDE/ready; sleep 1000")

@@ -91,6 +91,7 @@ def killed_after(program: str, root: Path, acknowledgements: int) -> int:
     return told[-1]
 
 
+@pytest.mark.long
 async def test_killed_while_logs_are_appended(tmp_path: Path) -> None:
     chance = random.Random(11)
     for _ in range(8):

@@ -68,14 +68,8 @@ process_count = lambda: int(os.environ["JAX_NUM_PROCESSES"])
 """
 
 
-LONG = {
-    "docs/experiments.md",
-    "docs/frameworks.md",
-    "docs/simulator.md",
-    "docs/training.md",
-    "examples/11-scheduling/README.md",
-}
-"""The pages that train or simulate for long: `make test-long` reads these."""
+SHORT = {"README.md", "docs/job-file.md"}
+"""The pages that `make test` reads; `make test-long` reads all others."""
 
 
 def name(page: Path) -> str:
@@ -110,14 +104,14 @@ def begins_in(page: Path, reader: readers.Reader) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("of", marks.long_except(RUNNABLE.keys() - LONG, RUNNABLE))
+@pytest.mark.parametrize("of", marks.long_except(SHORT, RUNNABLE))
 def test_a_page_works_by_copying(of: str, reader: readers.Reader) -> None:
     page = RUNNABLE[of]
     reader.reads(runnable(page), begins_in(page, reader), INSTEAD if name(page) in SHORTENED else {})
 
 
 def test_nothing_is_shortened_that_no_page_says() -> None:
-    assert {name(page) for page in blocks.PAGES} >= LONG
+    assert {name(page) for page in blocks.PAGES} >= SHORT
     said = "".join(page.read_text(encoding="utf-8") for page in blocks.PAGES if name(page) in SHORTENED)
     assert not [line for line in INSTEAD if line not in said]
 

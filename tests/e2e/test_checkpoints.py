@@ -30,6 +30,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.long
 def test_the_record_says_what_was_restored_and_what_is_there(shell: shells.Shell) -> None:
     """The newest checkpoint of a halted job has a flipped byte: it goes on from the one before."""
     shell.write("trains.py", TRAINS)

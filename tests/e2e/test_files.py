@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from tests.e2e import shell as shells
 
 from oarlock.client import downloads
@@ -99,6 +100,7 @@ def test_what_the_limit_cuts_off_is_said_and_nothing_is_kept_where_that_is_not_w
     assert not [path for path in files(shell, "none") if path.startswith("files/")]
 
 
+@pytest.mark.long
 def test_a_download_goes_on_after_the_server_was_killed(fresh: shells.Shell) -> None:
     """A part that came from a server that is gone is gone on with by the next one."""
     fresh.write("big.py", 'import os; open("big.bin", "wb").write(os.urandom(3_000_000))')

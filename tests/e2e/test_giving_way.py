@@ -129,6 +129,7 @@ def test_a_job_of_higher_priority_takes_the_place_and_the_first_goes_on_at_the_n
     ]
 
 
+@pytest.mark.long
 def test_who_must_not_be_preempted_is_waited_for(busy: shells.Shell) -> None:
     ends = busy.work / "end"
     busy.write(
@@ -197,6 +198,7 @@ def test_an_elastic_job_grows_into_what_is_idle_and_shrinks_for_others(busy: she
     assert {one["devices"] for one in speed["items"] if one.get("measured")} <= {1, 2}
 
 
+@pytest.mark.long
 def test_two_jobs_share_a_gpu_and_a_third_waits(fresh: shells.Shell) -> None:
     fresh.write("waits.py", WAITS)
     fresh.do("up", "--detach", "--virtual-nodes", "1", "--virtual-gpus", "1")

@@ -72,6 +72,7 @@ def test_a_job_lives_in_an_object_store(shell: shells.Shell, bucket: objectstore
     assert last == f"{bucket.url}/ckpt/{job['id']}/attempt-2-round-1-step-300", "a good end waits for its last copy"
 
 
+@pytest.mark.long
 def test_a_job_goes_on_from_the_copy_of_another_one(shell: shells.Shell, bucket: objectstores.Bucket) -> None:
     """Its machine has no checkpoint any more."""
     shell.write(

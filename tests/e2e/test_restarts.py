@@ -50,6 +50,7 @@ def test_a_bug_behind_the_checkpoint_is_met_twice(fresh: shells.Shell) -> None:
     assert job["attempts"][-1]["no_restart"] == "it failed twice in the same way, without progress between"
 
 
+@pytest.mark.long
 def test_logs_that_were_deleted_under_the_server_come_again(shell: shells.Shell) -> None:
     """The first half is deleted while the job runs, and all of it once the job has ended."""
     go = shell.home.parent / "go"
@@ -81,6 +82,7 @@ def test_logs_that_were_deleted_under_the_server_come_again(shell: shells.Shell)
     assert "bytes of this log are missing here" in shell.do("logs", "says").stdout
 
 
+@pytest.mark.long
 def test_a_restarted_server_adopts_what_runs(fresh: shells.Shell) -> None:
     """Killed in the middle: every line, metric and exit code arrives, once and in order."""
     fresh.write(

@@ -12,6 +12,7 @@ from tests import needs
 from tests.e2e import shell as shells
 
 
+@pytest.mark.long
 def test_a_laptop_plays_a_cluster(fresh: shells.Shell) -> None:
     """Devices are held, told apart, and never given twice; what wants more than there is waits or is refused."""
     fresh.do("up", "--detach", "--virtual-nodes", "2", "--virtual-gpus", "4")
@@ -49,6 +50,7 @@ def test_dependencies_are_installed_once_for_each_content(fresh: shells.Shell) -
     assert [path.stat().st_ino for path in (fresh.home / "environments").iterdir() if path.is_dir()] == [made]
 
 
+@pytest.mark.long
 def test_dependencies_that_cannot_be_had_are_named(fresh: shells.Shell) -> None:
     fresh.write("requirements.txt", "--no-index\nno-such-package-anywhere\n")
     done = fresh.do("run", "--max-restarts", "0", "--dependencies", "requirements.txt", "--", "true", code=1)

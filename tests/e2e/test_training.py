@@ -165,6 +165,7 @@ SERVED_SCRIPT = """
 """
 
 
+@pytest.mark.long
 def test_parameter_servers_serve_a_job(shell: shells.Shell) -> None:
     """The tasks of the role `ps` run no code of the user, and end with the workers."""
     shell.write("served.py", SERVED_SCRIPT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.e2e import shell as shells
 
 
@@ -15,6 +16,7 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_from_the_plan_to_the_bill(fresh: shells.Shell) -> None:
     fresh.home.mkdir(parents=True)
     (fresh.home / "config.toml").write_text("""

@@ -46,6 +46,7 @@ def told(one: jobs.Job, role: str, index: int, incarnation: int = 1) -> list[dic
     return [dict(process.env) for process in environments.rendezvous(one, key).processes]
 
 
+@pytest.mark.long
 def test_torch_ranks_run_over_chief_and_workers() -> None:
     one = job("torch", {"worker": jobfile.Role(count=2, nproc=2), "chief": jobfile.Role(), "evaluator": jobfile.Role()})
     ranks = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests import examples
 from tests.lifecycle import script
 
 from oarlock.backends import backends, fake
@@ -288,5 +289,5 @@ def launch_of(key: attempts.TaskKey) -> backends.TaskLaunch:
     )
 
 
-Interleavings.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+Interleavings.TestCase.settings = settings(max_examples=examples.at_most(150), stateful_step_count=60)
 TestInterleavings = Interleavings.TestCase

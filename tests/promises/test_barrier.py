@@ -60,6 +60,7 @@ def source() -> Iterator[Source]:
         one.shutdown()
 
 
+@pytest.mark.long
 def test_nobody_begins_before_all_have_come(house: houses.House, source: Source) -> None:
     wish = crews.Wish(
         key="gang",

@@ -30,8 +30,8 @@ OF_OLD_JOBS = ("retention.after_archive", "retention.after_removal")
 OF_OLD_CHECKPOINTS = ("retention.after_unlisting",)
 DURING = tuple(name for name in failpoints.NAMES if name not in (*OF_OLD_JOBS, *OF_OLD_CHECKPOINTS))
 REACHED_S = 240.0
-SHORT = ("store.after_commit", "guardian.after_release")
-"""The points of `make test`; `make test-long` has the others."""
+SHORT = ("store.after_commit",)
+"""The point of `make test`; `make test-long` has the others."""
 
 
 @pytest.mark.parametrize("name", marks.long_except(SHORT, DURING))
@@ -58,7 +58,7 @@ def whole_crew(house: houses.House, patience_s: float = crews.CONVERGENCE_S) -> 
     return crew
 
 
-@pytest.mark.parametrize("name", marks.long_except(SHORT[:1], ("store.before_commit", "store.after_commit")))
+@pytest.mark.parametrize("name", marks.long_except(SHORT, ("store.before_commit", "store.after_commit")))
 def test_what_was_answered_is_there(house: houses.House, name: str) -> None:
     """Nothing but submissions, one after another, so that it is one that the server dies at: each job takes the whole
     machine, and the first of them stays.

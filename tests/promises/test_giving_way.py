@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests import marks
 from tests.promises import crews
 from tests.promises import house as houses
 
@@ -41,7 +40,8 @@ WISHES = [
 ]
 
 
-@pytest.mark.parametrize("point", marks.long_except({"scheduling.after_stops"}, POINTS))
+@pytest.mark.long
+@pytest.mark.parametrize("point", POINTS)
 def test_killed_while_one_gives_way_to_another(house: houses.House, point: str) -> None:
     house.home.mkdir(exist_ok=True)
     (house.home / "config.toml").write_text(SETTINGS)

@@ -78,6 +78,7 @@ def written_by(url: str, writer: str, after: int) -> set[str]:
         return {kind for (kind,) in connection.execute(asked, (writer, after))}
 
 
+@pytest.mark.long
 async def test_a_leader_that_was_stopped_writes_nothing_more(
     house: houses.House, second: houses.House, postgres: postgresql.Server
 ) -> None:

@@ -8,6 +8,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler import lives
 
 from oarlock.scheduler import amounts, planning
@@ -30,7 +31,7 @@ one is told what that one was.
 """
 
 unhurried = hypothesis.settings(
-    max_examples=60,
+    max_examples=examples.at_most(60),
     deadline=None,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate],  # smaller says no more
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],

@@ -9,6 +9,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler import invariants, lives, world
 
 from oarlock.scheduler import planning
@@ -20,7 +21,7 @@ DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 15)
 SIMPLE = lives.Kind(pools=False, roles=False)
 unhurried = hypothesis.settings(
-    max_examples=40,
+    max_examples=examples.at_most(40),
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )

@@ -7,6 +7,7 @@ import re
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 
 from oarlock.spec import errors, poolchanges, pools, pooltrees, validation
 
@@ -306,7 +307,7 @@ CHANGES = st.tuples(
 )
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(300), deadline=None)
 @hypothesis.given(st.lists(CHANGES, max_size=25), st.dictionaries(st.sampled_from("abcde"), st.just(["j"])))
 def test_whatever_was_accepted_adds_up(
     changes: list[tuple[str, dict[str, object]]], busy: dict[str, list[str]]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import marks
 from tests.store import nouns, programs
 
 from oarlock.spec import errors, failpoints, phases
@@ -164,7 +165,7 @@ async def test_nor_does_one_stopped_between_two_rows_keep_the_lock(postgres_url:
     await store.close()
 
 
-@pytest.mark.parametrize("what", ["hold", "share"])
+@pytest.mark.parametrize("what", marks.long_except(["hold"], ["hold", "share"]))
 async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path, what: str) -> None:
     store = database.open_store(url)
     devices, rounds, processes = 3, 60, 2

@@ -118,6 +118,7 @@ def counted(folder: Path, *, sync: bool = False) -> None:
     torch.save(model.weight.detach(), folder / f"counted-{train.rank()}.pt")
 
 
+@pytest.mark.long
 def test_each_gradient_is_applied_once_where_answers_are_lost(tmp_path: Path) -> None:
     steps = iter(range(1, 10_000))
     with (

@@ -114,7 +114,7 @@ if "alone" in sys.argv:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (["together"], [(0, "left 0"), (0, "left 0")]),
+        pytest.param(["together"], [(0, "left 0"), (0, "left 0")], marks=pytest.mark.long),
         pytest.param(["alone"], [(0, "left 0"), (3, "joined 4")], marks=pytest.mark.long),
         pytest.param(["nccl"], [(0, "joined 2"), (0, "joined 2")], marks=pytest.mark.long),
     ],

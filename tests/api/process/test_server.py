@@ -180,6 +180,7 @@ time.time = lambda: wall() + turned_s()
 """The server's wall clock: ahead of the machine's by what the file says."""
 
 
+@pytest.mark.long
 def test_a_wall_clock_that_is_set_ends_no_job(start: Callable[..., Server], home: Path) -> None:
     """While the server lives, forward and back, and while none does."""
     server = start(first=TURNED).ready()

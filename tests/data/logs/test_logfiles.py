@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import examples
 
 from oarlock.data import storage
 from oarlock.data.logs import cursors, logfiles, reading
@@ -198,7 +199,7 @@ def taken_apart(line: storage.Line) -> list[tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples.at_most(50))
 @given(
     st.lists(
         st.tuples(st.sampled_from([W0, W1]), st.text("ab\né", max_size=9), st.integers(1, 60), st.integers(0, 4)),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests import examples
 
 from oarlock.data.snapshots import ignores, trees
 
@@ -62,7 +63,7 @@ def ours(root: Path) -> set[bytes]:
     return {entry.path for entry in trees.walk(root).entries if not entry.is_folder}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples.at_most(60), suppress_health_check=[HealthCheck.too_slow])
 @given(FILES, IGNORE, IGNORE)
 @example(["a/b.txt", "a/a/keep"], "*.txt\n!a/", "")
 @example(["build/keep", "build/a"], "build/**\n!build/keep", "")

@@ -433,6 +433,7 @@ class TestEnvironments:
     def make(self, requirements: Path, cache: Path) -> Done:
         return errand("environment", "--requirements", requirements, "--cache", cache, "--python", sys.executable)
 
+    @pytest.mark.long
     def test_once_for_a_content(self, index: Path, work: Path) -> None:
         cache = work / "cache"
         first = fill(work, {"requirements.txt": "oarprobe==1.0\n"}) / "requirements.txt"

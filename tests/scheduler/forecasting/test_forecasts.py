@@ -8,6 +8,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler.explaining import test_reasons as cases
 
 from oarlock.scheduler import planning, pricing
@@ -239,7 +240,7 @@ def queues(draw: st.DrawFn) -> plans.Snapshot:
 
 
 @hypothesis.given(queues())
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(60), deadline=None)
 def test_where_all_ends_are_known_every_start_is_found_and_now_means_now(of: plans.Snapshot) -> None:
     found = forecasts.forecasts(of, NOW, still)
     launched = {launch.job for launch in planning.plan(of, NOW).launches}
@@ -252,7 +253,7 @@ def test_where_all_ends_are_known_every_start_is_found_and_now_means_now(of: pla
 
 
 @hypothesis.given(queues(), st.randoms())
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(30), deadline=None)
 def test_the_order_of_the_input_changes_nothing(of: plans.Snapshot, random: st.DataObject) -> None:
     shuffled = [list(of.nodes), list(of.running), list(of.waiting)]
     for one in shuffled:

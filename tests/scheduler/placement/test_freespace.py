@@ -8,6 +8,7 @@ import hypothesis
 import msgspec
 from hypothesis import stateful
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler import clusters
 
 from oarlock.scheduler.placement import freespace, placing
@@ -170,7 +171,7 @@ class Rooms(stateful.RuleBasedStateMachine):
 
 
 TestRooms = Rooms.TestCase
-TestRooms.settings = hypothesis.settings(max_examples=60, stateful_step_count=12)
+TestRooms.settings = hypothesis.settings(max_examples=examples.at_most(60), stateful_step_count=12)
 
 
 def test_nothing_grows_with_time_and_nothing_is_forgotten(monkeypatch) -> None:

@@ -6,6 +6,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler import clusters, reference
 
 from oarlock.scheduler.placement import freespace, packing, placing
@@ -20,7 +21,7 @@ def situations(draw: st.DrawFn, roles: int = 1) -> tuple[list[nodes.Node], list[
     return of, draw(clusters.held(of)), draw(clusters.gangs(roles=roles))
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=examples.at_most(250))
 @hypothesis.given(situations(), st.frozensets(st.sampled_from(["n0", "n1", "n2"])))
 def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None:
     of, held, gang = situation
@@ -32,7 +33,7 @@ def test_a_gang_with_one_ask_is_placed_whenever_it_fits(situation, keep) -> None
         assert not keep & {claim.node for claim in claims}
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=examples.at_most(250))
 @hypothesis.given(situations(roles=2))
 def test_it_fits_where_there_is_a_place_for_it(situation) -> None:
     of, held, gang = situation
@@ -41,7 +42,7 @@ def test_it_fits_where_there_is_a_place_for_it(situation) -> None:
         assert placing.fits(gang, space, size) == (placing.place(gang, space, size) is not None)
 
 
-@hypothesis.settings(max_examples=250)
+@hypothesis.settings(max_examples=examples.at_most(250))
 @hypothesis.given(situations(roles=3))
 def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     of, held, gang = situation
@@ -55,7 +56,7 @@ def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
     assert placing.most(gang, space) <= len(gang.tasks)
 
 
-@hypothesis.settings(max_examples=120)
+@hypothesis.settings(max_examples=examples.at_most(120))
 @hypothesis.given(situations())
 def test_packed_takes_the_fewest_nodes(situation) -> None:
     """Of one type where one will do, of nodes without GPUs where those will do, within its domain if it is in one."""
@@ -82,7 +83,7 @@ def test_packed_takes_the_fewest_nodes(situation) -> None:
     assert len(used) == reference.Cluster(of, held).fewest(gang, types, among)
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=examples.at_most(100))
 @hypothesis.given(situations())
 def test_spread_is_even(situation) -> None:
     """No node has two more tasks than another one that could take one of them."""
@@ -101,7 +102,7 @@ def test_spread_is_even(situation) -> None:
     assert all(tasks[more] - tasks[less] < 2 or tasks[less] == slots[less] for more in tasks for less in tasks)
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=examples.at_most(100))
 @hypothesis.given(situations())
 def test_gpus_are_spared(situation) -> None:
     """Without need of a GPU a gang stands on nodes that have none, if it fits there."""
@@ -116,7 +117,7 @@ def test_gpus_are_spared(situation) -> None:
         assert not with_gpus & {claim.node for claim in claims}
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=examples.at_most(100))
 @hypothesis.given(situations(roles=2), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> None:
     of, held, gang = situation
@@ -126,7 +127,7 @@ def test_the_order_of_nodes_and_holdings_changes_nothing(situation, random) -> N
     assert placing.place(gang, freespace.FreeSpace(of, held)) == first
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=examples.at_most(100))
 @hypothesis.given(situations())
 def test_as_many_as_fit_are_as_many_as_it_says(situation) -> None:
     """`most` and `slots` agree with a plain count; a gang of just so many tasks fits, and with one more it does not."""

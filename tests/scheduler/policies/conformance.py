@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler.policies import candidates
 
 from oarlock.scheduler.policies import contract, registry
 from oarlock.spec import errors, plans
 
 # The same test runs for every policy, so each has another executor: that is the point.
-inherited = settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
+inherited = settings(max_examples=examples.at_most(60), suppress_health_check=[HealthCheck.differing_executors])
 
 
 class PolicyContract:

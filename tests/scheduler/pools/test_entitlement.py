@@ -11,6 +11,7 @@ import random
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 
 from oarlock.scheduler.pools import entitlement
 from oarlock.spec import holdings, nodes, plans, pools, refusals
@@ -307,14 +308,14 @@ def cases(draw: st.DrawFn) -> tuple[list[pools.Pool], float, dict[str, float]]:
     return declared, draw(AMOUNTS), {name: draw(AMOUNTS) for name in leaves if draw(st.booleans())}
 
 
-@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(400), deadline=None)
 @hypothesis.given(cases())
 def test_it_equals_the_reference(case: tuple[list[pools.Pool], float, dict[str, float]]) -> None:
     declared, capacity, demand = case
     assert gpus(declared, capacity, **demand) == pytest.approx(reference(declared, capacity, demand), abs=1e-6)
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(200), deadline=None)
 @hypothesis.given(cases())
 def test_sums_are_within_and_limits_are_kept(case: tuple[list[pools.Pool], float, dict[str, float]]) -> None:
     declared, capacity, demand = case
@@ -329,7 +330,7 @@ def test_sums_are_within_and_limits_are_kept(case: tuple[list[pools.Pool], float
         assert 0 <= found[one.name] <= one.limit.get("gpus", INFINITE)
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(200), deadline=None)
 @hypothesis.given(cases())
 def test_reservations_that_are_wanted_come_first(case: tuple[list[pools.Pool], float, dict[str, float]]) -> None:
     """If all reservations can be met, demand up to a reservation is met, and a static one without demand too."""
@@ -342,7 +343,7 @@ def test_reservations_that_are_wanted_come_first(case: tuple[list[pools.Pool], f
             assert found[one.name] >= kept * (1 - 1e-8)
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(200), deadline=None)
 @hypothesis.given(cases(), st.sampled_from([0.5, 2.0, 30.0]), st.data())
 def test_more_demand_gives_no_less(
     case: tuple[list[pools.Pool], float, dict[str, float]], more: float, data: st.DataObject
@@ -355,7 +356,7 @@ def test_more_demand_gives_no_less(
     assert after[name] >= before[name] - 1e-6
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(100), deadline=None)
 @hypothesis.given(cases(), st.randoms())
 def test_order_changes_nothing(case: tuple[list[pools.Pool], float, dict[str, float]], chance: random.Random) -> None:
     declared, capacity, demand = case
@@ -377,7 +378,7 @@ def test_not_even_the_last_digit_depends_on_the_order() -> None:
         assert gpus(declared, 150, **demand) == expected
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(200), deadline=None)
 @hypothesis.given(trees(), AMOUNTS)
 def test_reservations_are_met(declared: list[pools.Pool], capacity: float) -> None:
     kept = entitlement.reserved(declared, {"gpus": capacity})

@@ -7,6 +7,7 @@ import random
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from tests import examples
 from tests.scheduler import lives
 
 from oarlock.scheduler.placement import freespace, placing
@@ -14,7 +15,7 @@ from oarlock.scheduler.preemption import screening
 from oarlock.spec import holdings, nodes, plans
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=examples.at_most(40), deadline=None)
 @hypothesis.given(st.randoms(use_true_random=False), st.integers(2, 12))
 def test_a_place_is_never_ruled_out(dice: random.Random, steps: int) -> None:
     life = lives.Life(dice, lives.Kind(faults=False))
