@@ -51,9 +51,12 @@ class PodShell(shells.Shell):
         await rights.grant(self._api, self.namespace)
         self.cluster = kubelet.RunningCluster(self._api, self.namespace, self.home.parent / "cluster")
         await self.cluster.listen()
+        await self.add_nodes()
+        self.cluster.open()
+
+    async def add_nodes(self) -> None:
         await self.cluster.add("n1")
         await self.cluster.add("n2")
-        self.cluster.open()
 
     def configure(self, more: str = "") -> None:
         self.home.mkdir(exist_ok=True)

@@ -29,6 +29,7 @@ NAMES: tuple[str, ...] = (
     "guardian.after_release",  # they are free, the backend still remembers the attempt
     "guardian.before_discard",
     "guardian.after_discard",
+    "kubernetes.before_write",  # a request that changes the cluster is about to be sent
     "retention.after_archive",  # old jobs are in the archive and in the store
     "retention.after_removal",
     "retention.after_unlisting",  # a checkpoint is no longer offered, its files are there

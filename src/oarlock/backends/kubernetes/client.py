@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oarlock.backends.kubernetes import answers, credentials, objects, transports
-from oarlock.spec import errors
+from oarlock.spec import errors, failpoints
 
 CONNECTIONS = 64
 ANSWER_S = 30.0
@@ -151,6 +151,8 @@ class Client:
         renewed = False
         for tried in range(1, self._tries + 1):
             wait_s = min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** (tried - 1))
+            if method != "GET":
+                failpoints.hit("kubernetes.before_write")
             try:
                 answer = await self._transport.send(await self._request(method, path, params, data, content))
             except transports.Lost as error:

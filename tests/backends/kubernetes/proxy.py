@@ -1,0 +1,98 @@
+"""A proxy in front of an API server, so that a real server process meets faults: errors, lost requests and answers.
+
+It speaks plain HTTP to the server under test. `fate` decides what becomes of each request, from its method, its path
+and whether it is a watch:
+
+    ``        nothing       `lose`    it does not arrive      `forget`   it arrives, and its answer is lost
+    `cut`     a watch ends after its first bytes              a number   an answer with that code, without the request
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+
+Fate = Callable[[str, str, bool], str]
+
+
+def none(method: str, path: str, watch: bool) -> str:
+    return ""
+
+
+class Proxy:
+    """Belongs to one event loop. `met` counts the faults."""
+
+    def __init__(self, upstream: str) -> None:
+        self.fate: Fate = none
+        self.met: Counter[str] = Counter()
+        self.url = ""
+        self._upstream = upstream
+        self._runner: web.AppRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        connector = aiohttp.TCPConnector(ssl=False, limit=0)
+        timeout = aiohttp.ClientTimeout(total=None)
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=timeout)
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        assert self._session is not None
+        watch = "watch" in request.query
+        fate = self.fate(request.method, request.path, watch)
+        if fate:
+            self.met[fate] += 1
+        if fate == "lose":
+            return _broken(request)
+        if fate.isdigit():
+            text = json.dumps({"kind": "Status", "message": f"a pretended {fate}", "code": int(fate)})
+            return web.Response(status=int(fate), text=text, content_type="application/json")
+        skipped = {"Host", "Content-Length", "Transfer-Encoding", "Connection"}
+        headers = {name: value for name, value in request.headers.items() if name not in skipped}
+        body = await request.read()
+        try:
+            async with self._session.request(
+                request.method, f"{self._upstream}{request.path_qs}", headers=headers, data=body or None
+            ) as found:
+                return await self._pass_on(request, found, fate, watch)
+        except (aiohttp.ClientError, OSError):
+            return _broken(request)
+
+    async def _pass_on(
+        self, request: web.Request, found: aiohttp.ClientResponse, fate: str, watch: bool
+    ) -> web.StreamResponse:
+        if fate == "forget":
+            await found.read()
+            return _broken(request)
+        answer = web.StreamResponse(status=found.status, headers={"Content-Type": found.content_type})
+        await answer.prepare(request)
+        async for chunk in found.content.iter_any():
+            await answer.write(chunk)
+            if fate == "cut":
+                return _broken(request, answer)
+        await answer.write_eof()
+        return answer
+
+
+def _broken(request: web.Request, answer: web.StreamResponse | None = None) -> web.StreamResponse:
+    """Break the connection off, so that the client has no whole answer."""
+    if request.transport is not None:
+        request.transport.abort()
+    return answer if answer is not None else web.Response(status=502)

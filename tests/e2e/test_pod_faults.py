@@ -1,0 +1,248 @@
+"""Faults of the cluster and of the server while gangs run in pods: a real server process, API server and agents.
+
+Two nodes of 4 CPUs, and gangs of two tasks that ask for 3 CPUs each: one gang fits at a time, so that a device taken
+twice would show as a node with more than it has. After each fault all jobs complete, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.backends.kubernetes import apiserver, proxy
+from tests.e2e import pods
+
+from oarlock.backends.kubernetes import amounts, objects, podstates
+from oarlock.spec import observations
+
+pytestmark = apiserver.needed
+
+FAILPOINT = "kubernetes.before_write"
+OF_START = 4
+"""Writes of a server that starts: it lets a pod try whether pods reach the server."""
+JOB = [
+    "run",
+    "--detach",
+    "--workers",
+    "2",
+    "--cpus",
+    "3",
+    "--grace",
+    "1s",
+    "--framework",
+    "plain",
+    "--image",
+    "registry.example/any:1",
+]
+CPUS_MILLI = 4000
+ETCD_AWAY_S = 20.0
+
+
+class FaultShell(pods.PodShell):
+    """A user on a cluster of its own, whose server talks to the API server through a proxy."""
+
+    def __init__(self, folder: Path, api_server: apiserver.ApiServer) -> None:
+        super().__init__(folder, api_server)
+        self.proxy = proxy.Proxy(api_server.url)
+        self.doubled: set[str] = set()  # what was seen that must never be
+        self._looking: asyncio.Task[None] | None = None
+
+    async def _open(self) -> None:
+        await super()._open()
+        await self.proxy.open()
+        config = Path(self.env["KUBECONFIG"])
+        mine = self.home.parent / "kubeconfig"
+        text = config.read_text().replace(self.api_server.url, self.proxy.url)
+        mine.write_text("\n".join(line for line in text.splitlines() if "certificate-authority" not in line))
+        self.env["KUBECONFIG"] = str(mine)
+        self._looking = asyncio.create_task(self._look())
+
+    async def add_nodes(self) -> None:
+        await self.cluster.add("n1", cpu="4")
+        await self.cluster.add("n2", cpu="4")
+
+    async def _close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self.proxy.close()
+        await super()._close()
+
+    async def _look(self) -> None:
+        """Look all the time for nodes that are taken twice, and for two lives of one job."""
+        while True:
+            taken: Counter[str] = Counter()
+            lives: dict[str, set[int]] = {}
+            for pod in list(self.cluster._watch.items.values()):
+                key = podstates.key(pod)
+                if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
+                    continue
+                taken[pod.spec.node_name] += _cpus_milli(pod)
+                lives.setdefault(key.job, set()).add(key.attempt)
+            self.doubled |= {f"{node} gives {milli} of its CPUs" for node, milli in taken.items() if milli > CPUS_MILLI}
+            self.doubled |= {f"{job} has the lives {found}" for job, found in lives.items() if len(found) > 1}
+            await asyncio.sleep(0.02)
+
+    def begin(self, name: str, command: str = "sleep 0.2") -> None:
+        self.do(*JOB, "--name", name, "--", "sh", "-c", command)
+
+    def is_whole(self, *names: str) -> None:
+        """All jobs complete, nothing of them is left, and nothing was ever taken twice."""
+        for name in names:
+            job = self.wait_phase(name, "COMPLETED", "FAILED")
+            assert job["phase"] == "COMPLETED", job
+        self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
+        assert not self.doubled
+
+    def start_server(self, failpoint: str = "") -> None:
+        if failpoint:
+            self.env["OARLOCK_FAILPOINT"] = failpoint
+        self.do("up", "--backend", "kubernetes", "--detach", code=None if failpoint else 0)
+        self.env.pop("OARLOCK_FAILPOINT", None)
+
+    def is_dead(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return True
+
+
+def _cpus_milli(pod: objects.Pod) -> int:
+    return sum(
+        amounts.resources(one.resources.requests, "nvidia.com/gpu", up=True).cpus_milli for one in pod.spec.containers
+    )
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShell]:
+    folder = tmp_path_factory.mktemp("faults")
+    with apiserver.running(folder / "api") as server:
+        one = FaultShell(folder / "user", server)
+        try:
+            one.open()
+            yield one
+        finally:
+            one.close()
+
+
+@pytest.fixture(autouse=True)
+def _calm(shell: FaultShell) -> Iterator[None]:
+    yield
+    shell.proxy.fate = proxy.none
+    shell.proxy.met.clear()
+
+
+@pytest.mark.parametrize("write", range(1, 6))
+def test_the_server_is_killed_before_each_write_of_a_launch(shell: FaultShell, write: int) -> None:
+    """A Secret, two pods, two bindings. The next server completes the same gang: no pod is made twice."""
+    name = f"killed-{write}"
+    shell.do("down")
+    shell.start_server(f"{FAILPOINT}:{OF_START + write}")
+    pid = shell.server_pid()
+    shell.begin(name)
+    shell.until(lambda: shell.is_dead(pid), "the server is dead")
+    shell.start_server()
+    shell.is_whole(name)
+    assert shell.starts(name) == 2, "each task was started once"
+
+
+def test_the_api_server_restarts(shell: FaultShell) -> None:
+    for number in range(3):
+        shell.begin(f"restart-{number}")
+    shell.wait_phase("restart-0", "PROCESSING", "STORING", "COMPLETED")
+    shell.api_server.stop("kube-apiserver", signal.SIGKILL)
+    shell.begin("restart-3")
+    shell.api_server.start_api()
+    shell.api_server.until_ready()
+    shell.is_whole(*(f"restart-{number}" for number in range(4)))
+
+
+def test_etcd_stands_still_for_twenty_seconds(shell: FaultShell) -> None:
+    for number in range(3):
+        shell.begin(f"etcd-{number}")
+    shell.wait_phase("etcd-0", "PROCESSING", "STORING", "COMPLETED")
+    shell.api_server.pause("etcd")
+    try:
+        time.sleep(ETCD_AWAY_S)
+    finally:
+        shell.api_server.resume("etcd")
+    shell.is_whole(*(f"etcd-{number}" for number in range(3)))
+
+
+def test_calls_fail_and_answers_are_lost(shell: FaultShell) -> None:
+    """Each tenth call, another kind of failure each time. Watches are cut, and some are told that they are too old."""
+    chance = random.Random(9)
+
+    def fate(method: str, path: str, watch: bool) -> str:
+        if watch:
+            return chance.choice(["cut", "cut", "410", ""])
+        return chance.choice(["429", "500", "lose", "forget"]) if chance.random() < 0.1 else ""
+
+    shell.proxy.fate = fate
+    shell.do("down")
+    shell.start_server()
+    for number in range(4):
+        shell.begin(f"flaky-{number}")
+    shell.is_whole(*(f"flaky-{number}" for number in range(4)))
+    assert shell.proxy.met["cut"]
+    assert sum(shell.proxy.met[one] for one in ("429", "500", "lose", "forget"))
+
+
+def test_a_quota_that_is_too_small_holds_the_gang_back_whole(shell: FaultShell) -> None:
+    """The job waits with the reason, nothing of it is bound, and it runs once there is enough."""
+    hard = {"requests.cpu": "4"}
+    path = shell.cluster.path("resourcequotas")
+    api = shell.cluster.api
+    shell.on_cluster(api.create(path, {"metadata": {"name": "small"}, "spec": {"hard": hard}}, objects.Bare))
+    status = {"status": {"hard": hard, "used": {"requests.cpu": "0"}}}  # else written by a controller
+    shell.on_cluster(api.patch(f"{path}/small/status", status, objects.Bare))
+    shell.begin("quota")
+    shell.until(lambda: "exceeded quota: small" in shell.do("show", "quota").stdout, "the quota is named")
+    assert not any(pod.spec.node_name for pod in shell.pods()), "no part of the gang is bound"
+    shell.on_cluster(api.delete(f"{path}/small"))
+    shell.is_whole("quota")
+
+
+def test_a_node_is_deleted(shell: FaultShell) -> None:
+    """The gang starts again on the nodes that there are, and spends no restart."""
+    shell.begin("moved", 'test "$OARLOCK_ATTEMPT" != 1 || exec sleep 600')
+    shell.wait_phase("moved", "PROCESSING")
+    shell.on_cluster(shell.cluster.add("n3", cpu="4"))
+    shell.on_cluster(shell.cluster.remove("n1"))
+    shell.is_whole("moved")
+    job = shell.job("moved")
+    assert (len(job["attempts"]), job["restarts"]) == (2, 0)
+
+
+def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) -> None:
+    """Its job was canceled meanwhile: what it made before is removed, and nothing more is bound."""
+    shell.do("down")
+    shell.start_server(f"{FAILPOINT}:{OF_START + 4}:stop")
+    pid = shell.server_pid()
+    shell.begin("paused", "sleep 600")
+    shell.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+    assert len(shell.pods()) == 2
+    assert not any(pod.spec.node_name for pod in shell.pods()), "it was stopped before it bound the first one"
+    time.sleep(11)  # its leadership has ended
+    os.kill(pid, signal.SIGCONT)
+    shell.do("cancel", "paused")
+    shell.wait_phase("paused", "CANCELED")
+    shell.is_whole()
+
+
+def test_a_namespace_that_is_being_deleted_takes_nothing(shell: FaultShell) -> None:
+    """The last test: nothing brings the namespace back."""
+    path = f"/api/v1/namespaces/{shell.namespace}"
+    shell.on_cluster(shell.cluster.api.delete(path))
+    shell.begin("late")
+    shell.until(lambda: "being terminated" in shell.do("show", "late").stdout, "the reason is told")
+    shell.do("cancel", "late")
+    shell.wait_phase("late", "CANCELED")
+    shell.is_whole()
