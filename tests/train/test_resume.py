@@ -51,6 +51,9 @@ def test_sigterm_to_one_rank_and_sigkill_leave_no_trace_in_the_weights(tmp_path:
     assert all(codes), "the others cannot go on alone"
 
     assert crew.run(scripts.learn, cut, folder=cut, world_size=world_size) == [0] * world_size, crew.output(cut)
-    assert "resumed from attempt-2-round-1-step-30" in crew.output(cut), "SIGKILL at 33 leaves the checkpoint of 30"
+    said = crew.output(cut)
+    assert any(f"resumed from attempt-2-round-1-step-{step}" in said for step in (30, 25)), (
+        "SIGKILL at 33 leaves the checkpoint of 30, or of 25 if that of 30 was still being written"
+    )
     resumed = torch.load(cut / "final.pt")
     assert_same(resumed, whole)

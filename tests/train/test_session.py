@@ -39,12 +39,20 @@ def test_hooks_are_told_in_order(tmp_path: Path) -> None:
         "after 1",
         "before 2",
         "after 2",
-        "checkpoint attempt-1-round-1-step-2",
         "before 3",
         "after 3",
+        "checkpoint attempt-1-round-1-step-2",
         "checkpoint attempt-1-round-1-step-3",
         "end NoneType True",
     ]
+
+
+def test_an_error_loses_no_checkpoint_that_one_process_is_writing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        scripts.count(tmp_path, every_steps=2, fail=3)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    assert path.name == "attempt-1-round-1-step-2"
+    assert manifests.fault(path, manifests.read(path)) is None
 
 
 def test_under_oarlock_the_job_decides_and_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +236,7 @@ def test_saving_by_the_clock_happens_at_the_same_steps_everywhere(tmp_path: Path
     assert crew.run(script, tmp_path, folder=tmp_path) == [0, 0], crew.output(tmp_path)
     assert diary(tmp_path, 0) == diary(tmp_path, 1)
     saves = [line for line in diary(tmp_path) if line.startswith("checkpoint")]
-    assert len(saves) >= 200 / agreement.MOST_STEPS / 3
+    assert len(saves) >= 2, "one by the clock, and that of the last step"
     assert len(saves) == len(set(saves))
 
 

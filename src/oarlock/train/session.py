@@ -31,8 +31,8 @@ from torch import nn
 from oarlock.train import agreement, batchsizes, environment, errors, failpoints, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
-from oarlock.train.checkpointing import manifests, rng
-from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored
+from oarlock.train.checkpointing import adopting, manifests, rng
+from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored, Saved
 from oarlock.train.measuring import pace, straggling
 from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports
@@ -76,7 +76,7 @@ class Hook:
         """Run before a checkpoint is made. An exception prevents it."""
 
     def after_checkpoint(self, session: Session, path: Path) -> None:
-        """Run after the checkpoint at `path` is complete and verified."""
+        """Run after the checkpoint at `path` is complete and verified, at a later step than its own mostly."""
 
     def on_end(self, session: Session, error: BaseException | None) -> None:
         """Run when the session closes. `error` is the exception that ended it, or None."""
@@ -87,11 +87,12 @@ class Session:
 
     `checkpoints` is a directory that all ranks see. Every `every_s` seconds (600) or `every_steps` steps a checkpoint
     is made there, and the newest `keep` (3) are kept. The job's own settings (OARLOCK_CHECKPOINTS,
-    OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) win. Without a directory nothing is saved. `total_steps` is the
-    number of steps. `per_rank` is state that differs between ranks; it is dropped if their number changes. `logdir` is
-    the directory for TensorBoard's event files (default: OARLOCK_TENSORBOARD). `resume=False` begins at the first step.
-    `adapt=True` lets the scheduler choose the batch size, if the job file allows it: the given `Batches` use it,
-    `backward` and `accumulating` follow its parts, and `gain` gives the factor for the learning rate.
+    OARLOCK_CHECKPOINT_EVERY_S, OARLOCK_CHECKPOINT_KEEP) win. Without a directory nothing is saved. Training goes on
+    while a thread writes a copy of the state, which needs as much memory again. `total_steps` is the number of steps.
+    `per_rank` is state that differs between ranks; it is dropped if their number changes. `logdir` is the directory for
+    TensorBoard's event files (default: OARLOCK_TENSORBOARD). `resume=False` begins at the first step. `adapt=True` lets
+    the scheduler choose the batch size, if the job file allows it: the given `Batches` use it, `backward` and
+    `accumulating` follow its parts, and `gain` gives the factor for the learning rate.
     """
 
     def __init__(
@@ -287,15 +288,17 @@ class Session:
         self._tell_step()
         for hook in self._hooks:
             hook.after_step(self)
+        writing = self._checkpoints.under_way if self._checkpoints else 0
         due = self.world.is_chief and self._every_s is not None and monotonic() - self._saved_at >= self._every_s
         wanted = self._batch_file.look() if self._adapt and self.world.is_chief else None
         agreeing = monotonic()
         decision = self._agreement.settle(
             stop=self._wish,
-            save=due,
+            save=due and not writing,
             batch=wanted.code if wanted is not None and wanted != self._taken else 0,
             noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
             own_s=self._pace.own_s,
+            writing=writing,
         )
         self._end_pace(monotonic() - agreeing)
         if decision.slowest is not None:
@@ -306,6 +309,8 @@ class Session:
             self._take_batch(Batch.of(decision.batch))
         if self._stop == agreement.STOP and self._reports:
             self._reports.event("stopping", step=self.step)
+        if self._checkpoints:
+            self._take_saved(self._checkpoints.heard(decision.writing))
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
             self._pace.restart()
@@ -400,15 +405,19 @@ class Session:
         """Save the last step, after all steps are done or a request to stop."""
         for strategy in self._strategies:
             strategy.finish(self._stop)
+        if self._checkpoints:
+            self._take_saved(self._checkpoints.finish())
         if self.step != self._saved_step:
-            self._save()
+            self._save(last=True)
         if self._stop != agreement.STOP and self._reports:
             self._reports.event("done", step=self.step)
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool = False) -> None:
+        """Begin to save this step. The last step's checkpoint is waited for."""
         self._saved_at = monotonic()
         if self._checkpoints is None or (self._apart and not self.world.is_chief):
             return
+        self._take_saved(self._checkpoints.finish())
         for hook in self._hooks:
             hook.before_checkpoint(self)
         for strategy in self._strategies:
@@ -416,12 +425,14 @@ class Session:
         shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
         own = {"rng": rng.capture(), "per_rank": {name: kept.state_dict() for name, kept in self._own.items()}}
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
-        saved = self._checkpoints.save(self.step, shared, own, meta)
-        self._saved_at = monotonic()
-        if saved is None:
-            return
-        self._saved_step = self.step
-        if self._reports and self.world.is_chief:
+        if last:
+            self._take_saved(self._checkpoints.save(self.step, shared, own, meta))
+        else:
+            self._checkpoints.begin(self.step, shared, own, meta)
+
+    def _completed(self, saved: Saved) -> None:
+        """Report a complete checkpoint, in the chief's thread that wrote it. Then older ones may go."""
+        if self._reports:
             self._reports.event(
                 "checkpoint",
                 step=saved.step,
@@ -430,9 +441,15 @@ class Session:
                 bytes=saved.bytes,
             )
         failpoints.hit("train.after_checkpoint_reported")
-        self._checkpoints.prune()
-        for hook in self._hooks:
-            hook.after_checkpoint(self, saved.path)
+        if self._checkpoints:
+            self._checkpoints.prune()
+
+    def _take_saved(self, saved: Saved | None) -> None:
+        """Tell the hooks of a checkpoint that all ranks know to be complete."""
+        if saved is not None:
+            self._saved_step = saved.step
+            for hook in self._hooks:
+                hook.after_checkpoint(self, saved.path)
 
     def _open_reports(self) -> Reports:
         sinks: list[Sink] = []
@@ -475,7 +492,13 @@ class Session:
         # Ranks that do not step together do not meet to save either: the chief's checkpoint is that of one rank.
         world = replace(self.world, rank=0, world_size=1) if self._apart else self.world
         self._checkpoints = Checkpoints(
-            directory, world, attempt=attempt, round_number=round_number, keep=self._keep, say=self._say
+            directory,
+            world,
+            attempt=attempt,
+            round_number=round_number,
+            keep=self._keep,
+            say=self._say,
+            completed=self._completed,
         )
 
     def _begin(self) -> None:
@@ -505,87 +528,24 @@ class Session:
         return manifests.complete(Path(self._directory).absolute()) if self._directory is not None else []
 
     def _adopt(self, restored: Restored) -> None:
-        missing = [name for name in self._state if name not in restored.shared]
-        if missing:
-            raise errors.CheckpointError(
-                f"{restored.path} holds {', '.join(sorted(restored.shared))}, but no {', '.join(missing)}. "
-                "Leave it out of the Session, or start again with resume=False or another directory."
-            )
-        dropped = sorted(set(restored.shared) - set(self._state))
-        if dropped:
-            self._say(f"{restored.path.name} also holds {', '.join(dropped)}, which this session does not use: dropped")
-        for name, kept in self._state.items():
-            try:
-                kept.load_state_dict(restored.shared[name])
-            except (RuntimeError, ValueError, KeyError) as cause:
-                raise errors.CheckpointError(
-                    f"{name} cannot load its state from {restored.path}: {cause}. "
-                    "Build it as before, or start again with resume=False."
-                ) from cause
+        adoption = adopting.Adoption(self._state, self._own, self._heirs, self._say)
+        adoption.take(restored, self.world, own=not self._apart or self.world.is_chief)
         self.step = self._saved_step = restored.step
         self._noise = restored.noise
-        used: list[str] = []
-        if self._apart and not self.world.is_chief:
-            pass  # the own state in it is the chief's
-        elif restored.own is None:
-            used = self._inherit(restored)
-            kept_back = " and ".join(
-                ["the random generators' states", *(name for name in self._own if name not in used)]
-            )
-            self._say(
-                f"{restored.path.name} was saved by {restored.world_size} ranks, now {self.world.world_size}: "
-                f"{kept_back} are dropped" + (f", {' and '.join(used)} goes on" if used else "")
-            )
-        else:
-            for name, kept in self._own.items():
-                if name in restored.own["per_rank"]:
-                    kept.load_state_dict(restored.own["per_rank"][name])
-            rng.reinstate(restored.own["rng"])
-        self._say_unused(restored, used)
         self._say(f"resumed from {restored.path.name}")
         if self._reports and self.world.is_chief:
             self._reports.event("restored", step=restored.step, path=str(restored.path))
-
-    def _say_unused(self, restored: Restored, used: Sequence[str]) -> None:
-        """Name the states of single ranks that nothing in this session takes."""
-        states = restored.chiefs.get("per_rank", {})
-        taken = {*self._own, *used}
-        unused = {name: state for name, state in states.items() if name not in taken and not _empty(state)}
-        if unused:
-            strategies = [unused[name] for name in unused if name in ("strategy", *self._heirs)]
-            compressed = any(kind in state for state in strategies for kind in ("residual", "error"))
-            self._say(
-                f"{restored.path.name} also holds {', '.join(sorted(unused))} of each rank, which this session does "
-                "not use: dropped" + (", with the gradients that the compression kept back" if compressed else "")
-            )
-
-    def _inherit(self, restored: Restored) -> list[str]:
-        """Hand the states of all former ranks to the strategies. Return the names of those that used them."""
-        chiefs = restored.chiefs["per_rank"]
-        return [
-            name
-            for name, one in self._heirs.items()
-            if name in chiefs
-            and one.inherit(
-                chiefs[name],
-                (own["per_rank"][name] for own in restored.inherited_states()),
-                restored.world_size,
-            )
-        ]
 
     def _say(self, text: str) -> None:
         if self.world.is_chief:
             sys.stderr.write(f"oarlock.train: {text}\n")
 
     def _close(self) -> None:
+        if self._checkpoints:
+            self._checkpoints.close()
         if self._reports:
             self._reports.close()
             self._reports = None
         if self._handler_before is not None:
             signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_before = None
-
-
-def _empty(state: Any) -> bool:
-    """Return whether it is the state of an object that keeps none. A state may be a tensor, which has no truth."""
-    return isinstance(state, dict) and not state

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -310,3 +312,114 @@ def test_older_checkpoints_make_room_when_the_disk_is_short(small_disk: Path, sa
         assert store.save(step, large, {}, {}) is not None
     assert store.save(4, large, {}, {}) is not None, said
     assert sorted(path.name[-1] for path in small_disk.iterdir()) == ["3", "4"]
+
+
+class Disk:
+    """A disk that takes its time: shards wait until it goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes_on = threading.Event()
+        write = checkpoints._write_shard
+
+        def slow(*given: Any) -> manifests.Shard:
+            self.goes_on.wait()
+            return write(*given)
+
+        monkeypatch.setattr(checkpoints, "_write_shard", slow)
+
+
+def agreed(store: checkpoints.Checkpoints) -> checkpoints.Saved | None:
+    """Go through step boundaries until the save under way is over."""
+    while store.under_way:
+        saved = store.heard(store.under_way)
+        if saved is not None:
+            return saved
+        time.sleep(0.001)
+    return None
+
+
+def test_the_training_changes_the_state_while_a_copy_is_written(
+    store: checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    weight = torch.full((1000,), 1.0)
+    store.begin(1, {"model": {"weight": weight}}, {}, {})
+    weight.add_(1)
+    writing = store.under_way
+    assert store.heard(writing) is None
+    assert manifests.complete(store.directory) == []
+    disk.goes_on.set()
+    saved = agreed(store)
+    assert saved is not None
+    assert saved.step == 1
+    assert restored_step(store) == 1
+    assert store.under_way == 0
+
+
+class Twin(World):
+    """A rank whose fellow says the same."""
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, value]
+
+
+def test_a_rank_goes_on_only_once_all_have_done_the_present_work(tmp_path: Path, said: list[str]) -> None:
+    twin = Twin(0, 2, 0, torch.device("cpu"))
+    store = checkpoints.Checkpoints(tmp_path, twin, attempt=1, round_number=1, keep=3, say=said.append)
+    store.begin(1, {}, {}, {})
+    while store.under_way % 2:
+        time.sleep(0.001)
+    done = store.under_way
+    for other in (done - 2, 0, done + 1):  # an exchange from before, none under way, another rank still writes
+        store.heard(other)
+        assert store.under_way == done
+    assert manifests.complete(tmp_path) == []
+    assert store.heard(done) is None
+    assert store.under_way > done
+    assert store.heard(done) is None, "the end of the first work is not that of the second"
+    assert store.under_way > done
+    store.abandon()
+    assert store.under_way == 0
+
+
+def test_a_disk_that_fails_behind_the_training_is_told(
+    store: checkpoints.Checkpoints, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "_write_shard", full)
+        store.begin(1, {}, {}, {})
+        assert agreed(store) is None
+    assert "step-1 was not saved: rank 0: [Errno 28] No space left on device" in said[-1]
+    assert list(store.directory.iterdir()) == []
+    store.begin(2, {}, {}, {})
+    assert agreed(store) is not None
+
+
+def test_without_memory_for_a_copy_the_training_waits_for_the_disk(
+    store: checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(state: object) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(store._copies, "of", lacking)
+    weight = torch.full((1000,), 1.0)
+    store.begin(1, {"model": {"weight": weight}}, {}, {})
+    weight.add_(1)
+    assert agreed(store) is not None
+    assert restored_step(store) == 1
+
+
+def test_a_save_that_not_all_ranks_will_end_is_forgotten(tmp_path: Path, said: list[str]) -> None:
+    twin = Twin(0, 2, 0, torch.device("cpu"))
+    store = checkpoints.Checkpoints(tmp_path, twin, attempt=1, round_number=1, keep=3, say=said.append)
+    store.begin(1, {}, {}, {})
+    store.abandon()
+    assert store.finish() is None
+    assert manifests.complete(tmp_path) == []
+    later = opened(tmp_path, said)
+    saved(later, 2)
+    later.prune()
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt-1-round-1-step-2"]

@@ -2,10 +2,16 @@
 
 The chief's shard holds the state that all ranks share (model, optimizer, position in the data). Every rank's shard
 holds the rank's own state (random generators, the state of a strategy). The steps of a save are: check the free space
-(if there is too little, nothing is written), make the directory, write shards under temporary names, sync, rename, sync
-the directory, read back. When every rank has confirmed its shard, the chief writes the manifest in the same way. Only
-then are older checkpoints removed. After a kill at any point, the previous checkpoint is still the newest valid one
-(failpoints.py).
+(if there is too little, nothing is written), copy the state in memory, make the directory, write shards under temporary
+names, sync, rename, sync the directory, read back. When every rank has confirmed its shard, the chief writes the
+manifest in the same way. Only then are older checkpoints removed. After a kill at any point, the previous checkpoint is
+still the newest valid one (failpoints.py).
+
+Training goes on after the copy: a thread of each rank writes. The ranks agree at later step boundaries that all shards
+are there, and that the chief has written the manifest. Each of these two pieces of work has a number, the same on all
+ranks. A rank tells twice this number, and one more while its own work is not done. So where the largest of these is
+twice the number, all ranks are done. A process that trains alone does both pieces at once. At most one save is under
+way, so that memory for one copy is enough.
 
 A save that fails (a full disk) is reported and abandoned. Training continues, and the next save tries again. A file is
 loaded only if its size and digest match, and only as tensors and plain values (`weights_only`).
@@ -13,6 +19,7 @@ loaded only if its size and digest match, and only as tensors and plain values (
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -20,14 +27,15 @@ import shutil
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
 from oarlock.train import errors, failpoints
-from oarlock.train.checkpointing import manifests
+from oarlock.train.checkpointing import copies, manifests
 from oarlock.train.worlds import World
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
@@ -70,11 +78,33 @@ class Restored:
             yield _read_shard(path)["own"]
 
 
+@dataclass(frozen=True)
+class _Save:
+    """A save under way. `shards` is empty until all of them are written."""
+
+    path: Path
+    step: int
+    round_number: int
+    meta: dict[str, object]
+    shards: tuple[manifests.Shard, ...] = ()
+
+
 class Checkpoints:
-    """The checkpoints in `directory`, for one attempt and round. All ranks must call each method."""
+    """The checkpoints in `directory`, for one attempt and round. All ranks must call each method but `close`.
+
+    The chief calls `completed` for each checkpoint that is complete, in the thread that wrote it.
+    """
 
     def __init__(
-        self, directory: Path, world: World, *, attempt: int, round_number: int, keep: int, say: Callable[[str], None]
+        self,
+        directory: Path,
+        world: World,
+        *,
+        attempt: int,
+        round_number: int,
+        keep: int,
+        say: Callable[[str], None],
+        completed: Callable[[Saved], None] = lambda saved: None,
     ) -> None:
         if keep < 1:
             raise errors.StateError(f"keep={keep}: at least one checkpoint must be kept")
@@ -82,36 +112,128 @@ class Checkpoints:
         self._world = world
         self._attempt, self._round = attempt, round_number
         self._keep = keep
-        self._say = say
+        self._say, self._completed = say, completed
         self._good: Path | None = None  # restored, or verified when it was written
+        self._copies = copies.Copies()
+        self._writer = ThreadPoolExecutor(1, "oarlock-checkpoint")
+        self._number = 0  # of the present work
+        self._work: Future[Any] | None = None
+        self._save: _Save | None = None
 
     def save(
         self, step: int, shared: Mapping[str, Any], own: Mapping[str, Any], meta: Mapping[str, object]
     ) -> Saved | None:
-        """Save this step. Return None if that failed; the failure was then reported.
+        """Save this step, and wait for the disk. Return None if that failed; the failure was then reported."""
+        self.begin(step, shared, own, meta, copied=False)
+        return self.finish()
+
+    def begin(
+        self,
+        step: int,
+        shared: Mapping[str, Any],
+        own: Mapping[str, Any],
+        meta: Mapping[str, object],
+        *,
+        copied: bool = True,
+    ) -> None:
+        """Begin to save this step. The state may change at once, unless it is not `copied`. A failure is reported.
 
         Only the chief's `shared` counts. StateError, on every rank, if a value in it cannot be stored.
         """
+        assert self._work is None, "at most one save is under way"
         failpoints.hit("train.before_save")
         path = self.directory / manifests.directory_name(self._attempt, self._round, step)
         shard = {"step": step, "own": dict(own), **({"shared": dict(shared)} if self._world.is_chief else {})}
         trouble = self._make_room(path, shard)
-        if trouble is None:
-            written = _attempt(lambda: _write_shard(path / f"rank-{self._world.rank}.pt", shard))
-            told = self._world.gather(astuple(written) if isinstance(written, manifests.Shard) else written)
-            everyone = [each if isinstance(each, str) else manifests.Shard(*each) for each in told]
-            failpoints.hit("train.after_shards_gathered")
-            trouble = next(
-                (f"rank {rank}: {each}" for rank, each in enumerate(everyone) if isinstance(each, str)), None
-            )
-        if trouble is None:
-            done = _attempt(lambda: self._complete(path, step, everyone, meta)) if self._world.is_chief else None
-            saved = self._world.gather((done.bytes, done.manifest_sha256) if isinstance(done, Saved) else done)[0]
+        if trouble is not None:
+            self._give_up(path, trouble)
+            return
+        self._save = save = _Save(path, step, self._round, dict(meta))
+        kept, lacking = shard, False
+        if copied:
+            try:
+                kept = self._copies.of(shard)
+            except (RuntimeError, MemoryError):  # there is no memory for a copy: the training waits for the disk
+                lacking = True
+        alone = self._world.world_size == 1
+        work = self._start(lambda: self._write_alone(save, kept) if alone else _write(path, self._world, kept))
+        if lacking:
+            wait([work])
+
+    @property
+    def under_way(self) -> int:
+        """The number that this rank tells the others: 0 if no save is under way, odd while it is writing."""
+        return 0 if self._work is None else 2 * self._number + (not self._work.done())
+
+    def heard(self, largest: int) -> Saved | None:
+        """Go on with the save under way, where `largest`, of the numbers of all ranks, says so. Return it if it is
+        complete now.
+        """
+        return self._go_on() if self._work is not None and largest == 2 * self._number else None
+
+    def finish(self) -> Saved | None:
+        """Wait for the save under way. Return it if it is complete, and None if it failed or if there is none."""
+        saved = None
+        while self._work is not None:
+            saved = self._go_on()
+        return saved
+
+    def abandon(self) -> None:
+        """Wait for this rank's thread, and forget the save under way. It stays incomplete, unless its manifest was
+        being written.
+        """
+        work, self._work, self._number = self._work, None, 0
+        if work is not None:
+            wait([work])
+
+    def close(self) -> None:
+        """End the thread. A save under way is completed where that takes no other rank."""
+        if self._world.world_size == 1:
+            with contextlib.suppress(Exception):  # another error has ended the training
+                self.finish()
+        self.abandon()
+        self._writer.shutdown()
+
+    def _start(self, work: Callable[[], Any]) -> Future[Any]:
+        self._number += 1
+        self._work = self._writer.submit(_attempt, work)
+        return self._work
+
+    def _go_on(self) -> Saved | None:
+        """Wait for the present work of all ranks, and begin the next."""
+        assert self._work is not None
+        assert self._save is not None
+        work, save = self._work, self._save
+        self._work = None
+        outcome = work.result()
+        if save.shards or self._world.world_size == 1:
+            told = (outcome.bytes, outcome.manifest_sha256) if isinstance(outcome, Saved) else outcome
+            saved = self._world.gather(told)[0]
             if not isinstance(saved, str):
-                return Saved(path, step, *saved)
-            trouble = saved
-        self._give_up(path, trouble)
+                return Saved(save.path, save.step, *saved)
+            self._give_up(save.path, saved)
+            return None
+        shards = self._shards_of_all(outcome)
+        if isinstance(shards, str):
+            self._give_up(save.path, shards)
+            return None
+        self._save = complete = replace(save, shards=shards)
+        self._start(lambda: self._complete(complete) if self._world.is_chief else None)
         return None
+
+    def _write_alone(self, save: _Save, shard: Mapping[str, Any]) -> Saved | str:
+        """Write a checkpoint whole, where there is no other rank to agree with."""
+        shards = self._shards_of_all(_attempt(lambda: _write(save.path, self._world, shard)))
+        return shards if isinstance(shards, str) else self._complete(replace(save, shards=shards))
+
+    def _shards_of_all(self, written: manifests.Shard | str) -> tuple[manifests.Shard, ...] | str:
+        """Return the shards of all ranks, or the reason why one is missing."""
+        told = self._world.gather(astuple(written) if isinstance(written, manifests.Shard) else written)
+        failpoints.hit("train.after_shards_gathered")
+        for rank, each in enumerate(told):
+            if isinstance(each, str):
+                return f"rank {rank}: {each}"
+        return tuple(manifests.Shard(*each) for each in told)
 
     def prune(self, keep: int | None = None) -> None:
         """Remove checkpoints older than the newest `keep` complete ones, but never the one that was verified.
@@ -173,52 +295,56 @@ class Checkpoints:
         )
 
     def _make_room(self, path: Path, shard: Mapping[str, Any]) -> str | None:
-        """Let the chief make the directory, if all shards fit on the disk.
-
-        Return the reason if it cannot, else None.
-        """
+        """Return None if all shards fit on the disk, else the reason why not."""
         needed, refused = 0, None
         try:
             needed = stored_bytes(shard)
         except errors.StateError as error:
             refused = str(error)
         unreachable: str | None = _attempt(lambda: self.directory.mkdir(parents=True, exist_ok=True))
-        offers = self._world.gather((needed, refused, unreachable))
-        for _, why, _ in offers:
+        if self._world.is_chief and unreachable is None and path.exists():  # an earlier try at this step
+            unreachable = _attempt(lambda: manifests.remove(path))
+        free = free_bytes(self.directory) if unreachable is None else 0
+        offers = self._world.gather((needed, refused, unreachable, free))
+        for _, why, _, _ in offers:
             if why is not None:
                 raise errors.StateError(why)
-        for _, _, why in offers:
+        for _, _, why, _ in offers:
             if why is not None:
                 return str(why)
-        total = sum(each for each, _, _ in offers)
-        if self._free() < total:
+        total = sum(each for each, _, _, _ in offers)
+        free = min(each for _, _, _, each in offers)
+        if free < total:
             self.prune(keep=1)
-        free = self._free()
+            self._world.gather(None)  # the chief has removed them
+            free = min(self._world.gather(free_bytes(self.directory)))
         if free < total:
             return f"it needs {total / 1e6:.1f} MB and {self.directory} has {free / 1e6:.1f} MB free"
-        made: str | None = _attempt(lambda: _make_directory(path)) if self._world.is_chief else None
-        return self._world.gather(made)[0]
+        return None
 
-    def _free(self) -> int:
-        """Return the least free space in bytes that any rank sees, after all ranks have finished the step before."""
-        return min(self._world.gather(free_bytes(self.directory)))
-
-    def _complete(
-        self, path: Path, step: int, shards: Sequence[manifests.Shard | str], meta: Mapping[str, object]
-    ) -> Saved:
+    def _complete(self, save: _Save) -> Saved:
         """Check the sizes of all shards, then write the manifest. Only the chief does this."""
-        manifests.sync_directory(path)
-        parts = tuple(shard for shard in shards if isinstance(shard, manifests.Shard))
+        manifests.sync_directory(save.path)
         manifest = manifests.Manifest(
-            step, self._attempt, self._round, self._world.world_size, time.time(), parts, dict(meta)
+            save.step,
+            self._attempt,
+            save.round_number,
+            len(save.shards),
+            time.time(),
+            save.shards,
+            save.meta,
         )
-        sha256 = manifests.write(path, manifest)
-        for shard in manifests.read(path).shards:
-            size = (path / shard.file).stat().st_size
+        sha256 = manifests.write(save.path, manifest)
+        for shard in manifests.read(save.path).shards:
+            size = (save.path / shard.file).stat().st_size
             if size != shard.bytes:
                 raise OSError(f"{shard.file} has {size} bytes, but {shard.bytes} were written")
-        self._good = path
-        return Saved(path, step, manifest.bytes, sha256)
+        self._good = save.path
+        saved = Saved(save.path, save.step, manifest.bytes, sha256)
+        trouble = _attempt(lambda: self._completed(saved))
+        if trouble is not None:
+            self._say(f"checkpoint {save.path.name} is complete, but: {trouble}")
+        return saved
 
     def _give_up(self, path: Path, trouble: str) -> None:
         if self._world.is_chief and path.is_dir():
@@ -280,12 +406,12 @@ def _key(path: Path) -> tuple[int, int, int]:
     return manifests.order(path) or (0, 0, 0)
 
 
-def _make_directory(path: Path) -> None:
-    if path.exists():
-        manifests.remove(path)
-    path.mkdir()
-    manifests.sync_directory(path.parent)
-    failpoints.hit("train.after_make_directory")
+def _write(directory: Path, world: World, shard: Mapping[str, Any]) -> manifests.Shard:
+    directory.mkdir(exist_ok=True)  # the first rank makes it
+    if world.is_chief:
+        manifests.sync_directory(directory.parent)
+        failpoints.hit("train.after_make_directory")
+    return _write_shard(directory / f"rank-{world.rank}.pt", shard)
 
 
 def _write_shard(path: Path, shard: Mapping[str, Any]) -> manifests.Shard:

@@ -1,0 +1,76 @@
+"""Copies of a state in memory, from which a checkpoint is written while the training changes the state.
+
+The memory of one copy is used again for the next one: fresh memory costs several times as much as the copying, because
+the system gives it out page by page. Tensors that share memory share it in the copy too, so that both are stored alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+class Copies:
+    """The memory for one copy. A new copy overwrites the one before."""
+
+    def __init__(self) -> None:
+        self._unused: dict[tuple[int, bool], list[torch.UntypedStorage]] = {}
+        self._used: list[tuple[tuple[int, bool], torch.UntypedStorage]] = []
+        self._made: dict[tuple[str, int], torch.UntypedStorage] = {}
+
+    def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the state, with all its tensors on the CPU."""
+        self._unused = {}
+        for kind, storage in self._used:
+            self._unused.setdefault(kind, []).append(storage)
+        self._used, self._made = [], {}
+        with torch.no_grad():
+            made: dict[str, Any] = self._copied(dict(state))
+        self._unused = {}
+        return made
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, dict):
+            made = copy.copy(value)  # of its own type, with the versions of the modules that torch hangs on it
+            for key, each in value.items():
+                made[key] = self._copied(each)
+            return made
+        if type(value) in (list, tuple):
+            return type(value)(self._copied(each) for each in value)
+        return copy.copy(value)
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        strided = type(tensor) in _PLAIN_TENSORS and tensor.layout is torch.strided
+        if not strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return tensor.detach().clone()
+        storage = self._storage(tensor.untyped_storage())
+        return torch.empty(0, dtype=tensor.dtype).set_(
+            storage,
+            tensor.storage_offset(),
+            tensor.size(),
+            tensor.stride(),
+        )
+
+    def _storage(self, source: torch.UntypedStorage) -> torch.UntypedStorage:
+        place = str(source.device), source.data_ptr()
+        if place in self._made:
+            return self._made[place]
+        kind = source.nbytes(), source.device.type == "cuda"
+        unused = self._unused.get(kind)
+        held = unused.pop() if unused else _memory(*kind)
+        held.copy_(source)
+        self._used.append((kind, held))
+        if source.nbytes():
+            self._made[place] = held
+        return held
+
+
+def _memory(size: int, pinned: bool) -> torch.UntypedStorage:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=pinned).untyped_storage()
