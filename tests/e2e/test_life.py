@@ -39,13 +39,15 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(shell: shells.Shell
         """
         import os, signal, torch
         from oarlock import train
+        class Killed(train.Hook):
+            def after_checkpoint(self, session, path):
+                if path.name.endswith("-20") and os.environ["OARLOCK_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
+                    os.kill(os.getpid(), signal.SIGKILL)
         train.init()
         model = torch.nn.Linear(1, 1)
-        with train.Session(model=model, total_steps=30, every_steps=10) as session:
+        with train.Session(model=model, total_steps=30, every_steps=10, hooks=[Killed()]) as session:
             for step in session.steps():
                 session.log(loss=float(step))
-                if step == 25 and os.environ["OARLOCK_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
-                    os.kill(os.getpid(), signal.SIGKILL)
         print("began attempt", os.environ["OARLOCK_ATTEMPT"], "restored", os.environ["OARLOCK_RESTORE"], flush=True)
         """,
     )
