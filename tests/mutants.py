@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -211,11 +212,18 @@ def explained() -> dict[tuple[str, tuple[str, ...]], str]:
 
 
 def alike(change: tuple[str, ...]) -> bool:
-    """Return whether a change only leaves out a check that two lengths are equal, or writes SQL in another case."""
+    """Return whether a change means the same to the program, wherever it is planted.
+
+    - `zip` without `strict=True`: this check of two lengths fails only after another mistake, and no code handles it.
+    - SQL in another case: keywords and bare names mean the same. Text in quotes does not.
+    """
     if len(change) != 2:
         return False
     old, new = (line[2:] for line in change)
-    return old.replace("strict=True", "") == new or ("driver_sql(" in old and old.upper() == new.upper())
+    if "zip(" in old and "strict=True" in old:
+        return new in {old.replace("strict=True", other) for other in ("", "strict=False", "strict=None")}
+    sql = re.search(r'driver_sql\(f?"([^"]*)"', old)
+    return sql is not None and not set(sql[1]) & {"'", "\\"} and old != new and old.upper() == new.upper()
 
 
 def tell(name: str, found: list[Mutant]) -> int:

@@ -21,10 +21,10 @@ def cluster(lines: str) -> world.World:
     return built.world
 
 
-def draft(of: world.World | str, now: float = NOW) -> drafts.Draft:
+def draft(of: world.World | str, now: float = NOW, *, reallocate: bool = True) -> drafts.Draft:
     """Return the draft of a plan before its first decision."""
     described = cluster(of) if isinstance(of, str) else of
-    return planning.begun(described.snapshot(), now, memos.Memo())
+    return planning.begun(described.snapshot(reallocate=reallocate), now, memos.Memo())
 
 
 def running(of: drafts.Draft, job: str) -> plans.Running:
@@ -41,9 +41,9 @@ def turn(of: drafts.Draft, job: str, **wish: object) -> turns.Turn:
     return world.replace(found, wish=world.replace(found.wish, **wish))
 
 
-def wished(of: drafts.Draft, *wanted: turns.Turn) -> None:
-    """Let these turns be those of the policy."""
-    of.order.queues = {"": queues.Listed(list(wanted))}
+def wished(of: drafts.Draft, *wanted: turns.Turn, pool: str = "") -> None:
+    """Let these turns be those of the policy. `pool` is empty where the only pool has no bound."""
+    of.order.queues = {pool: queues.Listed(list(wanted))}
 
 
 def places(claims: tuple[holdings.Holding, ...]) -> list[str]:

@@ -74,9 +74,10 @@ def test_a_limit_bounds_growth() -> None:
 )
 def test_a_gang_grows_as_its_policy_wishes(lines: str, wish: tuple[int, ...], size: tuple[int, ...] | None) -> None:
     draft = drafted.draft(ONE_NODE + lines)
-    growing.as_wished(draft, drafted.turn(draft, "one", size=wish), clear=False)
+    growing.as_wished(draft, drafted.turn(draft, "one", size=wish, reason="more is better"), clear=False)
     resized = draft.resizes.get("one")
     assert (resized and resized.size) == size
+    assert resized is None or resized.reason == "more is better"
 
 
 def test_a_gang_without_a_curve_is_as_fast_as_it_has_tasks() -> None:

@@ -178,3 +178,31 @@ def test_packing_is_minimal_and_leveling_is_exact(sizes, count) -> None:
     most, less = leveled
     assert sum(min(slots, most) for slots in all_nodes) - less == count
     assert 0 <= less < sum(slots >= most for slots in all_nodes)
+
+
+def two_roles(placement: jobfile.Placement = PACK) -> plans.Gang:
+    """A worker with one CPU, and two evaluators with two CPUs each."""
+    asks = tuple(
+        plans.Ask(role=role, count=count, min=count, max=count, amount=holdings.Resources(cpus * 1000))
+        for role, count, cpus in (("worker", 1, 1), ("evaluator", 2, 2))
+    )
+    return plans.Gang(job="one", name="one", pool="default", asks=asks, submitted_at=0.0, placement=placement)
+
+
+def cpu_nodes(**cpus: int) -> freespace.FreeSpace:
+    return freespace.FreeSpace(
+        [nodes.Node(name=name, capacity=holdings.Resources(count * 1000)) for name, count in cpus.items()]
+    )
+
+
+def test_the_role_with_the_largest_tasks_is_placed_first() -> None:
+    """Spread, it gets the emptiest nodes, and the other role the next one."""
+    claims = placing.place(two_roles(SPREAD), cpu_nodes(a=3, b=4, c=5))
+    assert claims is not None
+    assert [(claim.role, claim.node) for claim in claims] == [("worker", "a"), ("evaluator", "b"), ("evaluator", "c")]
+
+
+@pytest.mark.parametrize(("cpus", "fitting"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
+def test_the_tasks_of_all_roles_that_fit_are_counted(cpus: int, fitting: int) -> None:
+    """The larger tasks count first."""
+    assert placing.most(two_roles(), cpu_nodes(a=cpus)) == fitting

@@ -176,8 +176,18 @@ def test_a_reservation_is_a_claim_that_others_must_meet(
 
 def test_a_pool_without_a_reservation_has_no_such_claim() -> None:
     found = bounds(f"{ENTITLED}\npool z")
-    assert not found.within_reservation(gang("z"), gpus(0, cpus=1), gpus(0))
-    assert not found.within_reservation(gang("nowhere"), gpus(0, cpus=1), gpus(0))
+    for pool in ("z", "nowhere"):
+        assert found.bounds(gang(pool))
+        assert not found.within_reservation(gang(pool), gpus(0, cpus=1), gpus(0))
+    found = bounds(f"{ENTITLED}\npool z reserve.cpus=1")
+    assert found.bounds(gang("z"))
+    assert found.within_reservation(gang("z"), (0, 1000, 0), gpus(0))
+    assert not found.within_reservation(gang("z"), (1, 0, 0), gpus(0)), "it has not reserved a thousandth of a device"
+
+
+def test_nothing_is_reserved_for_a_pool_that_was_removed() -> None:
+    over = bounds(RESERVED).over(gang("nowhere", preemptible=False), gpus(1))
+    assert told(over) == ("nowhere", "gpus", 0, 0, RESERVATION)
 
 
 # Entitlements
@@ -324,6 +334,13 @@ def test_holdings_on_a_lost_node_take_nothing_of_the_others() -> None:
     assert bounds(lines).over_borrowing(gang(), gpus(2)) is None
     assert told(bounds(lines).over_borrowing(gang(), gpus(3))) == ("x", "gpus", 3, 5, STATIC)
     assert bounds(f"{lines} stopping").over_borrowing(gang(), gpus(2)) is None
+
+
+def test_holdings_on_a_removed_node_take_nothing_of_the_others() -> None:
+    of = drafted.cluster(f"{STATIC_POOL}node removed gpus=4\nrunning there gpus=3 on=removed pool=x")
+    del of.nodes["removed"]
+    assert drafted.draft(of).bounds.over_borrowing(gang(), gpus(2)) is None
+    assert told(drafted.draft(of).bounds.over_borrowing(gang(), gpus(3))) == ("x", "gpus", 3, 5, STATIC)
 
 
 # Shares that are kept for a gang that came first

@@ -89,6 +89,42 @@ def test_a_bound_that_the_gang_would_exceed_asks_for_more_victims() -> None:
     assert stopped(found) == ["a1", "a2"]
 
 
+def test_a_gang_that_a_bound_does_not_need_is_taken_back() -> None:
+    """The cheap gang comes first, and the bound holds only without the large one: then the cheap one runs on."""
+    lines = (
+        "running cheap gpus=1 cpus=1 on=a started=9900 priority=10\n"
+        "running large gpus=2 cpus=2 on=b started=0 priority=10\n"
+        "job new gpus=1 priority=90"
+    )
+    draft = drafted.draft((NODES + lines).replace("gpus=2\n", "gpus=2 cpus=8\n", 2))
+    (gang,) = draft.snapshot.waiting
+    candidates = draft.victims.killable(gang, draft.facts.of(gang).least, LEVEL)
+    seen: list[clearing.Freed] = []
+
+    def within(freed: clearing.Freed) -> bool:
+        seen.append(freed)
+        return sum(one[0] for one in freed.values()) > 1000
+
+    need = clearing.Need(gang, (1,), draft.facts.of(gang).least, within)
+    found = clearing.clear(need, candidates, draft.timeline.later, draft.victims.reshaped, draft.searches)
+    assert stopped(found) == ["large"]
+    assert {("default", True): (3000, 3000, 0)} in seen, "all resources of both are summed"
+
+
+def test_without_trials_left_only_the_order_by_nodes_is_searched() -> None:
+    """By cost alone, the gang `a1` would be found, as in the case above."""
+    lines, jobs, _ = CASES["a cheap one on a node that is dear to clear"]
+    draft = drafted.draft(NODES + lines)
+    (gang,) = draft.snapshot.waiting
+    candidates = draft.victims.killable(gang, draft.facts.of(gang).least, LEVEL)
+    assert {one.job for one in candidates} == set(jobs)
+    need = clearing.Need(gang, (1,), draft.facts.of(gang).least, None)
+    draft.searches.trials = 0
+    assert stopped(clearing.clear(need, candidates, draft.timeline.later, draft.victims.reshaped, draft.searches)) == [
+        "b1"
+    ]
+
+
 def test_a_moved_gang_needs_a_place_too() -> None:
     lines = "running left gpus=1 on=a started=0\nrunning right gpus=1 on=b started=0\njob new gpus=2 priority=90"
     for more, expected in (("", {"left": ["b[1]"]}), ("\nrunning full gpus=1 on=b started=0", None)):

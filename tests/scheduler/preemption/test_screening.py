@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from tests import examples
@@ -12,7 +13,7 @@ from tests.scheduler import lives
 
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.preemption import screening
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, jobfile, nodes, plans
 
 
 @hypothesis.settings(max_examples=examples.at_most(40), deadline=None)
@@ -45,3 +46,29 @@ def test_a_search_in_vain_is_ruled_out(tasks: int, may_fit: bool) -> None:
     gang = plans.Gang(job="newcomer", name="newcomer", pool="default", asks=(ask,), submitted_at=0.0)
     assert screening.could_fit(gang, (tasks,), screening.freed(held), space) is may_fit
     assert not screening.could_fit(gang, (tasks,), screening.freed(held[:2]), space)
+
+
+@pytest.mark.parametrize(("tasks", "may_fit"), [(3, True), (4, False)])
+def test_a_domain_must_take_all_tasks(tasks: int, may_fit: bool) -> None:
+    """Two racks of two nodes. One has two free CPUs and gets back one more; the other one has one, and gets one."""
+    of = [
+        nodes.Node(name=name, capacity=holdings.Resources(2000), domains={"rack": rack})
+        for name, rack in (("a", "r"), ("b", "r"), ("c", "s"), ("d", "s"))
+    ]
+    held = [
+        holdings.Holding(job=name, attempt=1, role="worker", index=index, node=name, amount=holdings.Resources(1000))
+        for index, name in enumerate("aabccd")
+    ]
+    held = [msgspec.structs.replace(claim, job=f"j{place}") for place, claim in enumerate(held)]
+    space = freespace.FreeSpace(of, held[1:])
+    ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=holdings.Resources(1000))
+    gang = plans.Gang(
+        job="newcomer",
+        name="newcomer",
+        pool="default",
+        asks=(ask,),
+        submitted_at=0.0,
+        topology=jobfile.Topology(same=jobfile.Domain.RACK, required=True),
+    )
+    given = screening.freed([held[2], held[3]])
+    assert screening.could_fit(gang, (tasks,), given, space) is may_fit

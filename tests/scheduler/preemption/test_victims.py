@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
+from tests.scheduler import drafted
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.preemption import victims
@@ -73,3 +74,23 @@ def test_the_tasks_that_a_gang_keeps_are_numbered_anew_for_an_attempt_to_come() 
     running = plans.Running(gang=gang, holdings=held, started_at=0.0)
     kept = victims.left(running, (held[0], held[2]))
     assert [(claim.node, claim.index, claim.attempt) for claim in kept] == [("b", 0, 0), ("a", 1, 0)]
+
+
+MANY = "rules policy=priority min_runtime=60 restart=10\nnode a gpus=9\n"
+
+
+@pytest.mark.parametrize(
+    ("running", "moved"),
+    [
+        ("gpus=2 on=a started=0", True),
+        ("gpus=3 on=a started=0", False),  # more than half of what the gang needs
+        ("gpus=2 on=a started=9901", False),  # less than ten restarts ago
+        ("gpus=2 on=a started=0 priority=91", False),  # it ranks before the gang
+        ("gpus=2 on=a started=0 preemptible=no", False),
+    ],
+)
+def test_small_gangs_that_rank_no_higher_may_be_moved(running: str, moved: bool) -> None:
+    draft = drafted.draft(f"{MANY}running one {running}\njob new gpus=4 priority=90")
+    (gang,) = draft.snapshot.waiting
+    found = draft.victims.movable(gang, -90.0)
+    assert [(one.job, one.stays) for one in found] == ([("one", True)] if moved else [])

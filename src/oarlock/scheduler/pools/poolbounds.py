@@ -378,12 +378,12 @@ class PoolBounds:
         return None
 
     def _lost(self) -> entitlement.Amounts:
-        """Return the holdings on nodes that are not ready: they are no part of the capacity."""
+        """Return the holdings on nodes that are not ready, or were removed: they are no part of the capacity."""
         if self._on_lost is None:
             ready = {node.name for node in self._snapshot.nodes if node.ready}
             lost = [
                 claim.amount
-                for job in (self._snapshot.running if len(ready) < len(self._snapshot.nodes) else ())
+                for job in self._snapshot.running
                 if not job.stopping
                 for claim in job.holdings
                 if claim.node not in ready

@@ -158,7 +158,7 @@ class Victims:
         """Return whether a gang is preemptible, is not stopping, and has run for so many seconds."""
         return not job.stopping and job.gang.preemptible and job.started_at <= self._now - seconds
 
-    def most(self, gang: plans.Gang, level: float, *, own: bool = False) -> dict[poolbounds.Key, Amount]:
+    def most(self, gang: plans.Gang, level: float, *, own: bool) -> dict[poolbounds.Key, Amount]:
         """Return the most that running gangs could give up for a gang, by leaf; with `own`, of its own leaf alone."""
         own_leaf = self._order.leaf(gang)
         found: dict[poolbounds.Key, Amount] = {}
