@@ -136,15 +136,17 @@ rules policy=priority min_runtime=0
 node one gpus=1
 node two gpus=1
 node large gpus=2
+node full gpus=3
 pool x reserve.gpus=1 share.gpus=0
 pool y reserve.gpus=1 share.gpus=0
-pool z reserve.gpus=2
+pool z reserve.gpus=5
 pool default share.gpus=0
 running x1 gpus=1 on=one pool=x priority=10
 running x2 gpus=1 on=two pool=x priority=10
 running y1 gpus=2 on=large pool=y priority=10
+running y2 gpus=3 on=full pool=y priority=10
 """
-"""The pools x and y hold two devices each, one of which belongs to the idle pool z."""
+"""Each pool is entitled to one device, and the idle pool z to 5: x holds one device of z, and y holds four."""
 
 
 def test_beyond_its_entitlement_a_pool_takes_the_places_of_its_own_gangs_alone() -> None:

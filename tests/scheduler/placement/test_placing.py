@@ -206,3 +206,56 @@ def test_the_role_with_the_largest_tasks_is_placed_first() -> None:
 def test_the_tasks_of_all_roles_that_fit_are_counted(cpus: int, fitting: int) -> None:
     """The larger tasks count first."""
     assert placing.most(two_roles(), cpu_nodes(a=cpus)) == fitting
+
+
+def gpu_nodes(**kinds: str) -> freespace.FreeSpace:
+    """Nodes with two devices each of one type."""
+    return freespace.FreeSpace(
+        [
+            nodes.Node(
+                name=name,
+                capacity=holdings.Resources(gpus=2),
+                devices=tuple(nodes.Device(index=index, type=kind, memory_bytes=1 << 34) for index in range(2)),
+            )
+            for name, kind in kinds.items()
+        ]
+    )
+
+
+def on_gpus(tasks: int, *types: str, milli: int = 0, mixed: bool = False) -> plans.Gang:
+    amount = holdings.Resources(gpu_milli=milli) if milli else holdings.Resources(gpus=1)
+    ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=amount, gpu_types=types)
+    return plans.Gang(job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0, mixed=mixed)
+
+
+@pytest.mark.parametrize(("milli", "devices"), [(500, [0, 0, 1]), (400, [0, 0, 1]), (300, [0, 0, 0]), (600, None)])
+def test_a_device_holds_as_many_shares_as_it_has(milli: int, devices: list[int] | None) -> None:
+    """The next device is cut only then."""
+    claims = placing.place(on_gpus(3, milli=milli), gpu_nodes(a="t4"))
+    assert (claims and [claim.devices[0] for claim in claims]) == devices
+
+
+@pytest.mark.parametrize(
+    ("types", "mixed", "tried"),
+    [
+        ((), False, ["h100", "t4"]),
+        (("t4",), False, ["t4"]),
+        (("t4", "h100"), False, ["t4", "h100"]),
+        (("a100",), False, []),
+        ((), True, ["h100", "t4", None]),
+        (("t4", "a100"), True, ["t4", None]),
+        (("a100",), True, []),
+    ],
+)
+def test_the_types_that_are_tried(types: tuple[str, ...], mixed: bool, tried: list[str | None]) -> None:
+    """In the order of the gang, else the newest first. Several types at once (None) come last, if it allows that."""
+    assert placing.gpu_types(on_gpus(3, *types, mixed=mixed), gpu_nodes(a="t4", b="h100")) == tried
+
+
+def test_the_domain_with_the_least_free_comes_first() -> None:
+    of = [
+        nodes.Node(name=name, capacity=holdings.Resources(cpus * 1000), domains={"rack": rack}, ready=name != "d")
+        for name, rack, cpus in (("a", "r", 5), ("b", "r", 1), ("c", "s", 4), ("d", "t", 1), ("e", "u", 9))
+    ]
+    space = freespace.FreeSpace(of)
+    assert [[node.name for node in domain] for domain in space.domains("rack")] == [["c"], ["a", "b"], ["e"]]
