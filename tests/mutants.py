@@ -182,7 +182,10 @@ def choose(folder: Path, share: float, seed: int) -> None:
 def plant(folder: Path, workers: int, only: list[str]) -> None:
     """Run mutmut in `folder`, for all functions or `only` those whose mutants match a pattern."""
     done = subprocess.run(
-        [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers), *only], cwd=folder, check=False
+        [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers), *only],
+        cwd=folder,
+        env={**os.environ, "HYPOTHESIS_PROFILE": "full"},  # all examples of property tests (tests/examples.py)
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"mutmut ended with code {done.returncode} in {folder}: its last lines say why")

@@ -34,33 +34,35 @@ def test_there_is_something_to_check() -> None:
     assert PACKAGE / "__init__.py" in MODULES
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_can_be_read_in_one_sitting(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= MAX_LINES, f"{name(path)} has {lines} lines: look for the noun that hides in it"
+def test_a_module_can_be_read_in_one_sitting() -> None:
+    lines = {name(path): len(path.read_text().splitlines()) for path in MODULES}
+    long = {module: count for module, count in lines.items() if count > MAX_LINES}
+    assert not long, f"look for the noun that hides in it: at most {MAX_LINES} lines"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_module_is_named_after_what_is_in_it(path: Path) -> None:
+def test_a_module_is_named_after_what_is_in_it() -> None:
+    """Name it after the noun that it holds, or move the code beside its only user."""
+    assert [name(path) for path in SOURCES if words_of(path) & NAMELESS] == []
+
+
+def words_of(path: Path) -> set[str]:
     names = {part.lstrip("_").removesuffix(".py") for part in path.relative_to(PACKAGE).parts}
-    words = {word for part in names for word in part.split("_")}
-    assert not words & NAMELESS, f"{name(path)}: name it after the noun it holds, or move the code beside its only user"
+    return {word for part in names for word in part.split("_")}
 
 
-@pytest.mark.parametrize("path", EMPTY, ids=name)
-def test_a_package_exports_nothing_of_its_own(path: Path) -> None:
-    assert not path.read_text().strip(), f"{name(path)}: modules are imported whole (`from oarlock.spec import jobs`)"
+def test_a_package_exports_nothing_of_its_own() -> None:
+    """Modules are imported whole (`from oarlock.spec import jobs`)."""
+    assert [name(path) for path in EMPTY if path.read_text().strip()] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_says_what_flows_through_it(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{name(path)} has no docstring"
+def test_a_module_says_what_flows_through_it() -> None:
+    assert [name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
-@pytest.mark.parametrize("page", blocks.PAGES, ids=name)
-def test_every_block_of_a_page_says_how_it_is_run(page: Path) -> None:
+def test_every_block_of_a_page_says_how_it_is_run() -> None:
     """`tests/documentation` runs them."""
-    assert not list(blocks.complaints(page.read_text(encoding="utf-8")))
+    told = {name(page): list(blocks.complaints(page.read_text(encoding="utf-8"))) for page in blocks.PAGES}
+    assert {page: complaints for page, complaints in told.items() if complaints} == {}
 
 
 ROOMS = ["docs", "docs/cli.md", "root", *sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))]

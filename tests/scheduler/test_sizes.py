@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from oarlock.scheduler import sizes
 
 
-@pytest.mark.parametrize("most", range(12))
-@pytest.mark.parametrize("low", range(4))
-@pytest.mark.parametrize("high", range(10))
-def test_the_last_number_is_found(low: int, high: int, most: int) -> None:
-    tried: list[int] = []
+def test_the_last_number_is_found() -> None:
+    for low, high, most in itertools.product(range(4), range(10), range(12)):
+        tried: list[int] = []
 
-    def test(number: int) -> str | None:
-        tried.append(number)
-        return f"{number}" if number <= most else None
+        def test(number: int, most: int = most, tried: list[int] = tried) -> str | None:
+            tried.append(number)
+            return f"{number}" if number <= most else None
 
-    possible = [f"{number}" for number in range(low + 1, high) if number <= most]
-    assert sizes.last(low, high, test) == (possible[-1] if possible else None)
-    assert all(low < number < high for number in tried)
-    assert len(tried) == len(set(tried))
+        possible = [f"{number}" for number in range(low + 1, high) if number <= most]
+        assert sizes.last(low, high, test) == (possible[-1] if possible else None), (low, high, most)
+        assert all(low < number < high for number in tried), (low, high, most)
+        assert len(tried) == len(set(tried)), (low, high, most)
 
 
 @pytest.mark.parametrize("most", range(12))
