@@ -11,7 +11,9 @@ the value of one more device of each type.
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,8 +21,8 @@ from typing import NamedTuple
 ROUNDS = 3
 """Number of times that each type's price is set anew, given the prices of the other types."""
 
-HALVINGS = 16
-"""Halvings of the interval that is searched for a price: it is then known to one part in 65,536."""
+STEPS = 65_536
+"""Steps of a price: it is a multiple of this part of the highest price that any gang would pay."""
 
 PASSES = 8
 LEAST_GAIN = 1e-9
@@ -37,6 +39,10 @@ class Option(NamedTuple):
     value: float
 
 
+def _rank(option: Option) -> tuple[float, int, str]:
+    return -option.value, option.units, option.gpu_type
+
+
 class Bidder:
     """A gang with its options, none of negative value. `choice` is None where it gets nothing."""
 
@@ -44,22 +50,60 @@ class Bidder:
         self.name = name
         self.options = options
         self.choice = choice
-        self.dearest_first = sorted(options, key=lambda one: (-one.value, one.units, one.gpu_type))
-        self._of_type: dict[str, list[Option]] = {}
-        for one in options:
-            self._of_type.setdefault(one.gpu_type, []).append(one)
+        self.dearest_first = sorted(options, key=_rank)
+        of_type: dict[str, list[Option]] = {}
+        for one in self.dearest_first:
+            of_type.setdefault(one.gpu_type, []).append(one)
+        self._corners = {gpu_type: _corners(ones) for gpu_type, ones in of_type.items()}
 
     def best_of(self, gpu_type: str, price: float) -> tuple[float, Option] | None:
         """Return the option of that type with the highest value after the price, and that value.
 
         Ties go to the smaller option.
         """
-        best: tuple[float, Option] | None = None
-        for one in self._of_type.get(gpu_type, ()):
-            worth = one.value - price * one.units
-            if best is None or worth > best[0]:
-                best = worth, one
-        return best
+        if gpu_type not in self._corners:
+            return None
+        below, corners = self._corners[gpu_type]
+        best = corners[bisect.bisect_left(below, -price) - 1]
+        return best.value - price * best.units, best
+
+    def demand(self, gpu_type: str, elsewhere: float) -> list[tuple[float, int]]:
+        """Return the prices below which the gang asks for more devices of that type, each with the number of them.
+
+        `elsewhere` is the most value that the gang can get from another type, after its price.
+        """
+        if gpu_type not in self._corners:
+            return []
+        below, corners = self._corners[gpu_type]
+        highest = max((one.value - max(0.0, elsewhere)) / one.units for one in corners)
+        if highest < 0:
+            return []
+        first = bisect.bisect_left(below, -highest)
+        more = [
+            (-below[place], corners[place].units - corners[place - 1].units) for place in range(first, len(corners))
+        ]
+        return [(highest, corners[first - 1].units), *more]
+
+
+def _corners(options: Iterable[Option]) -> tuple[list[float], list[Option]]:
+    """Return the options of one type that are best at some price, smallest first, and the negative prices below which
+    they are: the corners of the concave hull of their values.
+    """
+    smallest, *larger = sorted(options, key=lambda it: it.units)
+    below, corners = [-math.inf], [smallest]
+    for one in larger:
+        if one.value > corners[-1].value:
+            while (price := _price_between(corners[-1], one)) >= -below[-1]:
+                below.pop()
+                corners.pop()
+            below.append(-price)
+            corners.append(one)
+    return below, corners
+
+
+def _price_between(smaller: Option, larger: Option) -> float:
+    """Return the price at which both are worth the same."""
+    return (larger.value - smaller.value) / (larger.units - smaller.units)
 
 
 def allot(bidders: Iterable[Bidder], capacity: Mapping[str, int]) -> dict[str, float]:
@@ -105,34 +149,19 @@ def _prices(gangs: Sequence[Bidder], capacity: Mapping[str, int]) -> dict[str, f
                 max((found[0] for other in prices if other != name and (found := best[other][place])), default=0.0)
                 for place in range(len(gangs))
             ]
-            low, high = 0.0, dearest
-            if _demand(gangs, name, 0.0, elsewhere) <= units:
-                high = 0.0
-            for _ in range(HALVINGS if high else 0):
-                middle = (low + high) / 2
-                if _demand(gangs, name, middle, elsewhere) > units:
-                    low = middle
-                else:
-                    high = middle
-            prices[name] = high
-            best[name] = [one.best_of(name, high) for one in gangs]
+            step, wanted, price = dearest / STEPS or 1.0, 0, 0.0
+            demands = (one.demand(name, other) for one, other in zip(gangs, elsewhere, strict=True))
+            for below, more in sorted(itertools.chain.from_iterable(demands), reverse=True):
+                wanted += more
+                if wanted > units:
+                    price = min(dearest, (below // step + 1) * step)
+                    break
+            prices[name] = price
+            best[name] = [one.best_of(name, price) for one in gangs]
     for place, one in enumerate(gangs):
         found = max((worth for name in prices if (worth := best[name][place])), key=lambda it: it[0], default=None)
         one.choice = found[1] if found is not None and found[0] >= 0 else None
     return prices
-
-
-def _demand(gangs: Sequence[Bidder], name: str, price: float, elsewhere: Sequence[float]) -> int:
-    """Return the demand for a type at `price`, in units.
-
-    `elsewhere` has the most value that each bidder can get from another type, after its price.
-    """
-    wanted = 0
-    for one, other in zip(gangs, elsewhere, strict=True):
-        found = one.best_of(name, price)
-        if found is not None and found[0] >= other and found[0] >= 0:
-            wanted += found[1].units
-    return wanted
 
 
 def _fits(option: Option, had: Option | None, free: Mapping[str, int]) -> bool:
@@ -185,7 +214,7 @@ def _give_free(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
                 gain = option.value - here
                 if gain <= LEAST_GAIN:
                     break
-                if _fits(option, one.choice, free):
+                if option.units <= free[option.gpu_type] or _fits(option, one.choice, free):
                     each = gain / option.units
                     if best is None or each > best[0]:
                         best = each, one, option
@@ -210,7 +239,7 @@ def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str
             if option.value > here
         ]
     done = 0
-    for _, _, option, one in heapq.nsmallest(TRIED, wishes, key=lambda wish: wish[:3]):
+    for _, _, option, one in heapq.nsmallest(TRIED, wishes):
         gain = option.value - _value(one.choice)
         if gain <= LEAST_GAIN:
             continue
@@ -243,15 +272,18 @@ def _choose_pairs_anew(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
         for other in gangs[place + 1 :]:
             had = one.choice, other.choice
             best, chosen = _value(had[0]) + _value(had[1]) + LEAST_GAIN, None
+            if one.dearest_first[0].value + other.dearest_first[0].value <= best:
+                continue
             _take(one, None, free)
             _take(other, None, free)
+            most = _value(_dearest(other, free))
             for first in one.dearest_first:
-                if first.value + other.dearest_first[0].value <= best:
+                if first.value + most <= best:
                     break
                 if first.units > free[first.gpu_type]:
                     continue
                 free[first.gpu_type] -= first.units
-                second = next((it for it in other.dearest_first if it.units <= free[it.gpu_type]), None)
+                second = _dearest(other, free)
                 free[first.gpu_type] += first.units
                 if first.value + _value(second) > best:
                     best, chosen = first.value + _value(second), (first, second)
@@ -259,6 +291,14 @@ def _choose_pairs_anew(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
             _take(one, (chosen or had)[0], free)
             _take(other, (chosen or had)[1], free)
     return done
+
+
+def _dearest(one: Bidder, free: Mapping[str, int]) -> Option | None:
+    """Return the option of most value for which there are devices."""
+    for option in one.dearest_first:
+        if option.units <= free[option.gpu_type]:
+            return option
+    return None
 
 
 def _cheapest_donor(
@@ -269,20 +309,19 @@ def _cheapest_donor(
     The loss is less than `below` in all; None if there is no such gang.
     """
     best: tuple[float, Bidder, Option | None] | None = None
-    lacks = -free[gpu_type]
+    lacks, below = -free[gpu_type], below - LEAST_GAIN
     for one in gangs:
         had = one.choice
         if had is None or had.gpu_type != gpu_type or one in changed:
             continue
         for option in one.dearest_first:
-            loss = had.value - option.value
-            if loss >= below - LEAST_GAIN or (best is not None and loss >= best[0] * lacks):
-                break
             same = option.gpu_type == gpu_type
-            gives = had.units - option.units if same else had.units
-            if gives <= 0 or not (same or option.units <= free[option.gpu_type]):
+            if option.units >= had.units if same else option.units > free[option.gpu_type]:
                 continue
-            each = loss / min(gives, lacks)
+            loss = had.value - option.value
+            if loss >= below or (best is not None and loss >= best[0] * lacks):
+                break
+            each = loss / min(had.units - option.units if same else had.units, lacks)
             if best is None or each < best[0]:
                 best = each, one, option
     return None if best is None else (best[1], best[2])

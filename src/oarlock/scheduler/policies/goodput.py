@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from oarlock.scheduler.dividing import onetype
 from oarlock.scheduler.policies import contract, parameters, typed
@@ -388,7 +388,12 @@ class _Typed(_Part):
         self.fixed = sum(ask.count * ask.amount.gpus for place, ask in enumerate(one.gang.asks) if place != self._place)
         self.gpu_type, self.tasks = self._on, self._had
         self.prices: Mapping[str, float] = {}
-        self._rates: dict[tuple[str, int], float] = {}
+        limit = self._limit()
+        self._speeds = {
+            of.gpu_type: self._speeds_on(of.gpu_type, self._sizes(of, limit))
+            for of in budget.types
+            if of.gpu_type in self._types or of.gpu_type == self._on
+        }
 
     def _accepts(self, of: contract.TypeShare) -> bool:
         return all(
@@ -404,8 +409,8 @@ class _Typed(_Part):
         equal = [
             of.devices
             * max(
-                (self.rate(of.gpu_type, one) for one in self.sizes(of) if one * self.units <= share),
-                default=self.rate(of.gpu_type, self._ask.min),
+                (speed for tasks, speed in self._speeds[of.gpu_type].items() if tasks * self.units <= share),
+                default=self._speeds[of.gpu_type][self._ask.min],
             )
             for of in self._types.values()
         ]
@@ -421,40 +426,39 @@ class _Typed(_Part):
     def present(self) -> tuple[str, int] | None:
         return (self._on, self._had) if self._on and self._had else None
 
-    def sizes(self, of: contract.TypeShare) -> tuple[int, ...]:
-        if of.gpu_type not in self._types and of.gpu_type != self._on:
-            return ()
+    def _sizes(self, of: contract.TypeShare, limit: int) -> tuple[int, ...]:
         ask = self._ask
         if ask.min == ask.max:
             return (ask.min,)
-        found = _rungs(ask.min, self._limit(), ask.most, max(1, of.per_node // self.units))
+        found = _rungs(ask.min, limit, ask.most, max(1, of.per_node // self.units))
         return tuple(sorted({*found, self._had})) if of.gpu_type == self._on else found
 
-    def worth(self, of: contract.TypeShare, tasks: int) -> float:
-        same = self.present() == (of.gpu_type, tasks)
-        sure = math.exp(-CAUTION * self._guessed.get(of.gpu_type, 0.0))
-        rate = self.rate(of.gpu_type, tasks) * (1.0 if same else self._kept * sure)
-        return self._weighs * math.pow(rate / self._base, self._known["power"])
+    def _speeds_on(self, gpu_type: str, sizes: Sequence[int]) -> dict[int, float]:
+        """Return the speed on that type with each number of tasks."""
+        if self._curve is None:
+            return {tasks: tasks * self.units * self._general[gpu_type] for tasks in sizes}
+        shapes = [self._on_type(gpu_type, tasks) for tasks in sizes]
+        return dict(zip(sizes, rates.speeds(self._curve, self._one.gang.batch, shapes), strict=True))
 
-    def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
+    def worths(self, of: contract.TypeShare) -> Iterator[tuple[int, float]]:
+        sure = math.exp(-CAUTION * self._guessed.get(of.gpu_type, 0.0))
+        floor, present, weighs, power = self._floor(), self.present(), self._weighs, self._known["power"]
+        for tasks, speed in self._speeds.get(of.gpu_type, {}).items():
+            same = present == (of.gpu_type, tasks)
+            if same or speed > floor:
+                speed *= 1.0 if same else self._kept * sure
+                yield tasks, weighs * math.pow(speed / self._base, power)
+
+    def _floor(self) -> float:
+        """Return the speed above which the gang may be changed now: -1 for any change, infinity for none."""
         running = self._one.running
         if running is None or not self._had:
-            return self.present() is None or not self._had
+            return -1.0 if self.present() is None or not self._had else math.inf
         if running.stopping or running.starting or not self._one.gang.preemptible or not self._on:
-            return False
+            return math.inf
         settled_s = max(self._rules.min_runtime_s, 2 * (self._one.gang.restart_s or 0.0))
         lasting = self._now - running.started_at >= settled_s
-        return lasting or self.rate(of.gpu_type, tasks) > self.rate(self._on, self._had)
-
-    def rate(self, gpu_type: str, tasks: int) -> float:
-        known = self._rates.get((gpu_type, tasks))
-        if known is None:
-            if self._curve is None:
-                known = tasks * self.units * self._general[gpu_type]
-            else:
-                known = rates.rate(self._curve, self._one.gang.batch, self._on_type(gpu_type, tasks))
-            self._rates[gpu_type, tasks] = known
-        return known
+        return -1.0 if lasting else self._speeds[self._on][self._had]
 
     def wish(self) -> contract.Wish:
         one, gang = self._one, self._one.gang
@@ -482,7 +486,7 @@ class _Typed(_Part):
         than = self.present() or (self.gpu_type, self._ask.min)
         if than == (self.gpu_type, self.tasks):
             return text + self._elsewhere()
-        many = self.rate(self.gpu_type, self.tasks) / max(self.rate(*than), 1e-9)
+        many = self._speeds[self.gpu_type][self.tasks] / max(self._speeds[than[0]][than[1]], 1e-9)
         sure = self._guessed.get(self.gpu_type, 0.0)
         guessed = ", as far as one can guess" if self._curve is None else ""
         guessed = f", within {100 * sure:.0f} %, as it never ran there" if sure else guessed
@@ -491,10 +495,8 @@ class _Typed(_Part):
 
     def _elsewhere(self) -> str:
         """Return the reason why it does not get a type on which it is much faster; empty where there is none."""
-        here = self.rate(self.gpu_type, self.tasks)
-        options = [
-            (self.rate(name, tasks), name, tasks) for name, of in self._types.items() for tasks in self.sizes(of)
-        ]
+        here = self._speeds[self.gpu_type][self.tasks]
+        options = ((speed, name, tasks) for name in self._types for tasks, speed in self._speeds[name].items())
         most, name, tasks = max(options, default=(0.0, "", 0))
         if name == self.gpu_type or most < WORTH_SAYING * here:
             return ""

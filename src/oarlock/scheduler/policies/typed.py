@@ -1,6 +1,6 @@
 """The type and the number of GPUs of each gang, decided together where a cluster has several types.
 
-The options of a gang are its possible sizes on each type that it accepts. The policy values each option (`Part.worth`);
+The options of a gang are its possible sizes on each type that it accepts. The policy tells their worth (`Part.worths`);
 this module gathers the options, divides the devices (`severaltypes`), and returns the result. Every gang gets its
 smallest size before any gets more: first the gangs that hold devices, then those that wait, as far as the devices go.
 A running gang that must not be restarted keeps its devices.
@@ -45,12 +45,8 @@ class Part(Protocol):
         """Return the present type and size; None where the gang has no devices."""
         ...
 
-    def sizes(self, of: contract.TypeShare) -> Sequence[int]: ...
-
-    def worth(self, of: contract.TypeShare, tasks: int) -> float: ...
-
-    def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
-        """Return whether the gang may be changed to that option now."""
+    def worths(self, of: contract.TypeShare) -> Iterable[tuple[int, float]]:
+        """Return the sizes that the gang may have on that type now, smallest first, each with its worth."""
         ...
 
 
@@ -142,11 +138,8 @@ def _options(part: Part, types: Sequence[contract.TypeShare]) -> list[severaltyp
     had = part.present()
     found = []
     for of in types:
-        for tasks in part.sizes(of):
-            here = had == (of.gpu_type, tasks)
+        for tasks, worth in part.worths(of):
             units = tasks * part.units + part.fixed
-            if here or (units <= of.devices and part.may_have(of, tasks)):
-                worth = part.worth(of, tasks)
-                if worth > 0 or here:
-                    found.append(severaltypes.Option(of.gpu_type, units, (ADMITTED if had is None else HELD) + worth))
+            if (units <= of.devices and worth > 0) or had == (of.gpu_type, tasks):
+                found.append(severaltypes.Option(of.gpu_type, units, (ADMITTED if had is None else HELD) + worth))
     return found

@@ -110,6 +110,16 @@ def rate(curve: curves.Curve | None, batch: jobfile.Batch | None, shape: Shape) 
     return _best(_rounded(model), batch.on(shape.gpu_type), shape.nodes, shape.devices)[0]
 
 
+def speeds(curve: curves.Curve, batch: jobfile.Batch | None, shapes: Sequence[Shape]) -> list[float]:
+    """Return the `rate` with each of `shapes`, which are all on one type of GPU."""
+    gpu_type = shapes[0].gpu_type if shapes else ""
+    model = on(curve, gpu_type)
+    if batch is None or not isinstance(model, curves.Allreduce):
+        return [rate(curve, batch, shape) for shape in shapes]
+    rounded, bounds = _rounded(model), batch.on(gpu_type)
+    return [_best(rounded, bounds, shape.nodes, shape.devices)[0] if shape.devices else 0.0 for shape in shapes]
+
+
 def on(curve: curves.Curve, gpu_type: str) -> curves.Model:
     """Return the model of the job on that type of GPU; without one, the curve's own model."""
     for one in curve.types if gpu_type else ():
@@ -248,6 +258,7 @@ def _best(
     if batch.local_min * devices > most:
         return 0.0, None
     first = max(1, math.ceil(batch.size / (devices * local_max)))
+    exchange_s = sync_s(model, nodes, devices)
     best: tuple[float, curves.Batch | None] = (0.0, None)
     for parts in range(first, max(first, most // (devices * batch.local_min)) + 1):
         high = min(local_max, most // (devices * parts))
@@ -256,7 +267,7 @@ def _best(
         low = min(high, max(batch.local_min, math.ceil(batch.size / (devices * parts))))
         if devices == 1 and parts == 1:
             high = low  # the noise of one part on one device cannot be measured: do not enlarge it
-        at_once = _best_part(model, nodes, devices, parts, low, high)
+        at_once = _best_part(model, exchange_s, devices, parts, low, high)
         found = _goodput(model, batch.size, nodes, devices, at_once, parts)
         if found > best[0]:
             best = found, curves.Batch(at_once, parts)
@@ -265,7 +276,7 @@ def _best(
     return best
 
 
-def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, low: int, high: int) -> int:
+def _best_part(model: curves.Allreduce, exchange_s: float, devices: int, parts: int, low: int, high: int) -> int:
     """Return the best size of one part, between `low` and `high`.
 
     There, one per cent more examples costs as many per cent of time as it brings progress.
@@ -273,16 +284,16 @@ def _best_part(model: curves.Allreduce, nodes: int, devices: int, parts: int, lo
     noise = model.noise
     if low >= high or not noise:
         return low
-    exchange_s = sync_s(model, nodes, devices)
+    constant_s, each_s, overlap = model.compute_s, model.compute_per_example_s, model.overlap
 
     def gain(at_once: float) -> float:
         """Return the per cent of progress less the per cent of time, both per step, for one per cent more examples."""
-        grad_s = model.compute_s + model.compute_per_example_s * at_once
-        slope_s = model.compute_per_example_s * at_once
-        last_s = _combined(grad_s, exchange_s, model.overlap)
+        slope_s = each_s * at_once
+        grad_s = constant_s + slope_s
         if grad_s <= 0:
             return 1.0
-        hidden = float((grad_s / last_s) ** (model.overlap - 1))
+        last_s = _combined(grad_s, exchange_s, overlap)
+        hidden = float((grad_s / last_s) ** (overlap - 1))
         time = slope_s * (parts - 1 + hidden) / ((parts - 1) * grad_s + last_s)
         return noise / (noise + devices * parts * at_once) - time
 

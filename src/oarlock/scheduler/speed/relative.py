@@ -86,7 +86,12 @@ class Estimate(NamedTuple):
 
 def kind(gang: plans.Gang | plans.Ended) -> Kind:
     """Return the owner of the job, and its name without its number."""
-    return gang.owner, _NUMBER.sub("", gang.name)
+    return gang.owner, _without_number(gang.name)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _without_number(name: str) -> str:
+    return _NUMBER.sub("", name)
 
 
 class Relative:
@@ -95,29 +100,26 @@ class Relative:
     def __init__(self, seen: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
         self._of_kind: dict[tuple[Kind, str, str], list[float]] = {}
         self._of_jobs: dict[tuple[str, str], list[float]] = {}
+        self._models: dict[tuple[Kind, str], curves.Allreduce] = {}
         self._exchanges: dict[tuple[Kind, str], curves.Allreduce] = {}
-        models: dict[Kind, dict[str, curves.Allreduce]] = {}
+        self._found: dict[tuple[Kind, str, str], Estimate] = {}
         for of, types in seen:
             for one in types:
-                models.setdefault(of, {})[one.gpu_type] = one.model
+                self._models[of, one.gpu_type] = one.model
                 if one.model.near_s > 0 or one.model.far_s > 0:
                     self._exchanges[of, one.gpu_type] = one.model
-                for other in types:
-                    if one.gpu_type != other.gpu_type:
-                        ratio = math.log(compared(one.model, other.model))
-                        self._of_kind.setdefault((of, one.gpu_type, other.gpu_type), []).append(ratio)
-                        self._of_jobs.setdefault((one.gpu_type, other.gpu_type), []).append(ratio)
-
-        self._across: dict[tuple[Kind, str, str], float] = {
-            (of, here, there): math.log(compared(model, other))
-            for of, by_type in models.items()
-            for here, model in by_type.items()
-            for there, other in by_type.items()
-            if here != there
-        }
+            for here, there, ratio in _ratios(types):
+                self._of_kind.setdefault((of, here, there), []).append(ratio)
+                self._of_jobs.setdefault((here, there), []).append(ratio)
 
     def between(self, of: Kind, here: str, there: str) -> Estimate:
         """Return the speed of a job of that kind on `there`, relative to `here`."""
+        found = self._found.get((of, here, there))
+        if found is None:
+            found = self._found[of, here, there] = self._estimated(of, here, there)
+        return found
+
+    def _estimated(self, of: Kind, here: str, there: str) -> Estimate:
         if here == there:
             return Estimate(1.0, 0.0)
         known = GENERAL.get(here), GENERAL.get(there)
@@ -125,7 +127,7 @@ class Relative:
         variance = (GENERAL_SPREAD * (1 if all(known) else 2)) ** 2
         for seen, spread in (
             (self._of_jobs.get((here, there), ()), JOBS_SPREAD),
-            ([self._across[of, here, there]] if (of, here, there) in self._across else (), ACROSS_SPREAD),
+            (self._across(of, here, there), ACROSS_SPREAD),
             (self._of_kind.get((of, here, there), ()), KIND_SPREAD),
         ):
             if seen:
@@ -135,6 +137,11 @@ class Relative:
                 mean += weight * (sum(last) / len(last) - mean)
                 variance *= 1 - weight
         return Estimate(math.exp(mean), math.sqrt(variance))
+
+    def _across(self, of: Kind, here: str, there: str) -> Sequence[float]:
+        """Return the comparison of the latest jobs of that kind on each of the two types; empty without one of them."""
+        model, other = self._models.get((of, here)), self._models.get((of, there))
+        return () if model is None or other is None else (math.log(compared(model, other)),)
 
     def completed(self, curve: curves.Curve, of: Kind, types: Iterable[str]) -> curves.Curve:
         """Return the curve with a model for each of `types`.
@@ -189,6 +196,17 @@ def _shaped(measured: Sequence[curves.OnType], samples: Sequence[curves.Sample])
             one = msgspec.structs.replace(one, model=scaled(known.model, expected_s / seconds, own))
         found.append(one)
     return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _ratios(types: Sequence[curves.OnType]) -> tuple[tuple[str, str, float], ...]:
+    """Return the logarithm of the speed ratio for each ordered pair of types of one job."""
+    return tuple(
+        (one.gpu_type, other.gpu_type, math.log(compared(one.model, other.model)))
+        for one in types
+        for other in types
+        if one.gpu_type != other.gpu_type
+    )
 
 
 def general(of: Relative, kind: Kind, types: Sequence[str]) -> dict[str, float]:
