@@ -61,7 +61,7 @@ class NoMetrics:
     async def names(self, job: str) -> list[str]:
         return ["loss"]
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[Any]:
+    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500, **_: Any) -> list[Any]:
         from oarlock.data import storage
 
         point = storage.Point(1, 2.0, float("nan"))

@@ -72,7 +72,7 @@ async def planted(rig: browsers.WebRig, text: str) -> jobs.Job:
     checkpoint = jobs.Checkpoint(**place, manifest_sha256="0", bytes=1, at=1.0)
     await rig.store.write(lambda tx: tx.add_checkpoint(checkpoint))
 
-    async def series(job_id: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
+    async def series(job_id: str, names: list[str] | None = None, **_: object) -> list[storage.Series]:
         point = [storage.Point(step, 2.0, float(step)) for step in range(3)]
         return [storage.Series(task=text, process=0, name=text, points=tuple(point), count=3)]
 

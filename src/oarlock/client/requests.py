@@ -192,9 +192,15 @@ def _flags(search: storage.LogSearch) -> dict[str, Any]:
     return {"text": search.text, "regex": search.regex or None, "ignore_case": search.ignore_case or None}
 
 
-def metrics(name: str, names: Sequence[str] = (), points: int | None = None) -> Request[answers.Metrics]:
-    query = _query(name=tuple(names), points=points)
+def metrics(
+    name: str, names: Sequence[str] = (), points: int | None = None, steps: tuple[int | None, int | None] = (None, None)
+) -> Request[answers.Metrics]:
+    query = _query(name=tuple(names), points=points, first_step=steps[0], last_step=steps[1])
     return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=query)
+
+
+def metric_names(name: str) -> Request[answers.Metrics]:
+    return Request(method="GET", path=_job(name, "/metrics"), answer=answers.Metrics, query=_query(series=False))
 
 
 def checkpoints(name: str) -> Request[bodies.CheckpointList]:

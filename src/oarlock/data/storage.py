@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # the command line packs with this package and must start fas
     from oarlock.spec import bodies
 
 
+ALL_STEPS = (0, (1 << 64) - 1)
+
+
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     key: attempts.TaskKey
     stream: str
@@ -266,6 +269,10 @@ class Metrics(Protocol):
 
     async def names(self, job: str) -> list[str]: ...
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[Series]: ...
+    async def series(
+        self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = ALL_STEPS
+    ) -> list[Series]:
+        """Return the thinned series of these names, of the steps from the first to the last of `steps`."""
+        ...
 
     async def forget(self, job: str) -> None: ...

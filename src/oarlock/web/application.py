@@ -18,13 +18,14 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import home, job, jobs, live, log, login, sessions
+from oarlock.web.pages import home, job, jobs, live, log, login, metrics, sessions
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
     *jobs.PAGES,
     *job.PAGES,
     *log.PAGES,
+    *metrics.PAGES,
     *sessions.PAGES,
     *login.PAGES,
     *live.PAGES,

@@ -316,3 +316,20 @@ def test_thinning_has_a_plain_answer(values: list[float], points: int, size: int
         known = [value for value in values[start:stop] if not math.isnan(value)] or [math.nan]
         assert point.step == stop - 1
         assert (low == min(known) and high == max(known)) or (math.isnan(low) and math.isnan(known[0]))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_part_of_the_steps_has_finer_points(
+    store: metricfiles.DirectoryMetrics, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    monkeypatch.setattr(metricfiles, "CHUNK_BYTES", 500 if compacted else 1 << 30)
+    data, sent = walk(range(1000)), 0
+    for size in range(0, len(data), 1000):
+        sent = await store.append(W0, 0, sent, data[size : size + 1000])
+    await store.append(W0_AGAIN, 0, 0, walk(range(600, 900)))
+    whole = (await store.series("j-1", points=10))[0]
+    assert (whole.count, len(whole.points)) == (900, 10)
+    part = (await store.series("j-1", points=10, steps=(595, 604)))[0]
+    assert [point.step for point in part.points] == list(range(595, 605))
+    assert [point.step for point in (await store.series("j-1", steps=(898, 5000)))[0].points] == [898, 899]
+    assert await store.series("j-1", steps=(900, 5000)) == []

@@ -23,6 +23,17 @@ for _ in range(3000):  # five minutes, if it is not canceled before
 """
 
 
+REPORTING = """
+from oarlock import train
+train.init()
+with train.Session(total_steps=600) as session:
+    for step in session.steps():
+        layers = {f"layer/{number:03d}/norm": float(step) for number in range(300)} if step < 3 else {}
+        session.log(loss=1000.0 if step == 333 else 1.0 / step, **layers)
+"""
+"""A script that reports 300 metrics, one of them with a spike at step 333."""
+
+
 async def test_a_job_appears_runs_and_is_canceled_on_pages_that_nobody_reloads(
     shell: shells.Shell, browser: conftest.Watched
 ) -> None:
@@ -111,7 +122,8 @@ async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.
     from axe_playwright_python.async_playwright import Axe
 
     shell.write(
-        "train.py", "print('a line')\nprint('\\x1b[31mred\\x1b[0m \\x1b[42mground\\x1b[0m')\nraise SystemExit(3)\n"
+        "train.py",
+        REPORTING + "print('a line')\nprint('\\x1b[31mred\\x1b[0m \\x1b[42mground\\x1b[0m')\nraise SystemExit(3)\n",
     )
     shell.do("run", "--max-restarts", "0", "--name", "fails", "--", "python", "train.py", code=3)
     found = {}
@@ -121,6 +133,7 @@ async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.
         "/jobs",
         "/jobs/fails",
         "/jobs/fails/log",
+        "/jobs/fails/metrics",
         "/jobs/fails/log?q=line&times=yes",
         "/sessions",
         "/login",

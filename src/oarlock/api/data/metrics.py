@@ -15,6 +15,9 @@ MAX_POINTS = 10_000
 class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: tuple[str, ...] = ()
     points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = 500
+    first_step: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = storage.ALL_STEPS[0]
+    last_step: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
+    series: bool = True
 
 
 class MetricsAnswer(msgspec.Struct, frozen=True):
@@ -28,8 +31,12 @@ async def show(call: routes.Call) -> MetricsAnswer:
     query = call.query(MetricsQuery)
     job = await call.access.job(call.path["job"])
     names = await call.services.metrics.names(job.id)
+    steps = (query.first_step, storage.ALL_STEPS[1] if query.last_step is None else query.last_step)
     wanted = list(query.name) or None
-    return MetricsAnswer(names, await call.services.metrics.series(job.id, wanted, points=query.points))
+    if not query.series:
+        return MetricsAnswer(names, [])
+    found = await call.services.metrics.series(job.id, wanted, points=query.points, steps=steps)
+    return MetricsAnswer(names, found)
 
 
 ROUTES: tuple[routes.Route, ...] = (

@@ -28,16 +28,25 @@ POINTS = 500
     metavar="N",
     help="Most points of a series (1 to 10000).",
 )
+@command.option("--steps", metavar="FIRST:LAST", help="Show only these steps: 100:200, 100: or :200.")
 @command.option("--csv", "as_csv", is_flag=True, help="Print each point: task, process, name, step, time, value.")
 @command.json_option
 @command.connected
-def metrics(client: clients.Client, job: str, names: tuple[str, ...], points: int, as_csv: bool, as_json: bool) -> None:
+def metrics(
+    client: clients.Client,
+    job: str,
+    names: tuple[str, ...],
+    points: int,
+    steps: str | None,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
     """Show JOB's metrics: the course, the last, the least and the greatest value of each series."""
     from oarlock.spec import errors
 
     if not 1 <= points <= 10_000:
         raise errors.InvalidInput(f"{points} is out of range", path="--points", hint="Write a number from 1 to 10000.")
-    found = client.metrics(job, names, points=points)
+    found = client.metrics(job, names, points=points, steps=_steps(steps))
     if as_json:
         terminal.json_out(found)
     elif as_csv:
@@ -48,6 +57,18 @@ def metrics(client: clients.Client, job: str, names: tuple[str, ...], points: in
         terminal.say(f"No such metrics. The job has: {terminal.clean(', '.join(found.names))}.")
     else:
         terminal.say("No metrics yet. A script reports them with `oarlock.train`.")
+
+
+def _steps(text: str | None) -> tuple[int | None, int | None]:
+    """Return the first and the last step; None for an end that is left open."""
+    from oarlock.spec import errors
+
+    first, colon, last = (text or ":").partition(":")
+    if not colon or not all(end == "" or (end.isascii() and end.isdigit() and len(end) < 19) for end in (first, last)):
+        raise errors.InvalidInput(
+            f"{text!r} is not a range of steps", path="--steps", hint="Write 100:200, 100: or :200."
+        )
+    return int(first) if first else None, int(last) if last else None
 
 
 def _table(series: Sequence[answers.Series]) -> None:

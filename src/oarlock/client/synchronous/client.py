@@ -352,9 +352,23 @@ class Client:
         """
         return self._sender.send(requests.search_log(job, choice or requests.LogChoice(), search, at, limit))
 
-    def metrics(self, job: str, names: Sequence[str] = (), *, points: int | None = None) -> answers.Metrics:
-        """Return the series of each task and name, each thinned to at most `points`."""
-        return self._sender.send(requests.metrics(job, names, points))
+    def metrics(
+        self,
+        job: str,
+        names: Sequence[str] = (),
+        *,
+        points: int | None = None,
+        steps: tuple[int | None, int | None] = (None, None),
+    ) -> answers.Metrics:
+        """Return the series of each task and name, each thinned to at most `points`.
+
+        `steps` are the first and the last step; None leaves that end open.
+        """
+        return self._sender.send(requests.metrics(job, names, points, steps))
+
+    def metric_names(self, job: str) -> list[str]:
+        """Return the names of all metrics of the job."""
+        return list((self._sender.send(requests.metric_names(job))).names)
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """Return the visible checkpoints, best first."""

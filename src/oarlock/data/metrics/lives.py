@@ -92,7 +92,10 @@ class Part(NamedTuple):
 
 
 def series(
-    streams: Sequence[tuple[attempts.TaskKey, int, View]], wanted: frozenset[str] | None, points: int
+    streams: Sequence[tuple[attempts.TaskKey, int, View]],
+    wanted: frozenset[str] | None,
+    points: int,
+    steps: tuple[int, int] = storage.ALL_STEPS,
 ) -> list[storage.Series]:
     """Return the thinned series of these streams, which are in the order of their keys. `wanted`: the names, or all."""
     by_process: dict[tuple[str, int, int], list[View]] = defaultdict(list)
@@ -100,7 +103,7 @@ def series(
         by_process[key.role, key.index, process].append(view)
     found = []
     for (role, index, process), views in sorted(by_process.items()):
-        groups = list(kept([list(blocks_of(*view())) for view in views]))
+        groups = list(kept([list(blocks_of(*view())) for view in views], *steps))
         found += thinned(f"{role}-{index}", process, groups, wanted, points)
     return found
 
@@ -117,21 +120,22 @@ def blocks_of(
         yield rest
 
 
-def kept(lives: list[list[list[Block]]]) -> Iterator[list[Part]]:
-    """Yield the kept parts of each life: only the steps before those of any later life."""
+def kept(lives: list[list[list[Block]]], first: int = 0, last: int = storage.ALL_STEPS[1]) -> Iterator[list[Part]]:
+    """Yield the kept parts of each life: only the steps before those of any later life, from `first` to `last`."""
     firsts = [min((block.first_step for group in life for block in group), default=1 << 64) for life in lives]
     for number, life in enumerate(lives):
-        limit = min(firsts[number + 1 :], default=1 << 64)
+        limit = min([last + 1, *firsts[number + 1 :]])
         for group in life:
-            parts = [part_of(block, limit) for block in group if block.first_step < limit]
+            near = [block for block in group if block.first_step < limit and block.last_step >= first]
+            parts = [part_of(block, first, limit) for block in near]
             if parts:
                 yield parts
 
 
-def part_of(block: Block, limit: int) -> Part:
-    if block.last_step < limit:
+def part_of(block: Block, first: int, limit: int) -> Part:
+    if first <= block.first_step and block.last_step < limit:
         return Part(block, None)
-    return Part(block, [place for place, step in enumerate(block.steps()) if step < limit])
+    return Part(block, [place for place, step in enumerate(block.steps()) if first <= step < limit])
 
 
 def thinned(
@@ -142,7 +146,7 @@ def thinned(
         for name in part.block.names:
             if wanted is None or name in wanted:
                 counts[name] += part.rows
-    thinners = {name: thinning.Thinner(count, points) for name, count in sorted(counts.items())}
+    thinners = {name: thinning.Thinner(count, points) for name, count in sorted(counts.items()) if count}
     for group in groups:
         feed(thinners, group)
     return [thinner.series(task, process, name) for name, thinner in thinners.items()]

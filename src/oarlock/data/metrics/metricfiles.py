@@ -52,9 +52,11 @@ class DirectoryMetrics:
     async def names(self, job: str) -> list[str]:
         return await self._on(self._readers, lambda: sorted(self._jobs.get(job).names()))
 
-    async def series(self, job: str, names: list[str] | None = None, *, points: int = 500) -> list[storage.Series]:
+    async def series(
+        self, job: str, names: list[str] | None = None, *, points: int = 500, steps: tuple[int, int] = storage.ALL_STEPS
+    ) -> list[storage.Series]:
         """Return the series, ordered by task, process and name."""
-        return await self._on(self._readers, lambda: self._series(job, names, points))
+        return await self._on(self._readers, lambda: self._series(job, names, points, steps))
 
     async def forget(self, job: str) -> None:
         def delete() -> None:
@@ -101,7 +103,7 @@ class DirectoryMetrics:
             )
         return stream.length
 
-    def _series(self, job: str, names: list[str] | None, points: int) -> list[storage.Series]:
+    def _series(self, job: str, names: list[str] | None, points: int, steps: tuple[int, int]) -> list[storage.Series]:
         if points < 1:
             raise errors.InvalidInput(
                 "the number of points must be positive", hint="ask for at least one point", path="points"
@@ -110,7 +112,7 @@ class DirectoryMetrics:
         held = self._jobs.get(job)
         streams = [(one.key, one.process, one.view) for one in held.streams()]
         try:
-            return lives.series(streams, wanted, points)
+            return lives.series(streams, wanted, points, steps)
         except FileNotFoundError as error:
             raise errors.NotFound("the job's metrics were deleted while they were read", hint="ask again") from error
 

@@ -1,0 +1,76 @@
+"""The page of a job's metrics: a place for each of a thousand names, and the numbers that the script draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.web import browsers
+
+from oarlock.data import storage
+from oarlock.spec import jobs
+
+NAMES = ["loss", *(f"layer/{number:04d}/<b>norm" for number in range(999))]
+
+
+async def measured(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> jobs.Job:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+
+    async def series(job_id: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
+        first, last = asked["steps"]
+        values = [float("nan") if step == 3 else float(step) for step in range(max(first, 0), min(last, 9) + 1)]
+        points = tuple(storage.Point(step, 100.0 + step, value) for step, value in enumerate(values, max(first, 0)))
+        return [
+            storage.Series(task="worker-0", process=0, name=one, points=points, count=90) for one in wanted or names
+        ]
+
+    async def named(job_id: str) -> list[str]:
+        return names
+
+    monkeypatch.setattr(rig.metrics, "series", series)
+    monkeypatch.setattr(rig.metrics, "names", named)
+    return job
+
+
+async def test_a_thousand_names_are_one_page_and_no_number_is_read(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await measured(rig, monkeypatch, NAMES)
+    rig.metrics.series = None  # type: ignore[assignment]
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/metrics")).text
+        assert browsers.elements(page)["figure data-name"] == 1000
+        assert "1000 of 1,000 metrics" in browsers.text(page).replace("1,000 of", "1000 of")
+        page = (await browser.get(f"/jobs/{job.id}/metrics", params={"q": "0007"})).text
+        assert browsers.elements(page)["figure data-name"] == 1
+
+
+async def test_a_name_s_link_leads_to_its_chart_and_its_table(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await measured(rig, monkeypatch, NAMES[:3])
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/metrics")).text
+        link = next(one for one in browsers.links(page) if "name=layer%2F0001" in one)
+        told = (await browser.get(link)).text
+        assert '<td>worker-0</td><td class="number">90</td><td class="number">9</td><td class="number">0</td>' in told
+        assert told.count("<polyline") == 2, "broken where a value is not a number"
+
+
+async def test_the_numbers_of_a_part_of_the_steps(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await measured(rig, monkeypatch, NAMES)
+    async with rig.browser("ann") as browser:
+        path = f"/jobs/{job.id}/metrics/numbers"
+        told = (await browser.get(path, params={"name": "loss", "first": "2", "last": "4"})).json()
+        expected = {"label": "worker-0", "count": 90, "steps": [2, 3, 4], "at": [102.0, 103.0, 104.0]}
+        assert told["series"] == [{**expected, "values": [2.0, None, 4.0], "low": [], "high": []}]
+        assert (len(told["starts"]), told["live"]) == (1, True)
+        assert (await browser.get(path)).json()["series"] == []
+
+
+async def test_a_job_without_metrics_says_how_to_report_some(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await measured(rig, monkeypatch, [])
+    async with rig.browser("ann") as browser:
+        assert "session.log" in (await browser.get(f"/jobs/{job.id}/metrics")).text
