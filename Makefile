@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler soak mutants test-guests test-kube test-web clean
+.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEB
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes tests/e2e/test_pods.py tests/e2e/test_pod_faults.py $(ARGS)
+
+bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
+	$(BIN)/python -m bench together saving $(ARGS)
 
 soak: setup-dev  ## long runs with faults (SEED=... repeats one)
 	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)

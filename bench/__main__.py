@@ -27,9 +27,11 @@ from bench import (
     metrics,
     placing,
     policies,
+    saving,
     scheduling,
     submits,
     table,
+    together,
     training,
 )
 
@@ -51,7 +53,13 @@ SCHEDULER = {
 }
 """By themselves, with `make bench-scheduler`."""
 
-ALL = BENCHES | SCHEDULER
+TRAIN = {
+    "together": together.run,
+    "saving": saving.run,
+}
+"""By themselves, with `make bench-train`: they need root, and half an hour."""
+
+ALL = BENCHES | SCHEDULER | TRAIN
 
 
 def main() -> int:
