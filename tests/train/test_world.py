@@ -185,6 +185,7 @@ def test_memory_is_bounded_on_a_shared_device_alone(monkeypatch: pytest.MonkeyPa
 def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a share, a second process on a host with one device has none of its own."""
     OneGpu(monkeypatch)
+    monkeypatch.setattr(worlds, "_world", None)  # at the end it is as it was before: no other test is in this world
     joined: list[str | None] = []
     monkeypatch.setattr(worlds, "_join", lambda rank, size, backend, *rest: joined.append(backend))
     for name, value in {
@@ -200,4 +201,3 @@ def test_processes_of_one_share_are_on_one_device(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OARLOCK_GPU_FRACTION", "0.5")
     assert train.init().device == torch.device("cuda", 0)
     assert joined == ["gloo"], "NCCL refuses two processes on one device"
-    monkeypatch.setattr(worlds, "_world", None)

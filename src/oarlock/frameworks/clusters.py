@@ -42,13 +42,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def cluster(job: jobs.Job, attempt: attempts.Attempt) -> Cluster:
+def cluster(job: jobs.Job, attempt: attempts.Attempt, joins: attempts.Task | None = None) -> Cluster:
+    """Return the members of the present round, and `joins` with them."""
     return Cluster(
         job=job.id,
         attempt=attempt.number,
         round=attempt.round,
         max_restarts=job.spec.max_restarts,
-        members=tuple(_member(job, task) for task in attempt.tasks),
+        members=tuple(
+            _member(job, task) for task in attempt.tasks if task.part is attempts.Part.MEMBER or task is joins
+        ),
     )
 
 

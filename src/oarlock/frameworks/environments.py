@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oarlock.frameworks import clusters, jax, mpi, plain, servers, tensorflow, torch
+from oarlock.frameworks import clusters, elastic, jax, mpi, plain, servers, tensorflow, torch
 from oarlock.spec import assignments, attempts, errors, jobs, roles
 
 Environment = Callable[[clusters.Cluster, clusters.Member, int], dict[str, str]]
@@ -30,7 +30,7 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
     task = live.task(key.role, key.index) if live is not None and live.number == key.attempt else None
     if live is None or task is None or task.incarnation != key.incarnation:
         raise errors.StaleTask(f"{key} is not of the present attempt")
-    cluster = clusters.cluster(job, live)
+    cluster = clusters.cluster(job, live, joins=task)
     member = next(one for one in cluster.members if (one.role, one.index) == (task.role, task.index))
     framework = ENVIRONMENTS[job.spec.framework]
     files = plain.files(cluster, member)
@@ -44,6 +44,7 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
                     **plain.environment(cluster, member, process),
                     **framework(cluster, member, process),
                     **servers.environment(job.spec, cluster, member, process),
+                    **elastic.environment(job.spec, task),
                 }.items()
                 if name not in job.spec.env  # the job file's own values win
             }

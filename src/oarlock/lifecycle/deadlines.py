@@ -37,9 +37,9 @@ def barrier(job: jobs.Job, live: attempts.Attempt) -> float | None:
     """When `start_timeout` is over. It stands still while a task that has yet to come moves: it counts from its last
     step.
     """
-    if live.stop is not None or live.launched_at is None or all(task.round for task in live.tasks):
+    if live.stop is not None or live.launched_at is None or all(task.round for task in live.members):
         return None
-    moved_at = max(task.moved_at for task in live.tasks if not task.round)
+    moved_at = max(task.moved_at for task in live.members if not task.round)
     return max(live.launched_at, moved_at) + quantities.seconds(job.spec.start_timeout)
 
 
@@ -56,7 +56,7 @@ def settled(live: attempts.Attempt) -> float | None:
     """Return when blame is settled: a second after the first failure, or once no task is left that could fail."""
     if live.stop is not None or live.failing_since is None:
         return None
-    if all(task.phase in phases.ENDED for task in live.tasks):
+    if all(task.phase in phases.ENDED for task in live.members):
         return live.failing_since
     return live.failing_since + blame.SETTLE_S
 

@@ -84,6 +84,7 @@ def decided(
     One task of a role that decides is enough; else all of the roles that count together, those left out that failed
     and may. Where no role counts, all tasks do.
     """
+    tasks = [task for task in tasks if task.part is attempts.Part.MEMBER]
     if not any(task.phase in good for task in tasks):  # asked after every fact of a gang of a thousand
         return False
     policies = {role: of(spec, role) for role in {task.role for task in tasks}}
@@ -105,6 +106,7 @@ def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) ->
     """Whether this task has failed, and with it the attempt."""
     return (
         task.phase is phases.TaskPhase.FAILED
+        and task.part is attempts.Part.MEMBER
         and of(job.spec, task.role).on_failure is not roles.OnFailure.IGNORE
         and not restarts_in_place(job, live, task)
     )
@@ -129,6 +131,22 @@ def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task
             or task.role not in COLLECTIVE_ROLES
             or all(peer.can_rejoin for peer in _survivors(live, task))
         )
+    )
+
+
+def fresh(job: jobs.Job, task: attempts.Task, now: float) -> attempts.Task:
+    """Return the next incarnation of an ended task, in the same place."""
+    assert task.exit is not None
+    return attempts.Task(
+        role=task.role,
+        index=task.index,
+        incarnation=task.incarnation + 1,
+        node=task.node,
+        ports=task.ports,
+        devices=task.devices,
+        phase_at=now,
+        moved_at=now,
+        last_end=retries.end_of(task.role, task.exit.cause, task.exit, job.reached_step),
     )
 
 

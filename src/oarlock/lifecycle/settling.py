@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.lifecycle import ends, retries
+from oarlock.lifecycle import ends, joining
 from oarlock.spec import attempts, errors, intents, jobs, phases, quantities
 
 Intent = intents.Intent
@@ -25,9 +25,12 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
     live = job.live
     if live is None:
         return _moved(job, _unattended_phase(job), now)
+    job, live = joining.let_go(job, live, now)
     job, live = _replace_in_place(job, live, now)
+    live = joining.replace_left(job, live, now)
     live = _launch(live, now)
     live = _meet(live, now)
+    live = joining.take_in(joining.admit(live))
     live = _begin(live, now)
     live = _fail(job, live, now)
     live = _decide(job, live, now)
@@ -65,18 +68,13 @@ def _replace_in_place(job: jobs.Job, live: attempts.Attempt, now: float) -> tupl
     if live.stop is not None:
         return job, live
     for task in live.tasks:
-        if task.gone and task.exit is not None and ends.restarts_in_place(job, live, task):
-            fresh = attempts.Task(
-                role=task.role,
-                index=task.index,
-                incarnation=task.incarnation + 1,
-                node=task.node,
-                ports=task.ports,
-                devices=task.devices,
-                phase_at=now,
-                moved_at=now,
-                last_end=retries.end_of(task.role, task.exit.cause, task.exit, job.reached_step),
-            )
+        if (
+            task.gone
+            and task.part is attempts.Part.MEMBER
+            and task.exit is not None
+            and ends.restarts_in_place(job, live, task)
+        ):
+            fresh = ends.fresh(job, task, now)
             live = replace(live, tasks=tuple(fresh if one is task else one for one in live.tasks))
             job = replace(job, restarts=job.restarts + 1)
     return job, live
@@ -91,11 +89,14 @@ def _launch(live: attempts.Attempt, now: float) -> attempts.Attempt:
 
 def _meet(live: attempts.Attempt, now: float) -> attempts.Attempt:
     """Let the tasks through the barrier, in the next round, when all tasks that have not ended stand there."""
-    absent = [task for task in live.tasks if not task.round]
+    absent = [task for task in live.members if not task.round]
     if live.stop is not None or not absent or any(task.phase is not TaskPhase.REGISTERED for task in absent):
         return live
     number = live.round + 1
-    tasks = tuple(task if task.round else replace(task, round=number) for task in live.tasks)
+    tasks = tuple(
+        task if task.round or task.part is not attempts.Part.MEMBER else replace(task, round=number)
+        for task in live.tasks
+    )
     return replace(live, round=number, tasks=tasks, barrier_at=now if live.barrier_at is None else live.barrier_at)
 
 
@@ -112,7 +113,7 @@ def _fail(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Attempt
     if live.stop is not None or live.failing_since is not None:
         return live
     failed = any(task.phase is TaskPhase.FAILED and ends.fails_attempt(job, live, task) for task in live.tasks)
-    idle = all(task.phase in phases.ENDED for task in live.tasks) and not any(
+    idle = all(task.phase in phases.ENDED for task in live.members) and not any(
         ends.restarts_in_place(job, live, task) for task in live.tasks
     )
     if failed or (idle and not ends.decided(job.spec, live.tasks)):

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import blame, ends, settling, shifting, sizes, verdicts
-from oarlock.spec import attempts, events, holdings, intents, jobs, phases, roles
+from oarlock.lifecycle import blame, ends, joining, settling, shifting, sizes, verdicts
+from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
 
 Intent = intents.Intent
 TaskPhase = phases.TaskPhase
@@ -160,6 +160,9 @@ def _launch_failed(job: jobs.Job, event: events.LaunchFailed, now: float) -> job
     live = _live(job, event.attempt)
     if live is None or live.stop is not None:
         return job
+    without = joining.not_made(live) if jobfile.rejoins(job.spec) else None
+    if without is not None:
+        return _with(job, without)
     return _with(job, _stopped(live, attempts.Cause.PLATFORM, f"the launch failed: {event.reason}", "", now))
 
 

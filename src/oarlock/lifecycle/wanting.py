@@ -96,7 +96,9 @@ def _notes(
 
 def _blamed(job: jobs.Job, live: attempts.Attempt) -> blame.Blame | None:
     """Return the task to blame; the attempt itself is at fault where no task failed and no end was decided."""
-    found = blame.settle(live.tasks, job.spec)
+    found = blame.settle(live.members, job.spec)
+    if found is not None and found.cause is attempts.Cause.PEER:  # of one, perhaps, that has left
+        found = blame.settle(live.tasks, job.spec)
     if found is None:
         message = "every task ended, and none that decides ended well"
         return blame.Blame(task="", cause=attempts.Cause.ERROR, message=message)
@@ -122,7 +124,7 @@ def _hanging(job: jobs.Job, live: attempts.Attempt) -> attempts.Task | None:
     limit = quantities.seconds(job.spec.hang_timeout)
     still = [
         task
-        for task in live.tasks
+        for task in live.members
         if task.phase is TaskPhase.PROCESSING and task.idle_s >= limit and ends.of(job.spec, task.role).watched
     ]
     return max(still, key=lambda task: task.idle_s, default=None)

@@ -25,6 +25,14 @@ class Cause(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class Part(StrEnum):
+    """The part that a task of an elastic job has in the present round."""
+
+    MEMBER = "member"  # trains with the others, once it is admitted
+    JOINING = "joining"  # runs, and waits for the others to take it in
+    LEFT = "left"  # the others go on without it: its end is no loss
+
+
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """The exit record of a task, as its agent wrote it.
 
@@ -117,6 +125,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False  # the backend has confirmed that nothing of it runs
     log_gap: int = 0  # acknowledged bytes of its logs that are gone from the server's disk
     last_end: End | None = None  # of the incarnation before this one
+    part: Part = Part.MEMBER
 
     @property
     def name(self) -> str:
@@ -222,6 +231,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Return the cost until `now`, or until the end: devices are paid for from launch to release."""
         end = now if self.ended_at is None else self.ended_at
         return self.price_per_h * max(0.0, end - self.started_at) / 3600
+
+    @property
+    def members(self) -> tuple[Task, ...]:
+        """The tasks that count: those that train together, and those of other roles."""
+        return tuple(task for task in self.tasks if task.part is Part.MEMBER)
 
     def task(self, role: str, index: int) -> Task | None:
         return next((task for task in self.tasks if task.role == role and task.index == index), None)

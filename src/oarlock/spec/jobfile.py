@@ -211,6 +211,14 @@ class JobSpec(Part, frozen=True):
     tensorboard: bool = False
 
 
+def rejoins(spec: JobSpec) -> bool:
+    """Return whether its workers may come and go within an attempt, where the training library can do so."""
+    workers = spec.roles.get(roles.RoleName.WORKER)
+    if workers is None or spec.framework is not roles.Framework.TORCH or spec.strategy.kind is StrategyKind.PS:
+        return False
+    return (workers.min or workers.count) < (workers.max or workers.count)
+
+
 class InPlace(Part, frozen=True):
     """The directory in which the job is to run, in the place of copies of it, and how it is known again.
 

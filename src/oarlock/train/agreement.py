@@ -2,8 +2,8 @@
 
 A signal reaches the ranks at different moments, and clocks differ, but a collective that only one rank enters never
 ends. So at step boundaries the ranks exchange small numbers: the strongest wish to stop, whether the chief's clock says
-that a save is due, the chief's values of the batch size and of the gradients' noise, and how far each rank's thread is
-with the save under way (checkpointing/checkpoints.py). The result is the same on every rank.
+that a save is due, the chief's values of the batch size, of the gradients' noise and of the newest round, and how far
+each rank's thread is with the save under way (checkpointing/checkpoints.py). The result is the same on every rank.
 
 An exchange takes 0.3 ms on an idle host and some milliseconds on a busy one, mostly waiting. So short steps share one.
 The chief decides after how many steps the next exchange begins, at most 8, so that about one begins every 50 ms. Its
@@ -41,6 +41,7 @@ class Decision:
     noise: float | None = None  # the chief's, in examples
     slowest: Slowest | None = None
     writing: int = 0  # the largest number of a save under way
+    round_number: int = 0  # the newest round of an elastic job, as far as the chief knows
 
 
 class Apart:
@@ -58,6 +59,7 @@ class Apart:
         noise: float | None = None,
         own_s: float | None = None,
         writing: int = 0,
+        round_number: int = 0,
     ) -> Decision:
         """Return this rank's decision. It stops when it knows that another one wants to stop."""
         return Decision(self._strategy.tell(stop), save, writing=writing)
@@ -82,18 +84,19 @@ class Agreement:
         noise: float | None = None,
         own_s: float | None = None,
         writing: int = 0,
+        round_number: int = 0,
     ) -> Decision:
         """Return the decision of all ranks from this rank's wish to stop, its own time of a step, its number of a save
         under way and, on the chief, the other values.
         """
         if self._world.world_size == 1:
-            return Decision(stop, save, batch, noise, writing=writing)
+            return Decision(stop, save, batch, noise, writing=writing, round_number=round_number)
         self._steps_left -= 1
         if self._steps_left:
             return Decision(GO_ON, False)
         outcomes = [self._under_way()] if self._under_way else []
         save = save and not any(each[1] for each in outcomes)  # otherwise one request would save twice
-        self._under_way = self._begin(stop, save, batch, noise, own_s, writing)
+        self._under_way = self._begin(stop, save, batch, noise, own_s, writing, round_number)
         if self._stride == 1:
             outcomes.append(self._under_way())
             self._under_way = None
@@ -102,7 +105,7 @@ class Agreement:
         self._steps_left = self._stride
         if not outcomes:
             return Decision(GO_ON, False)
-        *_, batch, noise_milli, slowest, shortness, writing = outcomes[-1]
+        *_, batch, noise_milli, slowest, shortness, writing, round_number = outcomes[-1]
         return Decision(
             max(each[0] for each in outcomes),
             any(each[1] for each in outcomes),
@@ -110,19 +113,29 @@ class Agreement:
             noise_milli / 1000 if noise_milli else None,
             _slowest(slowest, shortness) if slowest and shortness else None,
             writing,
+            round_number,
         )
 
     def _begin(
-        self, stop: int, save: bool, batch: int, noise: float | None, own_s: float | None, writing: int
+        self,
+        stop: int,
+        save: bool,
+        batch: int,
+        noise: float | None,
+        own_s: float | None,
+        writing: int,
+        round_number: int,
     ) -> Callable[[], list[int]]:
         pace = (0, 0)
         if own_s is not None:
             own_us = min(round(own_s * 1e6), _MOST_OWN_US - 1)
             pace = own_us << _RANK_BITS | self._world.rank, _MOST_OWN_US - own_us
         if not self._world.is_chief:
-            return self._world.start_largest((stop, 0, 1, 0, 0, *pace, writing))
+            return self._world.start_largest((stop, 0, 1, 0, 0, *pace, writing, 0))
         noise_milli = min(round(noise * 1000), MOST_NOISE_MILLI) if noise is not None else 0
-        return self._world.start_largest((stop, int(save), self._next_stride(), batch, noise_milli, *pace, writing))
+        return self._world.start_largest(
+            (stop, int(save), self._next_stride(), batch, noise_milli, *pace, writing, round_number)
+        )
 
     def _next_stride(self) -> int:
         """Return the number of steps that fit into EVERY_S at the present pace, at most twice the last number."""

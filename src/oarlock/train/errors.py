@@ -6,6 +6,7 @@
       CheckpointError   no checkpoint can be restored, or it does not fit this session
       ReportError       a value cannot be reported
       ServerError       a parameter server cannot be reached, or refuses a request
+      PeersLost         another process of an elastic job is gone
       DivergedError     a value that must be a finite number is none
 
 The library imports nothing else of Oarlock, so it has its own tree of errors.
@@ -36,6 +37,10 @@ class ReportError(TrainError):
 
 class ServerError(TrainError):
     """A parameter server cannot be reached, or refuses a request."""
+
+
+class PeersLost(TrainError):
+    """Another process of an elastic job is gone. The session goes on with those that are left."""
 
 
 class DivergedError(TrainError):

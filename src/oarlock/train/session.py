@@ -9,6 +9,8 @@ On entry the state is restored from the newest valid checkpoint, or every rank g
 step boundary the ranks agree whether to save and whether to stop (agreement.py). SIGTERM to any rank is a request to
 stop: all ranks finish the same step, save it, close, and end with exit code 143, as after a SIGTERM. An error in the
 body ends the session without a checkpoint and without another exchange, because the other ranks may be at any point.
+
+In an elastic job, processes join and leave between two steps (membership.py).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oarlock.train import agreement, batchsizes, environment, errors, failpoints, worlds
+from oarlock.train import agreement, batchsizes, environment, errors, failpoints, membership, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import adopting, manifests, rng
@@ -40,7 +42,7 @@ from oarlock.train.reporting.rows import Sink
 from oarlock.train.reporting.tensorboard import EventFile
 from oarlock.train.strategies import replicas
 from oarlock.train.strategies.dataparallel import strategy_of
-from oarlock.train.strategies.strategy import Figures, Strategy
+from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 EVERY_S = 600.0
 KEEP = 3
@@ -151,10 +153,15 @@ class Session:
         self._reports: Reports | None = None
         self._apart = next((one for one in self._strategies if not one.lockstep), None)
         self._agreement = agreement.Apart(self._apart) if self._apart else agreement.Agreement(self.world)
+        rejoins = bool(self._strategies) and all(one.rejoins for one in self._strategies) and not self._own
+        self._membership = (
+            membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
+        )
         self._wish = self._stop = agreement.GO_ON
         self._saved_step: int | None = None
         self._saved_at = monotonic()
         self._handler_before: Any = None
+        self._can_rejoin = False
 
     @property
     def should_stop(self) -> bool:
@@ -224,6 +231,8 @@ class Session:
         self._pace.restart(cold=True)
         while not self.should_stop:
             self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
+            if self._membership:
+                self._membership.mark()
             try:
                 batch = self._next(stream) if stream is not None else self.step + 1
             except StopIteration:
@@ -271,6 +280,7 @@ class Session:
         try:
             if error is None:
                 self._finish()
+            self._tell_rejoin(False)
             for hook in self._hooks:
                 hook.on_end(self, error)
         finally:
@@ -282,6 +292,41 @@ class Session:
         self._wish = agreement.STOP
 
     def _end_step(self) -> None:
+        """End the step, or take it back if a process was lost in it, and go on with those that are left."""
+        if self._membership is None:
+            self._settle_step()
+        elif self._membership.lost():
+            done, exchanges = self._membership.take_back(self.step)
+            self._change_round(errors.PeersLost("a process was lost in a step"), done, exchanges)
+        else:
+            try:
+                self._settle_step()
+            except errors.PeersLost as lost:
+                self._change_round(lost, self.step)
+
+    def _change_round(self, cause: BaseException | None, done: int, exchanges: int = 0) -> None:
+        """Go on in the next round, after `done` steps."""
+        assert self._membership is not None
+        taken = self._taken.code if self._taken else 0
+        here = membership.Position(done, exchanges, self._stop, taken, self._noise)
+        position = self._membership.change(here, cause)
+        self.step, self._stop, self._noise = position.step, position.stop, position.noise
+        self._agreement = agreement.Agreement(self.world)
+        if self._checkpoints:
+            self._checkpoints.round_number = self._membership.number
+        if self._adapt and position.batch:
+            self._take_batch(Batch.of(position.batch))
+        elif self._batches is not None:
+            self._batches.resize(self._batches.batch_size)
+        self._count_steps()
+        self._tell_batch()
+        self._pace.restart(cold=True)
+        if self._reports:
+            self._reports.progress.ranks = self.world.world_size
+            self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
+        self._say(f"round {self._membership.number}: {self.world.world_size} ranks go on after step {self.step}")
+
+    def _settle_step(self) -> None:
         for strategy in self._strategies:
             strategy.after_step(self.step)
         self._catch_up()
@@ -299,6 +344,7 @@ class Session:
             noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
             own_s=self._pace.own_s,
             writing=writing,
+            round_number=self._membership.newest() if self._membership and self.world.is_chief else 0,
         )
         self._end_pace(monotonic() - agreeing)
         if decision.slowest is not None:
@@ -314,6 +360,8 @@ class Session:
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
             self._pace.restart()
+        if self._membership and decision.round_number > self._membership.number:
+            self._change_round(None, self.step)
 
     def _catch_up(self) -> None:
         """Pass over the steps that other ranks made without this one."""
@@ -336,9 +384,9 @@ class Session:
 
     def _end_pace(self, agreeing_s: float) -> None:
         """Count the step. The waiting is known if all exchanges are ours; a step without an exchange is only a part."""
-        before, self._told = self._told, self._waited()
+        before, self._told = self._told, waited(self._strategies)
         exchanges, waited_s = self._told[0] - before[0], self._told[1] - before[1]
-        ours = bool(self._figures())
+        ours = bool(figures_of(self._strategies))
         counts = self.world.world_size == 1 or not ours or exchanges > 0
         known = self.world.world_size == 1 or ours
         self._pace.ended(
@@ -349,18 +397,6 @@ class Session:
             agreeing_s=agreeing_s,
         )
         self._data_s = 0.0
-
-    def _waited(self) -> tuple[int, float, int]:
-        figures = self._figures()
-        return (
-            sum(one.exchanges for one in figures),
-            sum(one.waiting.total_s for one in figures),
-            sum(one.sent_bytes for one in figures),
-        )
-
-    def _figures(self) -> list[Figures]:
-        """Return the figures of the strategies that measure themselves."""
-        return [one.figures for one in self._strategies if one.figures is not None]
 
     def _take_batch(self, batch: Batch) -> None:
         """Use the batch size from the next step on, on every rank."""
@@ -377,7 +413,7 @@ class Session:
     def _tell_batch(self) -> None:
         if self.batch is None:
             return
-        for figures in self._figures():
+        for figures in figures_of(self._strategies):
             figures.share = self.batch.local * self.batch.accumulate
         if self._reports:
             progress = self._reports.progress
@@ -405,10 +441,17 @@ class Session:
         """Save the last step, after all steps are done or a request to stop."""
         for strategy in self._strategies:
             strategy.finish(self._stop)
-        if self._checkpoints:
-            self._take_saved(self._checkpoints.finish())
-        if self.step != self._saved_step:
-            self._save(last=True)
+        while True:
+            try:
+                if self._checkpoints:
+                    self._take_saved(self._checkpoints.finish())
+                if self.step != self._saved_step:
+                    self._save(last=True)
+                break
+            except errors.PeersLost as lost:
+                if self._membership is None:
+                    raise
+                self._change_round(lost, self.step)
         if self._stop != agreement.STOP and self._reports:
             self._reports.event("done", step=self.step)
 
@@ -471,7 +514,7 @@ class Session:
 
     def _measure_noise(self) -> float | None:
         """Return the gradients' noise. The reporting thread calls it, because it may wait for the GPU."""
-        found = [one.noise.examples() for one in self._figures()]
+        found = [one.noise.examples() for one in figures_of(self._strategies)]
         return found[0] if len(found) == 1 else None
 
     def _open_checkpoints(self) -> None:
@@ -486,9 +529,8 @@ class Session:
             ) from cause
         # Outside of Oarlock every start of the script is a new attempt, so that the last checkpoint is the newest.
         newest = max((manifests.order(path) or (0,))[0] for path in (*manifests.attempted(directory), directory))
-        attempt, round_number = self.world.gather(
-            (self._environment.attempt or newest + 1, self._environment.round_number)
-        )[0]
+        ours = self._environment.attempt or newest + 1, self._environment.round_number
+        attempt, round_number = ours if worlds.joining() else self.world.gather(ours)[0]
         # Ranks that do not step together do not meet to save either: the chief's checkpoint is that of one rank.
         world = replace(self.world, rank=0, world_size=1) if self._apart else self.world
         self._checkpoints = Checkpoints(
@@ -502,6 +544,9 @@ class Session:
         )
 
     def _begin(self) -> None:
+        if worlds.joining():
+            self._join()
+            return
         restored = self._checkpoints.restore(self._candidates()) if self._checkpoints and self._resume else None
         if restored:
             self._adopt(restored)
@@ -516,11 +561,31 @@ class Session:
             self._take_batch(self._environment.batch)
         self._tell_batch()
         self._saved_at = monotonic()
-        if self._reports and self._apart and worlds.exchanges is not None:
-            # Nothing here waits for a certain rank any more, so one that dies can be replaced alone.
-            self._reports.event("hello", library=VERSION, can_rejoin=True, can_stack=self._can_stack)
+        # Where nothing waits for a certain rank any more, one that dies can be replaced alone.
+        self._tell_rejoin(bool(self._membership or (self._apart and worlds.exchanges is not None)))
         if self._reports:
             self._reports.begin(self.step, self._batches.examples if self._batches else None)
+
+    def _join(self) -> None:
+        """Wait for the others to take this process in, and go on where they are."""
+        if self._membership is None:
+            raise errors.StateError(
+                "this process was started to join others, but its strategy cannot take a process in: "
+                "use allreduce, or a job file without min and max"
+            )
+        self._tell_rejoin(True)
+        self._change_round(None, 0)
+        for strategy in self._strategies:
+            strategy.begin()
+        self._saved_at = monotonic()
+        if self._reports:
+            self._reports.begin(self.step, self._batches.examples if self._batches else None)
+
+    def _tell_rejoin(self, can: bool) -> None:
+        """Tell the server whether this process can go on among other processes than now."""
+        if self._reports and can != self._can_rejoin:
+            self._can_rejoin = can
+            self._reports.event("hello", library=VERSION, can_rejoin=can, can_stack=self._can_stack)
 
     def _candidates(self) -> list[Path]:
         if self._environment.restore is not None:

@@ -7,16 +7,20 @@ that uses a `World` need not check whether it is alone.
 The library's own small exchanges use a separate gloo group, between CPUs. So they do not wait for the GPU and do not
 mix with the model's collectives. In a job with parameter servers they go by way of the first server, and there is no
 process group: it would end with its first member.
+
+The world of an elastic job changes: its processes and their ranks are those of the present round (rounds.py).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime as dt
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oarlock.train import errors
@@ -24,6 +28,7 @@ from oarlock.train import errors
 if TYPE_CHECKING:
     import torch
 
+    from oarlock.train.rounds import Round, Rounds
     from oarlock.train.servers.exchanges import Exchanges
 
 TIMEOUT_S = 1800.0
@@ -31,9 +36,12 @@ SHARED_BACKEND = "gloo"
 """The backend for shared GPUs. Two processes of a gang may share a GPU, which NCCL refuses."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
-    """The place of one process: `rank` of `world_size`, `local_rank` on its host, and its device."""
+    """The place of one process: `rank` of `world_size`, `local_rank` on its host, and its device.
+
+    Rank and size change at a step boundary of an elastic job, never within a step.
+    """
 
     rank: int
     world_size: int
@@ -53,7 +61,8 @@ class World:
         from torch import distributed
 
         values: list[Any] = [None] * self.world_size
-        distributed.all_gather_object(values, value, group=_control)
+        with exchanging():
+            distributed.all_gather_object(values, value, group=_control)
         return values
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
@@ -69,10 +78,12 @@ class World:
         from torch import distributed
 
         tensor = torch.tensor(numbers, dtype=torch.int64)
-        work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=_control, async_op=True)
+        with exchanging():
+            work = distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=_control, async_op=True)
 
         def wait() -> list[int]:
-            work.wait()
+            with exchanging():
+                work.wait()
             return [int(number) for number in tensor.tolist()]
 
         return wait
@@ -83,6 +94,8 @@ _control: Any = None
 """The group of the small exchanges. The only reference to it is here: without it the group and its threads end."""
 exchanges: Exchanges | None = None
 """The exchanges by way of the first parameter server, in the place of a process group."""
+rounds: Rounds | None = None
+"""The rounds of an elastic job."""
 _ours = False
 """Whether this module made the default process group. If not, the code that made it ends it."""
 _failed = False
@@ -94,7 +107,7 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
     `device` defaults to this process's GPU if there is one, else the CPU; `backend` to nccl for GPUs and gloo for CPUs.
     WorldError if only a part of the variables is set, or if this host has fewer GPUs than processes.
     """
-    global _world, _control
+    global _world, _control, rounds
     if _world is None:
         rank, world_size, local_rank = _place(os.environ)
         fraction = _fraction(os.environ)
@@ -103,7 +116,11 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
         if fraction is not None:
             backend = backend or SHARED_BACKEND
             _bound_memory(chosen, fraction)
-        if world_size > 1 and not _meet_at_servers(rank, world_size):
+        rounds = _rounds(os.environ, chosen, backend, timeout_s)
+        if rounds is not None:
+            atexit.register(_leave, os.getpid())
+            _control = rounds.meet(rounds.present)
+        elif world_size > 1 and not _meet_at_servers(rank, world_size):
             _control = _join(rank, world_size, backend, chosen, timeout_s)
         _world = World(rank, world_size, local_rank, chosen)
     return _world
@@ -112,6 +129,28 @@ def init(*, backend: str | None = None, device: str | None = None, timeout_s: fl
 def joined() -> bool:
     """Return whether `init` was called."""
     return _world is not None
+
+
+def exchanging() -> contextlib.AbstractContextManager[None]:
+    """Return the context for an exchange: in an elastic job a failed one is PeersLost."""
+    return rounds.exchanging() if rounds is not None else contextlib.nullcontext()
+
+
+def joining() -> bool:
+    """Return whether this process waits for the others to take it in. Until then it exchanges nothing."""
+    return rounds is not None and rounds.present.rank is None
+
+
+def enter(later: Round) -> None:
+    """Leave the present round for `later`, of which this process is a member. Raises PeersLost as `Rounds.meet`."""
+    global _control
+    assert rounds is not None
+    assert _world is not None
+    assert later.rank is not None
+    _control = None
+    rounds.leave()
+    _world.rank, _world.world_size = later.rank, later.world_size
+    _control = rounds.meet(later)
 
 
 def neighbours(environ: Mapping[str, str] = os.environ) -> int:
@@ -138,7 +177,7 @@ def is_chief() -> bool:
 
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
-    global _world, _control, exchanges
+    global _world, _control, exchanges, rounds
     if exchanges is not None:
         exchanges.close()
         exchanges = None
@@ -147,7 +186,7 @@ def shutdown() -> None:
 
         if distributed.is_initialized():
             distributed.destroy_process_group()
-    _world = _control = None
+    _world = _control = rounds = None
 
 
 def fail() -> None:
@@ -260,6 +299,23 @@ def _meet_at_servers(rank: int, world_size: int) -> bool:
 
     exchanges = Exchanges(servers, rank, world_size, int(os.environ.get("OARLOCK_INCARNATION") or 1))
     return True
+
+
+def _rounds(environ: os._Environ[str], device: torch.device, backend: str | None, timeout_s: float) -> Rounds | None:
+    """Return the rounds of an elastic job: of processes that only this library joins, by gloo, on Linux."""
+    global _ours
+    from oarlock.train import rounds as membership
+
+    if environ.get(membership.ELASTIC) != "1":
+        return None
+    from torch import distributed
+    from torch.distributed.nn import functional  # noqa: F401 - a later import would hold the group for ever
+
+    usual = (backend or ("nccl" if device.type == "cuda" else "gloo")) == "gloo"
+    if not usual or distributed.is_initialized() or not Path("/proc/self/fd").is_dir():
+        return None
+    _ours = True
+    return membership.Rounds(environ, timeout_s)
 
 
 def _join(rank: int, world_size: int, backend: str | None, device: torch.device, timeout_s: float) -> object:

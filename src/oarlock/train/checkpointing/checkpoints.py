@@ -110,7 +110,7 @@ class Checkpoints:
             raise errors.StateError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
         self._world = world
-        self._attempt, self._round = attempt, round_number
+        self._attempt, self.round_number = attempt, round_number
         self._keep = keep
         self._say, self._completed = say, completed
         self._good: Path | None = None  # restored, or verified when it was written
@@ -142,13 +142,13 @@ class Checkpoints:
         """
         assert self._work is None, "at most one save is under way"
         failpoints.hit("train.before_save")
-        path = self.directory / manifests.directory_name(self._attempt, self._round, step)
+        path = self.directory / manifests.directory_name(self._attempt, self.round_number, step)
         shard = {"step": step, "own": dict(own), **({"shared": dict(shared)} if self._world.is_chief else {})}
         trouble = self._make_room(path, shard)
         if trouble is not None:
             self._give_up(path, trouble)
             return
-        self._save = save = _Save(path, step, self._round, dict(meta))
+        self._save = save = _Save(path, step, self.round_number, dict(meta))
         kept, lacking = shard, False
         if copied:
             try:
@@ -242,7 +242,9 @@ class Checkpoints:
         """
         if not self._world.is_chief or self._good is None:
             return
-        ours = [path for path in manifests.attempted(self.directory) if _key(path)[:2] <= (self._attempt, self._round)]
+        ours = [
+            path for path in manifests.attempted(self.directory) if _key(path)[:2] <= (self._attempt, self.round_number)
+        ]
         kept = [path for path in ours if (path / manifests.FILE).is_file()][: keep or self._keep]
         for path in ours:
             if path not in kept and _key(path) < _key(self._good):

@@ -8,18 +8,22 @@ the bucket. So with three ranks or more a resumed run, which starts with the fir
 than an uninterrupted run. Here the sorting never changes. The model also stays the user's own object: no wrapper, no
 `module.` in the names of its state.
 
-With one process nothing is attached to the model.
+With one process nothing is attached to the model, unless others may join it.
+
+In an elastic job a process may be lost during an exchange. Then the step has no gradients: an optimizer passes over
+parameters without one, so the weights stay as they were before the step.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn, optim
 
-from oarlock.train import worlds
+from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, buckets, replicas
 from oarlock.train.strategies.strategy import Figures, Strategy
 
@@ -31,6 +35,7 @@ class AllReduce(Strategy):
     """
 
     kind = "allreduce"
+    rejoins = True
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class AllReduce(Strategy):
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
-        if self._world.world_size == 1:
+        if self._world.world_size == 1 and worlds.rounds is None:
             return model
         self.join(replicas.trained(model))
         replicas.broadcast(model)
@@ -67,6 +72,16 @@ class AllReduce(Strategy):
     def no_sync(self) -> AbstractContextManager[None]:
         return self._pass.held_back() if self._pass else nullcontext()
 
+    def leave(self) -> None:
+        for bucket in self._buckets:
+            bucket.clear()
+
+    def regroup(self) -> None:
+        self.lost = False
+        for bucket in self._buckets:
+            bucket.regroup(self._world.world_size)
+        self.figures.regroup(self._world)
+
     def pass_began(self) -> None:
         self._started = 0
         self._measures = self.figures.noise.due() and self.figures.share > 0
@@ -79,23 +94,43 @@ class AllReduce(Strategy):
         """
         bucket, place = self._places[index]
         bucket.mark(place)
-        while self._started < len(self._buckets) and self._buckets[self._started].full:
-            self._buckets[self._started].start(self._measures)
-            self._started += 1
+        if self._world.world_size == 1 or self.lost:
+            return
+        with self._noticing():
+            while self._started < len(self._buckets) and self._buckets[self._started].full:
+                self._buckets[self._started].start(self._measures)
+                self._started += 1
 
     def pass_ended(self) -> None:
         if not self._unused:
             backward.refuse_missing([name for bucket in self._buckets for name in bucket.missing()])
-        for bucket in self._buckets[self._started :]:
-            bucket.start(self._measures)
         figures = self.figures
-        for bucket in self._buckets:
-            bucket.finish(figures.waiting)
-        figures.waiting.settle()
+        if self._world.world_size > 1 and not self.lost:
+            with self._noticing():
+                self._exchange(figures)
+        if self.lost:
+            for bucket, place in self._places:
+                bucket.parameters[place].grad = None
+            return
         figures.exchanges += 1
         figures.sent_bytes += round(sum(bucket.sent_bytes for bucket in self._buckets))
         if self._measures:
             self._take_norms()
+
+    def _exchange(self, figures: Figures) -> None:
+        for bucket in self._buckets[self._started :]:
+            bucket.start(self._measures)
+        for bucket in self._buckets:
+            bucket.finish(figures.waiting)
+        figures.waiting.settle()
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note the loss of a process in an exchange."""
+        try:
+            yield
+        except errors.PeersLost:
+            self.lost = True
 
     def _take_norms(self) -> None:
         norms = [bucket.norms for bucket in self._buckets if bucket.norms is not None]
@@ -105,5 +140,8 @@ class AllReduce(Strategy):
 
     def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
         """Give all ranks the chief's running statistics, as DistributedDataParallel does."""
-        if model.training and torch.is_grad_enabled() and self._pass is not None and self._pass.exchanges:
-            replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
+        if self._world.world_size == 1 or not (model.training and torch.is_grad_enabled()):
+            return
+        if self._pass is not None and self._pass.exchanges and not self.lost:
+            with self._noticing():
+                replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])

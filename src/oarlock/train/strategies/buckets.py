@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import distributed, nn
 
-from oarlock.train import errors
+from oarlock.train import errors, worlds
 from oarlock.train.measuring import noise as noises
 from oarlock.train.measuring.waiting import Waiting
 
@@ -72,6 +72,11 @@ class Bucket:
         self._work = None
         self.norms = None
 
+    def regroup(self, ranks: int) -> None:
+        """Take the mean over another number of ranks from now on."""
+        self._ranks = ranks
+        self.clear()
+
     def start(self, measures: bool) -> None:
         with torch.no_grad():
             for made, view, parameter in zip(self._made, self._views, self.parameters):
@@ -90,13 +95,14 @@ class Bucket:
                 self._makers.copy_(torch.tensor(made_here, dtype=self._makers.dtype))
             if self._sent is not self._flat:
                 self._sent.copy_(self._flat)
-            self._work = distributed.all_reduce(self._sent, async_op=True)
+            with worlds.exchanging():
+                self._work = distributed.all_reduce(self._sent, async_op=True)
 
     def finish(self, waiting: Waiting) -> None:
         """Write the means into the gradients. A gradient that no rank has made stays as it is, mostly None: an
         optimizer passes over it.
         """
-        with waiting:
+        with waiting, worlds.exchanging():
             self._work.wait()
         self._work = None
         with torch.no_grad():

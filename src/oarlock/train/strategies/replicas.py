@@ -17,6 +17,8 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def check_same(world: worlds.World, named: Sequence[tuple[str, nn.Parameter]]) -> None:
     """Raise StateError, on every rank, where a rank has other parameters. All ranks must call it."""
+    if worlds.joining():
+        return
     described = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in named]
     for rank, theirs in enumerate(world.gather(described)):
         if theirs != described:
@@ -29,7 +31,7 @@ def check_same(world: worlds.World, named: Sequence[tuple[str, nn.Parameter]]) -
 
 def broadcast(model: nn.Module) -> None:
     """Give every rank the chief's parameters and buffers."""
-    if worlds.init().world_size > 1:
+    if worlds.init().world_size > 1 and not worlds.joining():
         broadcast_tensors([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
 
 
@@ -45,7 +47,8 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:
             worlds.exchanges.broadcast(here)
             flat = here.to(flat.device)
         else:
-            distributed.broadcast(flat, src=source)
+            with worlds.exchanging():
+                distributed.broadcast(flat, src=source)
         with torch.no_grad():
             for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
                 tensor.copy_(values.view_as(tensor))

@@ -38,6 +38,10 @@ class Figures:
         self.waiting = Waiting(world.device)
         self.noise = noise.Noise(world.world_size)
 
+    def regroup(self, world: World) -> None:
+        """Measure the noise anew, in a world of another size."""
+        self.noise = noise.Noise(world.world_size)
+
 
 class Strategy:
     """A way of training together. Subclass it and override the methods that the strategy needs.
@@ -48,6 +52,8 @@ class Strategy:
     kind = "custom"
     figures: Figures | None = None
     lockstep = True
+    rejoins = False  # it can go on among other processes: it has `regroup`
+    lost = False  # the exchange of this step has failed, so that it has no gradients
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         """Give every rank the chief's weights, and keep the replicas together from now on. Returns the model to train.
@@ -84,6 +90,12 @@ class Strategy:
     def finish(self, wish: int) -> None:
         """This rank's training is over, with this wish to stop. A last checkpoint may follow."""
 
+    def leave(self) -> None:
+        """The present round is over. Let go of its exchanges."""
+
+    def regroup(self) -> None:
+        """The world has changed. All its ranks call this together, before the next step."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state that this rank must keep: tensors and plain values, empty where there is none."""
         return {}
@@ -98,3 +110,18 @@ class Strategy:
         are given the chief's state. Model and optimizer are restored already. All ranks call this together.
         """
         return False
+
+
+def figures_of(strategies: Iterable[Strategy]) -> list[Figures]:
+    """Return the figures of the strategies that measure themselves."""
+    return [one.figures for one in strategies if one.figures is not None]
+
+
+def waited(strategies: Iterable[Strategy]) -> tuple[int, float, int]:
+    """Return all their exchanges, seconds of waiting and bytes until now."""
+    figures = figures_of(strategies)
+    return (
+        sum(one.exchanges for one in figures),
+        sum(one.waiting.total_s for one in figures),
+        sum(one.sent_bytes for one in figures),
+    )

@@ -1,0 +1,13 @@
+"""The variables of an elastic job: with them `oarlock.train` follows the rounds of its members."""
+
+from __future__ import annotations
+
+from oarlock.spec import attempts, jobfile
+
+
+def environment(spec: jobfile.JobSpec, task: attempts.Task) -> dict[str, str]:
+    """Return the variables of one task. A task that is to join trains with the others from a later round on."""
+    if not jobfile.rejoins(spec):
+        return {}
+    joins = {"OARLOCK_JOINS": "1"} if task.part is attempts.Part.JOINING else {}
+    return {"OARLOCK_ELASTIC": "1", **joins}

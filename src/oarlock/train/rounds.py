@@ -1,0 +1,203 @@
+"""The rounds of an elastic world: processes join and leave, and the others go on.
+
+A round is a version of the membership. The server decides it; the agent writes each new one to
+`report/rendezvous.json`, where every process finds its new rank. The process groups belong to a round: gloo cannot take
+a member in or out. So a process leaves them all, meets the other members of the new round at a store, and makes new
+groups. The store of a round is served by its rank 0. Its keys begin with the number of the round, because a store may
+serve several.
+
+The death of a process breaks the exchanges of its neighbours in the ring alone. The others would wait for neighbours
+that have given up. So a process that notices a loss shuts its connections down, and the news runs through the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oarlock.train import errors
+
+ELASTIC = "OARLOCK_ELASTIC"
+JOINS = "OARLOCK_JOINS"
+FILE = "rendezvous.json"
+LOOK_EVERY_S = 0.005
+MEET_S = 120.0
+"""The time for making the groups of a round, once all its members are there."""
+NEWS_S = 120.0
+"""The wait for the next round, after a loss. Then the loss counts as an error of this process."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A version of the membership, as one process sees it. `rank` is None if the process is not a member."""
+
+    number: int
+    rank: int | None
+    world_size: int
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, number: int, env: Mapping[str, str]) -> Round:
+        rank = None if env.get(JOINS) == "1" or "RANK" not in env else int(env["RANK"])
+        world_size = int(env.get("WORLD_SIZE", "1"))
+        return cls(number, rank, world_size, env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT") or 0))
+
+
+class Rounds:
+    """The rounds of this process: the present one, its connections, and the file of the newest one."""
+
+    def __init__(self, environ: Mapping[str, str], timeout_s: float) -> None:
+        report = environ.get("OARLOCK_REPORT")
+        self.present = Round.of(int(environ.get("OARLOCK_ROUND") or 1), environ)
+        self.lost = False  # a member of the present round is gone
+        self._timeout_s = timeout_s
+        self._path = Path(report) / FILE if report else None
+        self._process = int(environ.get("OARLOCK_PROCESS") or 0)
+        self._seen: tuple[int, int] | None = None
+        self._newest = self.present
+        self._sockets: set[tuple[int, str]] = set()
+        self._served: dict[int, Any] = {}  # the stores of this process, by port
+
+    def newest(self) -> Round:
+        """Return the newest round that the agent has told of."""
+        if self._path is not None:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):  # not there yet, or not one
+                self._read(self._path)
+        return self._newest
+
+    def _read(self, path: Path) -> None:
+        status = path.stat()
+        if (status.st_ino, status.st_mtime_ns) == self._seen:
+            return
+        told = json.loads(path.read_bytes())
+        found = Round.of(int(told["round"]), told["processes"][self._process]["env"])
+        self._seen = status.st_ino, status.st_mtime_ns
+        if found.number > self._newest.number:
+            self._newest = found
+
+    def later(self, cause: BaseException | None) -> Round:
+        """Wait for a later round than the present one. Raises PeersLost, for `cause`, if none comes."""
+        deadline = time.monotonic() + NEWS_S
+        while self.newest().number <= self.present.number:
+            if cause is not None and time.monotonic() > deadline:
+                raise errors.PeersLost(f"{cause}. No new round came within {NEWS_S:.0f} s") from cause
+            time.sleep(LOOK_EVERY_S)
+        return self._newest
+
+    def meet(self, later: Round) -> Any:
+        """Make the process groups of `later`; return the one for small exchanges, None in a world of one process.
+
+        All its members must call this. Raises PeersLost if one of them is lost meanwhile.
+        """
+        self.present, self.lost = later, False
+        if later.rank is None or later.world_size == 1:
+            return None
+        try:
+            return self._meet(later, later.rank)
+        except RuntimeError as cause:  # also torch's DistError
+            self.lost = True
+            raise errors.PeersLost(f"round {later.number} could not begin: {cause}") from cause
+
+    def _meet(self, later: Round, rank: int) -> Any:
+        from torch import distributed
+
+        store = distributed.PrefixStore(f"round-{later.number}", self._store(later))
+        store.set(f"here-{rank}", "1")
+        here = [f"here-{each}" for each in range(later.world_size)]
+        while not store.check(here):
+            self._go_on_waiting(later)
+        before = _connections()
+        soon = dt.timedelta(seconds=MEET_S)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=later.world_size, timeout=soon)
+        control = distributed.new_group(backend="gloo", timeout=soon)
+        self._sockets = _connections() - before
+        for group in (distributed.group.WORLD, control):
+            distributed.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=self._timeout_s), group)
+        return control
+
+    def _store(self, later: Round) -> Any:
+        """Serve the store of the round as its rank 0, or connect to it. The server may be late."""
+        from torch import distributed
+
+        soon = dt.timedelta(seconds=MEET_S)
+        if later.rank == 0:
+            if later.port not in self._served:
+                self._served[later.port] = distributed.TCPStore(
+                    later.address, later.port, is_master=True, wait_for_workers=False, timeout=soon
+                )
+            return self._served[later.port]
+        while True:
+            try:
+                socket.create_connection((later.address, later.port), 1.0).close()
+                return distributed.TCPStore(later.address, later.port, is_master=False, timeout=soon)
+            except OSError:
+                self._go_on_waiting(later)
+
+    def _go_on_waiting(self, later: Round) -> None:
+        if self.newest().number > later.number:
+            raise errors.PeersLost(f"round {later.number} is over before it began")
+        time.sleep(LOOK_EVERY_S)
+
+    def lose(self) -> None:
+        """End all exchanges of the present round, here and so at all other members."""
+        if not self.lost:
+            self.lost = True
+            self._cut()
+
+    def leave(self) -> None:
+        """Leave the process groups of the present round. The caller holds no reference to them."""
+        from torch import distributed
+
+        self._cut()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def _cut(self) -> None:
+        """Shut the groups' connections down. To destroy a group with an exchange under way would wait for its end."""
+        for descriptor, name in self._sockets:
+            with contextlib.suppress(OSError):
+                if str(Path(f"/proc/self/fd/{descriptor}").readlink()) == name:
+                    ended = socket.socket(fileno=descriptor)
+                    try:
+                        ended.shutdown(socket.SHUT_RDWR)
+                    finally:
+                        ended.detach()
+        self._sockets = set()
+
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Run an exchange. Raises PeersLost, in place of torch's error, if another member is gone."""
+        if self.lost:
+            raise errors.PeersLost("a member of this round is gone")
+        try:
+            yield
+        except RuntimeError as cause:
+            self.lose()
+            raise errors.PeersLost(f"a member of round {self.present.number} is gone: {cause}") from cause
+
+
+def _connections() -> set[tuple[int, str]]:
+    """Return this process's connected sockets, each with its name. A listening socket must not be shut down: gloo
+    would abort the process.
+    """
+    found = set()
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):
+            name = str(entry.readlink())
+            if not name.startswith("socket:"):
+                continue
+            each = socket.socket(fileno=int(entry.name))
+            try:
+                if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername():
+                    found.add((int(entry.name), name))
+            finally:
+                each.detach()
+    return found

@@ -1,0 +1,100 @@
+"""Workers of an elastic job are killed; the others go on in their processes, and new ones join them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.e2e import shell as shells
+
+SCRIPT = """
+    import json, os, sys, time, torch
+    from oarlock import train
+    diary, stop = sys.argv[1:]
+    world = train.init()
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train.data_parallel(model, optimizer)
+    data = torch.randn(240, 4), torch.randn(240, 2)
+    batches = train.Batches(data, 4, seed=1)
+    file = open(f"{diary}/{os.getpid()}", "a", buffering=1)
+    with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
+        for x, y in session.steps(batches, epochs=1_000_000):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            if os.path.exists(stop):
+                session.request_stop()
+            told = {"task": os.environ["OARLOCK_INDEX"], "rank": world.rank, "ranks": world.world_size}
+            print(json.dumps({**told, "step": session.step, "at": time.time()}), file=file)
+            time.sleep(0.02)
+    print("weights", session.step, model.weight.sum().item(), flush=True)
+"""
+
+
+class Diary:
+    """The steps of all processes, as each has written them down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def processes(self) -> dict[int, list[dict[str, Any]]]:
+        """Return the steps of each process, by its pid."""
+        found = {}
+        for path in self.folder.iterdir():
+            lines = path.read_text().split("\n")[:-1]
+            found[int(path.name)] = [json.loads(line) for line in lines]
+        return {pid: steps for pid, steps in found.items() if steps}
+
+    def of(self, task: str, ranks: int) -> int | None:
+        """Return the pid of the newest process of a task, once it trains among so many."""
+        last = {pid: steps[-1] for pid, steps in self.processes().items() if steps[-1]["task"] == task}
+        pid = max(last, key=lambda each: last[each]["at"], default=None)
+        return pid if pid is not None and last[pid]["ranks"] == ranks else None
+
+
+def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shell: shells.Shell) -> None:
+    shell.write("elastic.py", SCRIPT)
+    diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"
+    shell.write(
+        "elastic.yaml",
+        f"""
+        name: elastic
+        command: python elastic.py {diary.folder} {stop}
+        roles: {{worker: {{count: 3, min: 1, cpus: 0.3}}}}
+        max_restarts: 10
+        """,
+    )
+    shell.do("submit", "elastic.yaml")
+    job = shell.wait_for("elastic", lambda one: rejoinable(one) == 3)
+    killed = set()
+    for round_number, task in ((2, "1"), (4, "0")):  # the chief too
+        shell.wait_for("elastic", lambda _, task=task: diary.of(task, 3) is not None)
+        victim = diary.of(task, 3)
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        killed.add(victim)
+        shell.wait_for("elastic", lambda _: any(diary.of(other, 2) for other in "012"))
+        shell.wait_for("elastic", lambda one, number=round_number: one["attempts"][0]["round"] == number + 1)
+    shell.wait_for("elastic", lambda _: all(diary.of(task, 3) for task in "012"))
+    stop.touch()
+    job = shell.wait_phase("elastic", "COMPLETED")
+    assert (len(job["attempts"]), job["restarts"]) == (1, 2)
+    ends = {
+        line.partition("weights")[2] for line in shell.do("logs", "elastic").stdout.splitlines() if "weights" in line
+    }
+    assert len(ends) == 1, ends
+    survivor = next(steps for pid, steps in diary.processes().items() if steps[0]["task"] == "2")
+    assert [each["ranks"] for each in survivor[:1] + survivor[-1:]] == [3, 3]
+    steps = [each["step"] for each in survivor]
+    assert sum(later <= earlier for earlier, later in itertools.pairwise(steps)) <= len(killed), "steps were lost"
+    assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(steps))
+
+
+def rejoinable(job: dict[str, Any]) -> int:
+    return sum(task.get("can_rejoin", False) for task in job["attempts"][-1]["tasks"]) if job["attempts"] else 0
