@@ -20,6 +20,7 @@ from rich import table as tables
 from bench import (
     commandline,
     drain,
+    elastic,
     firstline,
     idle,
     install,
@@ -45,6 +46,7 @@ BENCHES = {
     "lines": lines.run,
     "metrics": metrics.run,
     "training": training.run,
+    "elastic": elastic.run,
 }
 SCHEDULER = {
     "policies": policies.run,

@@ -128,11 +128,17 @@ class Rounds:
         from torch import distributed
 
         soon = dt.timedelta(seconds=MEET_S)
-        if later.rank == 0:
-            if later.port not in self._served:
+        deadline = time.monotonic() + NEWS_S
+        while later.rank == 0 and later.port not in self._served:
+            try:
                 self._served[later.port] = distributed.TCPStore(
                     later.address, later.port, is_master=True, wait_for_workers=False, timeout=soon
                 )
+            except RuntimeError:  # a connection of another program has the port, mostly for a moment only
+                if time.monotonic() > deadline:
+                    raise
+                self._go_on_waiting(later)
+        if later.rank == 0:
             return self._served[later.port]
         while True:
             try:

@@ -309,9 +309,9 @@ class Session:
         assert self._membership is not None
         taken = self._taken.code if self._taken else 0
         here = membership.Position(done, exchanges, self._stop, taken, self._noise)
+        self._agreement = agreement.Agreement(self.world)  # the exchanges of the old one are over
         position = self._membership.change(here, cause)
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
-        self._agreement = agreement.Agreement(self.world)
         if self._checkpoints:
             self._checkpoints.round_number = self._membership.number
         if self._adapt and position.batch:

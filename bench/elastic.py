@@ -1,0 +1,105 @@
+"""From the death of a worker to the next step of the others: in an elastic job, and where the gang restarts.
+
+A worker is killed by SIGKILL while three train. The clock ends with the next step that any process has made. Steps lost
+are those that were made before and are made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import server as servers
+from bench import table
+
+SCRIPT = Path(__file__).parent / "scripts" / "elastic.py"
+KILLS = 7
+GOAL_S = 0.8
+WAIT_S = 300.0
+
+JOB = """
+name: {name}
+command: python elastic.py {diaries} {stop}
+roles: {{worker: {{count: 3, min: {least}, cpus: 0.3}}}}
+max_restarts: 100
+"""
+
+
+def run(kills: int = KILLS) -> list[table.Row]:
+    with servers.server() as server:
+        (server.work / "elastic.py").write_text(SCRIPT.read_text())
+        elastic = _killed(server, "elastic", least=1, kills=kills)
+        gang = _killed(server, "gang", least=3, kills=max(1, kills // 2))
+    return [
+        _row("a worker's SIGKILL to the next step, elastic workers", elastic, GOAL_S),
+        _row("a worker's SIGKILL to the next step, restart of the gang", gang, None),
+    ]
+
+
+def _row(name: str, found: list[tuple[float, int]], goal: float | None) -> table.Row:
+    seconds = [each for each, _ in found]
+    lost = max(steps for _, steps in found)
+    detail = f"{table.spread(seconds, 's')}; at most {lost} steps made again"
+    return table.Row("elastic", name, table.median(seconds), "s", goal, detail=detail)
+
+
+def _killed(server: servers.Server, name: str, *, least: int, kills: int) -> list[tuple[float, int]]:
+    """Return, for each kill, the seconds to the next step and the number of steps that were lost."""
+    diaries, stop = server.home / f"{name}-diaries", server.home / f"{name}-stop"
+    diaries.mkdir()
+    (server.work / f"{name}.yaml").write_text(JOB.format(name=name, diaries=diaries, stop=stop, least=least))
+    server.run("submit", f"{name}.yaml", cwd=server.work)
+    found = []
+    for number in range(kills):
+        victim = _wait(lambda number=number: _victim(diaries, str(number % 3)))
+        time.sleep(0.5 + 0.05 * number)
+        before = max(step["step"] for steps in _read(diaries).values() for step in steps)
+        killed_at = time.time()
+        os.kill(victim, signal.SIGKILL)
+        step = _wait(lambda killed_at=killed_at, victim=victim: _next(diaries, killed_at, victim))
+        found.append((step["at"] - killed_at, max(0, before - step["step"] + 1)))
+    stop.touch()
+    server.wait_for(name)
+    return found
+
+
+def _victim(diaries: Path, task: str) -> int | None:
+    """Return the pid of the task's newest process, once three processes train together."""
+    last = {pid: steps[-1] for pid, steps in _read(diaries).items()}
+    newest = max((pid for pid in last if last[pid]["task"] == task), key=lambda pid: last[pid]["at"], default=None)
+    together = newest is not None and last[newest]["ranks"] == 3 and time.time() - last[newest]["at"] < 5
+    return newest if together else None
+
+
+def _next(diaries: Path, killed_at: float, victim: int) -> dict[str, Any] | None:
+    """Return the first step that another process has made without the victim."""
+    made = [
+        step
+        for pid, steps in _read(diaries).items()
+        if pid != victim
+        for last, step in zip([None, *steps], steps, strict=False)
+        if step["at"] > killed_at and step["made"] and (step["ranks"] == 2 or last is None)
+    ]
+    return min(made, key=lambda step: step["at"], default=None)
+
+
+def _read(diaries: Path) -> dict[int, list[dict[str, Any]]]:
+    found = {}
+    for path in diaries.iterdir():
+        steps = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        if steps:
+            found[int(path.name)] = steps
+    return found
+
+
+def _wait(look: Any) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nothing was seen within {WAIT_S:.0f} s")
+        time.sleep(0.01)
+    return found
