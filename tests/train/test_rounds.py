@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -41,6 +42,7 @@ class OncePerEpoch(train.Hook):
         self.checked = 0
 
     def after_step(self, session: train.Session) -> None:
+        (self.folder / "step").write_text(str(session.step))
         if (self.folder.parent / "stop").exists():
             session.request_stop()
         if not self.batches.last:
@@ -110,11 +112,12 @@ def change(made: gang.Gang, names: Sequence[str]) -> None:
     time.sleep(random.uniform(0, 0.05))
 
 
-def test_survivors_go_on_and_newcomers_join(counting: gang.Gang) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_survivors_go_on_and_newcomers_join(counting: gang.Gang, kills: int) -> None:
     names = ["a", "b", "c"]
     counting.start(names)
     counting.wait(lambda: all(map(counting.ready, names)))
-    for number in range(5):
+    for number in range(kills):
         victim = names[number % 3] if number else "a"  # the chief too
         counting.kill(victim)
         names.remove(victim)
@@ -124,7 +127,36 @@ def test_survivors_go_on_and_newcomers_join(counting: gang.Gang) -> None:
         counting.wait(lambda fresh=fresh: counting.ready(fresh))
         names.insert(number % 3, fresh)
         change(counting, names)
-    end(counting, names, losses=5)
+    end(counting, names, losses=kills)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_another_membership_every_20_steps_for_1000_steps(counting: gang.Gang) -> None:
+    """Members leave and join in turn, and no step is repeated."""
+    names = ["a", "b", "c"]
+    counting.start(names)
+    counting.wait(lambda: all(map(counting.ready, names)))
+    for number in range(50):
+        counting.wait(lambda number=number: any(reached(counting, name) >= 20 * number for name in names))
+        if number % 2:
+            fresh = f"n{number}"
+            counting.begin(fresh)
+            counting.wait(lambda fresh=fresh: counting.ready(fresh))
+            names.insert(number % 3, fresh)
+            counting.round(names)
+        else:
+            left = names.pop(number % 3)
+            counting.round(names, tell=[*names, left])
+        counting.wait(lambda: all(counting.rounds(name)[-1:] == [counting.number] for name in names))
+    end(counting, names, losses=0)
+
+
+def reached(made: gang.Gang, name: str) -> int:
+    """Return the last step that the member has made."""
+    with contextlib.suppress(OSError, ValueError):  # none yet, or half written
+        return int((made.folder / name / "step").read_text())
+    return 0
 
 
 def test_a_member_leaves_without_a_loss(counting: gang.Gang) -> None:

@@ -112,7 +112,10 @@ class Rounds:
         store = distributed.PrefixStore(f"round-{later.number}", self._store(later))
         store.set(f"here-{rank}", "1")
         here = [f"here-{each}" for each in range(later.world_size)]
+        deadline = time.monotonic() + self._timeout_s
         while not store.check(here):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not all {later.world_size} processes came within {self._timeout_s:.0f} s")
             self._go_on_waiting(later)
         before = _connections()
         soon = dt.timedelta(seconds=MEET_S)
