@@ -6,6 +6,7 @@ are those that were made before and are made again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -90,9 +91,10 @@ def _next(diaries: Path, killed_at: float, victim: int) -> dict[str, Any] | None
 def _read(diaries: Path) -> dict[int, list[dict[str, Any]]]:
     found = {}
     for path in diaries.iterdir():
-        steps = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-        if steps:
-            found[int(path.name)] = steps
+        with contextlib.suppress(FileNotFoundError):  # seen in a sandbox: listed, and not there yet
+            steps = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+            if steps:
+                found[int(path.name)] = steps
     return found
 
 
