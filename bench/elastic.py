@@ -55,8 +55,9 @@ def _killed(server: servers.Server, name: str, *, least: int, kills: int) -> lis
     (server.work / f"{name}.yaml").write_text(JOB.format(name=name, diaries=diaries, stop=stop, least=least))
     server.run("submit", f"{name}.yaml", cwd=server.work)
     found = []
+    killed_at = 0.0
     for number in range(kills):
-        victim = _wait(lambda number=number: _victim(diaries, str(number % 3)))
+        victim = _wait(lambda number=number, since=killed_at: _victim(diaries, str(number % 3), since))
         time.sleep(0.5 + 0.05 * number)
         before = max(step["step"] for steps in _read(diaries).values() for step in steps)
         killed_at = time.time()
@@ -68,12 +69,11 @@ def _killed(server: servers.Server, name: str, *, least: int, kills: int) -> lis
     return found
 
 
-def _victim(diaries: Path, task: str) -> int | None:
-    """Return the pid of the task's newest process, once three processes train together."""
+def _victim(diaries: Path, task: str, since: float) -> int | None:
+    """Return the pid of the task's process, once three processes have trained together since then."""
     last = {pid: steps[-1] for pid, steps in _read(diaries).items()}
-    newest = max((pid for pid in last if last[pid]["task"] == task), key=lambda pid: last[pid]["at"], default=None)
-    together = newest is not None and last[newest]["ranks"] == 3 and time.time() - last[newest]["at"] < 5
-    return newest if together else None
+    together = {each["task"]: pid for pid, each in last.items() if each["ranks"] == 3 and each["at"] > since}
+    return together[task] if len(together) == 3 else None
 
 
 def _next(diaries: Path, killed_at: float, victim: int) -> dict[str, Any] | None:
@@ -83,7 +83,7 @@ def _next(diaries: Path, killed_at: float, victim: int) -> dict[str, Any] | None
         for pid, steps in _read(diaries).items()
         if pid != victim
         for last, step in zip([None, *steps], steps, strict=False)
-        if step["at"] > killed_at and step["made"] and (step["ranks"] == 2 or last is None)
+        if step["at"] > killed_at and step["made"] and (step["ranks"] < 3 or last is None)
     ]
     return min(made, key=lambda step: step["at"], default=None)
 
