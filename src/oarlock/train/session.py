@@ -310,6 +310,8 @@ class Session:
         taken = self._taken.code if self._taken else 0
         here = membership.Position(done, exchanges, self._stop, taken, self._noise)
         self._agreement = agreement.Agreement(self.world)  # the exchanges of the old one are over
+        if self._checkpoints:
+            self._checkpoints.abandon()
         position = self._membership.change(here, cause)
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
         if self._checkpoints:
