@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         WorldError,
     )
     from oarlock.train.hooks import EarlyStopping, NaNGuard, Profiler, StopAtStep, Summaries
-    from oarlock.train.session import Hook, Session, Stopped
+    from oarlock.train.moments import Hook
+    from oarlock.train.session import Session, Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.parameterservers import ParameterServers
@@ -49,7 +50,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "DivergedError": "errors",
     "EarlyStopping": "hooks",
-    "Hook": "session",
+    "Hook": "moments",
     "NaNGuard": "hooks",
     "PowerSGD": "compression.powersgd",
     "Profiler": "hooks",

@@ -17,7 +17,8 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors
-from oarlock.train.session import Hook, Session
+from oarlock.train.moments import Hook
+from oarlock.train.session import Session
 
 
 class StopAtStep(Hook):

@@ -36,6 +36,7 @@ from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import adopting, manifests, rng
 from oarlock.train.checkpointing.checkpoints import Checkpoints, Restored, Saved
 from oarlock.train.measuring import pace, straggling
+from oarlock.train.moments import Hook
 from oarlock.train.reporting.progress import Line
 from oarlock.train.reporting.reports import VERSION, MetricFrames, Reports
 from oarlock.train.reporting.rows import Sink
@@ -53,35 +54,6 @@ class Stopped(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
-
-
-class Hook:
-    """A hook that does nothing. A script subclasses it and overrides the methods that it needs.
-
-    Hooks run on every rank, in the order given to the session. An exception in a hook ends the training, as an
-    exception in the script does.
-    """
-
-    def on_begin(self, session: Session) -> None:
-        """Run once the session has begun. `session.step` is the step of the checkpoint that it goes on from, or 0."""
-
-    def before_step(self, session: Session) -> None:
-        """Run before a step. `session.step` is its number, from 1."""
-
-    def after_step(self, session: Session) -> None:
-        """Run after a step. A checkpoint may follow."""
-
-    def on_log(self, session: Session, values: Mapping[str, Any]) -> None:
-        """Run when the script logs these values."""
-
-    def before_checkpoint(self, session: Session) -> None:
-        """Run before a checkpoint is made. An exception prevents it."""
-
-    def after_checkpoint(self, session: Session, path: Path) -> None:
-        """Run after the checkpoint at `path` is complete and verified, at a later step than its own mostly."""
-
-    def on_end(self, session: Session, error: BaseException | None) -> None:
-        """Run when the session closes. `error` is the exception that ended it, or None."""
 
 
 class Session:
