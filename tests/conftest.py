@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -42,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(needs)
     for name in ("COLUMNS", "LINES"):  # a worker of xdist has 80 columns: commands would break their lines in pipes too
         os.environ.pop(name, None)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    gc.disable()  # collection makes hundreds of thousands of objects, and all of them stay
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # no later collection walks over them again
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

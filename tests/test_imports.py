@@ -60,6 +60,10 @@ def test_the_command_line_starts_without_the_server() -> None:
     assert not loaded_by("import oarlock.cli.main") & heavy
 
 
+def test_a_store_in_sqlite_imports_nothing_of_postgresql() -> None:
+    assert not loaded_by("from oarlock.store.sql import database") & {"psycopg", "alembic"}
+
+
 def test_the_agent_is_python_3_8_and_the_standard_library() -> None:
     for path in AGENT:
         ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))

@@ -334,8 +334,6 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
         ("", ["--tls-cert", "/no/x.pem", "--tls-key", "/no/x.key"], "/no/x.pem cannot be read: No such file"),
         ("[server]\ntls_ca = '/'\n", [], "/ cannot be read: Is a directory"),
         ("", ["--url", "gpu-box:7317"], "http://HOST:PORT"),
-        ("", ["--database", "mysql://x"], "sqlite"),
-        ("", ["--virtual-nodes", "-1"], ""),
         ("[server]\nlog_level = 'LOUD'\n", [], "DEBUG"),
         ("", ["--host", "0.0.0.0"], "--tls-cert"),
         ("", ["--host", "::"], "--tls-cert"),
@@ -353,6 +351,32 @@ def test_a_taken_port_is_named_and_a_remembered_one_is_left(start: Callable[...,
     ],
 )
 def test_settings_that_cannot_be_meant_are_named(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    flags: list[str],
+    word: str,
+) -> None:
+    """They are named before anything is started."""
+    monkeypatch.setattr(main, "serve", lambda settings: pytest.fail(f"it takes {settings}"))
+    home.mkdir()
+    (home / "config.toml").write_text(file)
+    assert main.main(flags) in (1, 2)
+    said = capsys.readouterr().err
+    assert "itself failed" not in said
+    assert word in said
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "word"),
+    [
+        ("[server]\nprot = 7\n", [], "port"),
+        ("", ["--database", "mysql://x"], "sqlite"),
+        ("", ["--virtual-nodes", "-1"], ""),
+    ],
+)
+def test_a_server_that_cannot_be_meant_ends_and_says_why(
     start: Callable[..., Server], home: Path, file: str, flags: list[str], word: str
 ) -> None:
     home.mkdir()

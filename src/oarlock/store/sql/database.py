@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from oarlock.spec import errors
 from oarlock.store import stores, waiting
-from oarlock.store.sql import changing, engines, failing, postgres, reading, sqlite, upgrading, writer
+from oarlock.store.sql import changing, engines, failing, reading, sqlite, upgrading, writer
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ def _engine(url: str) -> engines.Engine:
     if found and kind == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return sqlite.SqliteEngine(Path(rest[1:]))
     if found and kind in ("postgresql", "postgres", "postgresql+psycopg"):
+        from oarlock.store.sql import postgres  # psycopg is 6 % of the time in which a server over SQLite starts
+
         return postgres.PostgresEngine(url)
     raise errors.InvalidInput(
         f"{kind if found else url!r} is no database that can keep the store",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 
-import psycopg
 import sqlalchemy as sa
 
 from oarlock.spec import errors
@@ -21,7 +20,7 @@ def again(failure: BaseException) -> bool:
     if not isinstance(failure, sa.exc.DBAPIError):
         return False
     cause = failure.orig
-    return failure.connection_invalidated or (isinstance(cause, psycopg.Error) and cause.sqlstate in _AGAIN)
+    return failure.connection_invalidated or _state(cause) in _AGAIN
 
 
 def fatal(failure: BaseException) -> bool:
@@ -85,7 +84,7 @@ def _sqlite(cause: sqlite3.Error, where: str) -> errors.Unavailable:
 
 
 def _postgres(cause: BaseException | None, where: str) -> errors.Unavailable:
-    state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
+    state = _state(cause)
     if state in _FULL:
         return errors.Unavailable(
             f"{where} has no room left ({state}); nothing was changed",
@@ -99,6 +98,12 @@ def _postgres(cause: BaseException | None, where: str) -> errors.Unavailable:
         f"{where} cannot be used: {_brief(cause)}",
         hint="See that it runs and can be reached (pg_isready), then try again.",
     )
+
+
+def _state(cause: BaseException | None) -> str | None:
+    """Return PostgreSQL's code of the error. SQLite's errors have none, and a server over SQLite imports no psycopg."""
+    state = getattr(cause, "sqlstate", None)
+    return str(state) if state is not None else None
 
 
 def _brief(cause: BaseException | None) -> str:
