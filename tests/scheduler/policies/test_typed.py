@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -144,19 +144,14 @@ class Part:
         self.job, self.units, self.fixed = job, units, fixed
         self.tasks, self.gpu_type = 0, ""
         self.prices: Mapping[str, float] = {}
-        self.had, self.most, self.may, self.worths = had, most, may, worth
+        self.had, self.most, self.may, self.each = had, most, may, worth
 
     def present(self) -> tuple[str, int] | None:
         return self.had
 
-    def sizes(self, of: contract.TypeShare) -> Sequence[int]:
-        return range(1, self.most + 1)
-
-    def worth(self, of: contract.TypeShare, tasks: int) -> float:
-        return self.worths.get(of.gpu_type, 0.0) * tasks
-
-    def may_have(self, of: contract.TypeShare, tasks: int) -> bool:
-        return self.may
+    def worths(self, of: contract.TypeShare) -> list[tuple[int, float]]:
+        sizes = [tasks for tasks in range(1, self.most + 1) if self.may or self.had == (of.gpu_type, tasks)]
+        return [(tasks, self.each.get(of.gpu_type, 0.0) * tasks) for tasks in sizes]
 
 
 def divided(*parts: Part, **devices: int) -> dict[str, tuple[str, int]]:

@@ -46,7 +46,9 @@ class Part(Protocol):
         ...
 
     def worths(self, of: contract.TypeShare) -> Iterable[tuple[int, float]]:
-        """Return the sizes that the gang may have on that type now, smallest first, each with its worth."""
+        """Return the sizes on that type, smallest first, each with its worth: the sizes that the gang may be changed to
+        now, and its present one.
+        """
         ...
 
 
