@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,18 +36,23 @@ setup-dev: $(VENV)/.setup-dev  ## the same, and what the tests and checks need
 demo: setup  ## train the first example on this machine
 	$(BIN)/oarlock submit examples/01-digits/oarlock.yaml --follow
 
-check: setup-dev  ## ruff, mypy, the layers
+check: check-quick  ## ruff, the layers, mypy
+	$(BIN)/mypy
+
+check-quick: setup-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 # A single test has a bound (pyproject.toml), the suite has none: a slow machine is not a defect. A worker that has nothing
 # left to do takes over tests of another: the slow tests lie side by side. The tests start hundreds of processes: each would
 # compile all that it imports where the environment forbids to keep bytecode.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
-test: check  ## the checks, then the tests (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+# Without its cache mypy takes one core for a while: it runs beside the tests, and its output stands behind theirs.
+test: check-quick  ## the checks and the tests (ARGS=... goes to pytest)
+	@$(BIN)/mypy >$(VENV)/.mypy.log 2>&1 & types=$$!; \
+	  $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS); tests=$$?; \
+	  wait $$types; checked=$$?; cat $(VENV)/.mypy.log; exit $$((tests > checked ? tests : checked))
 
 test-long: setup-dev  ## the long tests: long stories, simulations of days, all examples of property tests, published figures (OARLOCK_DATA)
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m "long or hypothesis and not soak" -n auto --dist worksteal --timeout=900 $(ARGS)
