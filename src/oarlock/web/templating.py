@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
-from oarlock.display import amounts, durations, marks
+from oarlock.display import amounts, durations, marks, stacks
 from oarlock.spec import jobs, quantities
 from oarlock.web import assets, texts
 
@@ -47,6 +47,7 @@ class Templates:
             "moment": moment,
             "query": query,
             "segment": lambda text: quote(text, safe=""),
+            "stacks": stacks.groups,
             "short_id": jobs.short_id,
         }
 
