@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-node test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,15 +93,11 @@ test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEB
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes tests/e2e/test_pods.py tests/e2e/test_pod_faults.py $(ARGS)
 
+# KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this
+# fails: it is what it is for.
+test-node: setup-dev  ## jobs on a cluster that runs pods (KUBECONFIG=file)
+	@test -n "$$KUBECONFIG" || { echo "KUBECONFIG names no cluster. tests/node/images.sh says how one gets its images." >&2; exit 1; }
+	$(BIN)/python -m pytest -m node -n 0 --timeout=900 tests/node $(ARGS)
+
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
 	$(BIN)/python -m bench together saving $(ARGS)
-
-soak: setup-dev  ## long runs with faults (SEED=... repeats one)
-	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
-
-mutants: setup-dev  ## plant small bugs, and name those that no test notices (ARGS=lifecycle: in one room)
-	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(PIP) -e '.[mutants]'
-	$(BIN)/python -m tests.mutants $(ARGS)
-
-clean:  ## forget the virtual environment and the tools' caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants build dist

@@ -100,7 +100,8 @@ def _make_clone(clone: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(blocks.ROOT / name, clone / name)
     ignored = shutil.ignore_patterns("checkpoints", "found", "__pycache__")
-    shutil.copytree(blocks.ROOT / "examples", clone / "examples", ignore=ignored)
+    for name in ("deploy", "examples"):
+        shutil.copytree(blocks.ROOT / name, clone / name, ignore=ignored)
     environment = clone / ".venv"
     environment.mkdir()
     for inner in Path(sys.prefix).iterdir():

@@ -82,7 +82,9 @@ def runnable(page: Path) -> list[blocks.Block]:
     ]
 
 
-RUNNABLE = {name(page): page for page in blocks.PAGES if runnable(page)}
+ON_A_CLUSTER = {"docs/kubernetes.md"}
+"""The pages that install Oarlock on a cluster: tests/node reads these, on a cluster that runs pods."""
+RUNNABLE = {name(page): page for page in blocks.PAGES if runnable(page) and name(page) not in ON_A_CLUSTER}
 
 
 @pytest.fixture

@@ -1,0 +1,143 @@
+"""An installation on a cluster that runs pods: a reader of docs/kubernetes.md has made it, command by command.
+
+KUBECONFIG names the cluster. Its nodes have the images that the page names, and those of `tests/node` (`images.sh`). A
+cluster without a storage class gets its volumes as folders of this machine, which must be its only node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.documentation import blocks, readers
+from tests.e2e import shell as shells
+
+PAGE = blocks.ROOT / "docs" / "kubernetes.md"
+KUBECONFIG = os.environ.get("KUBECONFIG", "")
+SERVER, JOBS = "oarlock", "oarlock-jobs"
+URL = "https://localhost:7443"
+PATIENCE_S = 600
+BUILDAH = """#!/bin/sh
+# The images are built before the tests, by the same script; here nobody is asked for a registry.
+case "$*" in
+    *registry.example/oarlock:1* | *registry.example/torch-cpu:1*) exit 0 ;;
+esac
+echo "buildah $*" >&2
+exit 1
+"""
+VOLUMES = {"oarlock": (SERVER, "ReadWriteOnce"), "checkpoints": (JOBS, "ReadWriteMany")}
+"""The claims of the page: their namespace and access mode."""
+
+
+class Site(shells.Shell):
+    """The shell of the page's reader, logged in to the server in the cluster, and `kubectl` as an administrator."""
+
+    def __init__(self, folder: Path, reader: readers.Reader) -> None:
+        super().__init__(folder)
+        self.home = Path(reader.env["HOME"]) / ".oarlock"
+        self.env = {**reader.env, "OARLOCK_HOME": str(self.home)}
+        self._forward: subprocess.Popen[bytes] | None = None
+
+    def kubectl(self, *words: str, check: bool = True) -> str:
+        done = subprocess.run(["kubectl", *words], env=self.env, capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, *words, "--output", "json"))["items"]
+        return found
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self.objects("pods", "--namespace", JOBS)
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, f"waited for: {what}"
+            time.sleep(0.5)
+
+    def forward(self) -> None:
+        """Forward the port again: kubectl's end with the pod that it leads to."""
+        end_those_of(Path(self.env["HOME"]), "port-forward")
+        self.kubectl("--namespace", SERVER, "rollout", "status", "deployment/oarlock", "--timeout", f"{PATIENCE_S}s")
+        command = ["kubectl", "--namespace", SERVER, "port-forward", "service/oarlock", "7443:443"]
+        self._forward = subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL)
+        self.until(lambda: self.do("version", code=None).stdout.count("at https") == 1, "the server answers again")
+
+    def close(self) -> None:
+        if self._forward is not None:
+            self._forward.kill()
+            self._forward.wait()
+        end_those_of(Path(self.env["HOME"]), "port-forward")
+
+
+def end_those_of(home: Path, word: str) -> None:
+    """End the processes that have this HOME and this word in their command."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = f"HOME={home}".encode() in (place / "environ").read_bytes().split(b"\0")
+            if mine and word.encode() in (place / "cmdline").read_bytes().split(b"\0"):
+                os.kill(int(place.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def page() -> list[blocks.Block]:
+    """Return the blocks of the page up to its settings for a server outside the cluster."""
+    text = PAGE.read_text(encoding="utf-8")
+    inside = text[: text.index("## A server outside the cluster")]
+    return [block for block in blocks.of(inside) if block.language != "text"]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An installation by the page, with the first model trained. It is taken away afterwards."""
+    assert KUBECONFIG, "KUBECONFIG names the cluster"
+    folder = tmp_path_factory.mktemp("site")
+    reader = readers.Reader(folder / "reader")
+    reader.env["KUBECONFIG"] = str(Path(KUBECONFIG).absolute())
+    reader.stand_in("buildah", BUILDAH)
+    shutil.copy(blocks.ROOT / "constraints.txt", reader.clone)
+    one = Site(folder / "user", reader)
+    _volumes(one, folder)
+    try:
+        reader.reads(page(), reader.clone, {})
+        yield one
+    finally:
+        one.close()
+        one.kubectl("delete", "--ignore-not-found", "--kustomize", str(reader.clone), check=False)
+        one.kubectl("delete", "--ignore-not-found", "persistentvolume", *VOLUMES, check=False)
+
+
+def _volumes(site: Site, folder: Path) -> None:
+    """Give the claims of the page a folder each, where the cluster makes no volumes itself."""
+    if site.objects("storageclasses"):
+        return
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.getuid() and parent != Path("/tmp"):  # the users of pods go through it
+            parent.chmod(parent.stat().st_mode | 0o011)
+    for claim, (namespace, mode) in VOLUMES.items():
+        place = folder / "volumes" / claim
+        place.mkdir(parents=True)
+        os.chown(place, 10_001, 10_001)
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": claim},
+            "spec": {
+                "capacity": {"storage": "100Gi"},
+                "accessModes": [mode],
+                "hostPath": {"path": str(place)},
+                "claimRef": {"name": claim, "namespace": namespace},
+            },
+        }
+        (folder / "volume.json").write_text(json.dumps(volume))
+        site.kubectl("apply", "--filename", str(folder / "volume.json"))

@@ -1,0 +1,60 @@
+"""docs/images.md says what is in each image, and an image is the same wherever and whenever it is built."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.documentation import blocks
+
+pytestmark = pytest.mark.node
+
+PAGE = blocks.ROOT / "docs" / "images.md"
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oarlock-images"
+"""The folder that `.ci/run` gives `images.sh`."""
+IMAGES = {"server": "oarlock", "torch-cpu": "torch-cpu"}
+"""By name in deploy/images, the image of the tests."""
+TOLERANCE = 0.1
+"""Debian mends its packages from day to day."""
+
+
+def facts(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((KEPT / f"{IMAGES[name]}.json").read_text())
+    return found
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+def listed(name: str) -> tuple[str, str, str]:
+    """Return the image's packages and sizes (compressed, unpacked) on the page."""
+    row = re.search(rf"^\| `{name}` \| ([^|]*) \| (\d+ MB) \| (\d+ MB) \|$", PAGE.read_text(), re.MULTILINE)
+    assert row, f"docs/images.md has no row of {name}"
+    return row[1], row[2], row[3]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_page_has_the_contents_and_the_sizes_of_the_build(name: str) -> None:
+    found = facts(name)
+    packages = ", ".join(found["packages"])
+    row = f"| `{name}` | {packages} | {megabytes(found['compressed'])} | {megabytes(found['unpacked'])} |"
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGE.write_text(re.sub(rf"^\| `{name}` \|.*$", row, PAGE.read_text(), flags=re.MULTILINE))
+    said, *sizes = listed(name)
+    assert said == packages, f"the row of the build is\n{row}"
+    for size, built in zip(sizes, (found["compressed"], found["unpacked"]), strict=True):
+        assert float(size.split()[0]) * 1e6 == pytest.approx(built, rel=TOLERANCE), f"the row of the build is\n{row}"
+
+
+def test_two_builds_of_an_image_are_equal() -> None:
+    """From another folder, at another time. The other images are made by the same steps."""
+    script = str(blocks.ROOT / "tests" / "node" / "images.sh")
+    again = subprocess.run([script, "again", "server", str(KEPT)], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.strip().removeprefix("sha256:") == facts("server")["id"]
