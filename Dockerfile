@@ -10,7 +10,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends python3 pyth
 COPY pyproject.toml constraints.txt README.md LICENSE /source/
 COPY src /source/src
 RUN python3 -m venv /opt/oarlock/venv \
-    && /opt/oarlock/venv/bin/pip install --no-cache-dir --no-compile -c /source/constraints.txt "/source[kubernetes,s3,gs]" \
+    && PIP_CONSTRAINT=/source/constraints.txt \
+       /opt/oarlock/venv/bin/pip install --no-cache-dir --no-compile "/source[kubernetes,s3,gs]" \
     && /opt/oarlock/venv/bin/pip uninstall --yes pip setuptools
 COPY deploy/images/runtime.py deploy/images/slim.sh /source/
 # botocore describes each service of AWS: 24 MB, of which s3fs reads these.

@@ -1,0 +1,112 @@
+"""A server outside the cluster makes the same pods as the one inside. Only the server's address tells them apart."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import needs
+from tests.backends.kubernetes import apiserver
+from tests.e2e import shell as shells
+from tests.node import conftest
+from tests.node.conftest import Site
+
+pytestmark = pytest.mark.node
+
+OF_THE_SERVER = {"server", "ca_file"}
+"""The fields of an assignment that may differ."""
+
+
+def address(site: Site) -> str:
+    """Return an address of this machine that pods reach: it is a node of the cluster."""
+    every = [one for node in site.objects("nodes") for one in node["status"]["addresses"]]
+    mine = [str(one["address"]) for one in every if one["type"] == "InternalIP" and is_mine(one["address"])]
+    return mine[0] if mine else needs.skip("a node of the cluster", "no node has an address of this machine")
+
+
+def is_mine(address: str) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as trial:
+        trial.bind((address, 0))
+        return True
+    return False
+
+
+@pytest.fixture
+def outside(site: Site, tmp_path: Path) -> Iterator[shells.Shell]:
+    """The shell of a user whose server runs on this machine, with TLS."""
+    host, (port,) = address(site), apiserver.free_ports(1)
+    url, one = f"https://{host}:{port}", shells.Shell(tmp_path / "outside")
+    tls, home = one.home / "tls", one.home
+    home.mkdir()
+    script = str(conftest.blocks.ROOT / "deploy" / "base" / "certificate.sh")
+    subprocess.run(["sh", script, str(tls), url, "localhost"], check=True, capture_output=True)
+    inside = next(block.text for block in conftest.page() if block.file == "config.toml")
+    (home / "config.toml").write_text(
+        f'[server]\nhost = "{host}"\nport = {port}\nurl = "{url}"\n\n'
+        + inside.replace("[kubernetes]\n", '[kubernetes]\nimage = "registry.example/oarlock:1"\n')
+    )
+    files = {"TLS_CERT": tls / "server.pem", "TLS_KEY": tls / "key.pem", "TLS_CA": tls / "server.pem"}
+    one.env |= {f"OARLOCK_{name}": str(path) for name, path in files.items()}
+    one.env |= {"OARLOCK_CA_FILE": str(tls / "server.pem"), "KUBECONFIG": site.env["KUBECONFIG"]}
+    try:
+        one.do("up", "--backend", "kubernetes", "--detach", timeout_s=conftest.PATIENCE_S)
+        yield one
+    finally:
+        one.do("down", code=None)
+
+
+def manifests(site: Site, shell: shells.Shell) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Run a gang of two through this server; return its pods and its assignments, without what no two jobs share."""
+    shell.write(
+        "same.yaml",
+        """
+        name: same
+        framework: plain
+        image: registry.example/plain:1
+        command: sleep 600
+        roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
+        checkpoint: {every: 1m}
+        grace: 1s
+        """,
+    )
+    shell.do("submit", "same.yaml")
+    job = shell.wait_phase("same", "PROCESSING", timeout_s=conftest.PATIENCE_S)["id"].lower()
+    pods = [pod for pod in site.pods() if pod["metadata"]["name"].startswith(job)]
+    secrets = site.objects("secrets", "--namespace", conftest.JOBS)
+    data = [one["data"] for one in secrets if one["metadata"]["name"].startswith(job)]
+    shell.do("cancel", "same")
+    shell.wait_phase("same", "CANCELED", timeout_s=conftest.PATIENCE_S)
+    told = [json.loads(base64.b64decode(text)) for one in data for name, text in one.items() if name.endswith("json")]
+    of_pods = [{"labels": pod["metadata"]["labels"], "spec": pod["spec"]} for pod in pods]
+    return alike(of_pods, job), sorted(alike(told, job), key=lambda one: str(one["key"]))
+
+
+def alike(found: Any, job: str) -> Any:
+    """Return the objects with the job's id, the digests in names and the tokens replaced."""
+    text = json.dumps(found)
+    text = re.sub(rf"(?i){job}-1-[0-9a-f]{{10}}", "SECRET", text)
+    text = re.sub(rf"(?i){job}", "JOB", text)
+    text = re.sub(r'("oarlock.dev/installation": )"[0-9a-f]+"', r'\1"INSTALLATION"', text)
+    return json.loads(re.sub(r'("token": )"[^"]+"', r'\1"TOKEN"', text))
+
+
+def test_the_pods_are_the_same_but_for_the_address_of_the_server(site: Site, outside: shells.Shell) -> None:
+    pods, assignments = manifests(site, site)
+    others, told = manifests(site, outside)
+    assert len(pods) == len(assignments) == 2
+    assert others == pods
+    differing = {
+        name for one, other in zip(assignments, told, strict=True) for name in one if one[name] != other.get(name)
+    }
+    assert "server" in differing
+    assert differing <= OF_THE_SERVER, [
+        {name: (one[name], other.get(name)) for name in differing} for one, other in zip(assignments, told, strict=True)
+    ]
