@@ -243,3 +243,22 @@ def test_a_guest_starts_as_soon_as_its_host_holds_half_of_the_device() -> None:
     assert starts(planned(drafted.draft(cluster.world, now=1.0))) == {"host": ["a[0]/2"], "guest": ["a[0]/2"]}
     cluster.do("pool default limit.gpus=1")
     assert starts(planned(drafted.draft(cluster.world, now=1.0))) == {"host": ["a[0]/2"]}, "its pool has no more"
+
+
+def test_a_guest_is_told_with_whom_it_shares() -> None:
+    cluster = scenario.Cluster()
+    for line in SHARED:
+        cluster.do(line)
+    for line in ("round now=0", "carry now=0", "gone host now=1", "round now=1"):
+        cluster.do(line)
+    told = {one.job: one.reason for one in cluster.planned.launches}
+    assert told["guest"].startswith("it shares a GPU")
+
+
+def test_a_gang_whose_pool_still_reaches_its_limit_is_told_the_number_before_it() -> None:
+    """The stopping gang holds the limit; the devices of another node are free."""
+    plan = planned(
+        "rules policy=fifo\nnode a gpus=2\nnode b gpus=2\npool p limit.gpus=2\nrunning x gpus=2 on=a pool=p stopping\n"
+        "job first gpus=2 pool=p not_before=10001\njob one gpus=2 pool=p"
+    )
+    assert codes(plan) == {"first": ("backing_off", 0), "one": ("stopping", 1)}

@@ -259,3 +259,31 @@ def test_the_domain_with_the_least_free_comes_first() -> None:
     ]
     space = freespace.FreeSpace(of)
     assert [[node.name for node in domain] for domain in space.domains("rack")] == [["c"], ["a", "b"], ["e"]]
+
+
+def test_nodes_near_each_other_follow_each_other() -> None:
+    """By zone, rack and name: consecutive ranks are near each other."""
+    of = [
+        nodes.Node(name=name, capacity=holdings.Resources(1000), domains={"rack": rack, "zone": zone})
+        for name, rack, zone in (("a", "s", "z"), ("b", "r", "z"), ("c", "s", "z"), ("d", "r", "y"))
+    ]
+    ask = plans.Ask(role="worker", count=4, min=4, max=4, amount=holdings.Resources(1000))
+    gang = plans.Gang(job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0)
+    claims = placing.place(gang, freespace.FreeSpace(of))
+    assert claims is not None
+    assert [claim.node for claim in claims] == ["d", "b", "a", "c"]
+
+
+@pytest.mark.parametrize(("ports", "tasks"), [((100, 107), 2), ((100, 106), 1), ((100, 110), 2), ((100, 111), 3)])
+def test_a_node_takes_as_many_tasks_as_it_has_blocks_of_ports(ports: tuple[int, int], tasks: int) -> None:
+    node = nodes.Node(name="a", capacity=holdings.Resources(9000), ports=ports)
+    ask = plans.Ask(role="worker", count=9, min=9, max=9, amount=holdings.Resources(1000), ports=4)
+    assert freespace.FreeSpace([node]).slots(ask) == tasks
+
+
+@pytest.mark.parametrize(("taken", "free"), [(0, [0, 1]), (1, [0]), (2, []), (3, [])])
+def test_devices_that_programs_of_others_take_are_the_last_ones(taken: int, free: list[int]) -> None:
+    """Which ones they are is unknown: so many are left out."""
+    space = gpu_nodes(a="t4")
+    node = msgspec.structs.replace(space.nodes["a"].node, taken=holdings.Resources(gpus=taken))
+    assert sorted(freespace.FreeSpace([node]).nodes["a"].devices) == free
