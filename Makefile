@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-node test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-node test-train test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 
 bench-scheduler: setup-dev  ## the scheduler: its policies, and how it does in large clusters (OARLOCK_DATA: recorded workloads)
 	$(BIN)/python -m bench policies placing scheduling $(ARGS)
+
+test-train: setup-dev  ## one program for each strategy of training together (examples/02-strategies)
+	$(BIN)/python -m pytest -m train -n 0 tests/train $(ARGS)
 
 # What cannot be installed fails the tests that need it, with pip's reason; the others run.
 test-guests: setup-dev  ## scripts written for other launchers (Accelerate, Lightning, JAX, MPI, ...), under theirs and ours
