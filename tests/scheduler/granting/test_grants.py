@@ -6,7 +6,7 @@ import pytest
 from tests.scheduler import drafted, scenario, world
 
 from oarlock.scheduler.granting import drafts, grants
-from oarlock.spec import plans, refusals
+from oarlock.spec import curves, plans, refusals
 
 Code = refusals.Code
 
@@ -67,13 +67,14 @@ def test_a_gang_that_ends_in_time_starts_in_the_kept_place() -> None:
 
 
 def test_a_gang_that_ends_in_time_keeps_to_the_limit_that_is_still_held() -> None:
-    """The stopping gang holds the rest of the limit until its processes are gone."""
+    """The stopping gang holds four devices of the limit until its processes are gone."""
     lines = (
-        "rules policy=fifo\nnode a gpus=4\nnode b gpus=1\npool p limit.gpus=1\nrunning x gpus=2 on=a end=11000\n"
-        "running y gpus=1 on=b pool=p {}\njob big gpus=4\njob short gpus=1 timeout=1000 pool=p"
+        "rules policy=fifo\nnode a gpus=4 cpus=4\nnode b gpus=1\nnode c gpus=1\nnode d gpus=1\nnode e gpus=1\n"
+        "pool p limit.gpus={}\nrunning x gpus=2 on=a end=11000\nrunning y tasks=4 gpus=1 on=b,c,d,e pool=p stopping\n"
+        "job big gpus=4 pool=p\njob short gpus=1 cpus=1 timeout=1000 pool=p"
     )
-    assert starts(planned(lines.format("stopping"))) == {}
-    assert starts(planned(lines.format("stopping").replace("limit.gpus=1", "limit.gpus=2"))) == {"short": ["a[2]"]}
+    assert starts(planned(lines.format(4))) == {}
+    assert starts(planned(lines.format(5))) == {"short": ["a[2]"]}
 
 
 def test_without_backfill_no_gang_passes_the_first_one() -> None:
@@ -262,3 +263,14 @@ def test_a_gang_whose_pool_still_reaches_its_limit_is_told_the_number_before_it(
         "job first gpus=2 pool=p not_before=10001\njob one gpus=2 pool=p"
     )
     assert codes(plan) == {"first": ("backing_off", 0), "one": ("stopping", 1)}
+
+
+@pytest.mark.parametrize(("runs", "batches"), [(None, True), (8, False), (4, True)])
+def test_a_running_gang_gets_the_batch_size_that_its_policy_decides(runs: int | None, batches: bool) -> None:
+    of = drafted.cluster("rules policy=priority min_runtime=0\nnode a gpus=2\nrunning one gpus=1 on=a")
+    had = None if runs is None else curves.Batch(runs)
+    of.running["one"] = world.replace(of.running["one"], batch=had)
+    for reallocate in (True, False):
+        draft = drafted.draft(of, reallocate=reallocate)
+        drafted.wished(draft, drafted.turn(draft, "one", batch=curves.Batch(8)))
+        assert planned(draft).batches == ({"one": curves.Batch(8)} if batches and reallocate else {})

@@ -106,6 +106,10 @@ def cleared(kept: tuple[str, ...], *, lines: str = CLEARING, **more: object) -> 
     [
         (cleared(("b",)), {"one": ["b[0]"]}),
         (cleared(("gone",)), {"one": ["a[0]"]}),
+        (
+            cleared(("b",), lines=CLEARING.replace("b gpus=1", "b gpus=2").replace("one g", "one tasks=2 min=1 g")),
+            {"one": ["b[0]"]},
+        ),
         (cleared(()), {}),
         (cleared(("b",), not_before=drafted.NOW + 1), {}),
         (cleared(("b",), lines=CLEARING + "pool default limit.gpus=0"), {}),

@@ -106,6 +106,12 @@ def test_a_pool_with_its_demand_met_gets_exactly_that_or_more() -> None:
     assert found["b"]["cpus"] == 2.0
 
 
+def test_a_resource_that_a_pool_does_not_ask_for_is_its_neighbours() -> None:
+    declared = [pools.Pool(name="a"), pools.Pool(name="b"), pools.Pool(name="default", share={"gpus": 0.0})]
+    found = entitlement.divide(declared, {"gpus": 4.0}, {"a": {"cpus": 1.0}, "b": {"gpus": 4.0}})
+    assert (found["a"]["gpus"], found["b"]["gpus"]) == (0, 4)
+
+
 def test_pools_that_could_never_be_stored_are_divided_too() -> None:
     declared = [pool("a", "b", reserve=1), pool("b", "a"), pool("c", "nowhere"), pool("d", "a"), pool("e", "e")]
     found = gpus(declared, 8, c=4, d=4, e=4)

@@ -370,6 +370,7 @@ def test_a_later_gang_gets_only_the_rest_of_a_bound(asked: int, later: int, wait
 
 def test_a_bound_that_is_exceeded_is_told_with_the_gang_that_came_first() -> None:
     found, first = kept(4)
+    assert found.bounds(first)[0].kept_shares[0].spare == [0, None, None]
     over = found.over(gang(), gpus(3))
     assert over is not None
     assert (over.first, over.exceeded) == (first, True)
