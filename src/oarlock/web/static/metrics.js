@@ -9,6 +9,7 @@
   const EVERY_MS = 5000;
   const MANY = 8; // with more series than that, their mean and range are drawn
   const HEIGHT = 180;
+  const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat(); // no half step
   const drawn = new Map();
   const near = new Set();
   const style = getComputedStyle(document.documentElement);
@@ -108,7 +109,7 @@
         series,
         bands,
         scales: { x: { time: look.x === "time" }, y: { distr: look.log ? 3 : 1 } },
-        axes: [axis, { ...axis, size: 60 }],
+        axes: [/step|relative/.test(look.x) ? { ...axis, incrs: WHOLE } : axis, { ...axis, size: 60 }],
         cursor: { sync: { key: "metrics" }, drag: { x: true, y: false, setScale: false } },
         hooks: {
           draw: [
