@@ -274,3 +274,13 @@ def test_a_running_gang_gets_the_batch_size_that_its_policy_decides(runs: int | 
         draft = drafted.draft(of, reallocate=reallocate)
         drafted.wished(draft, drafted.turn(draft, "one", batch=curves.Batch(8)))
         assert planned(draft).batches == ({"one": curves.Batch(8)} if batches and reallocate else {})
+
+
+def test_an_elastic_gang_gives_back_no_more_than_its_pool_has_borrowed() -> None:
+    plan = planned(
+        "rules policy=priority min_runtime=0\nnode a gpus=4\npool x reserve.gpus=2 share.gpus=0\n"
+        "pool y reserve.gpus=2 share.gpus=0\npool default share.gpus=0\n"
+        "running wide tasks=4 min=1 max=4 gpus=1 on=a*4 pool=y\njob own gpus=1 pool=x"
+    )
+    assert {one.job: (one.size, one.by) for one in plan.resizes} == {"wide": ((3,), "own")}
+    assert plan.preemptions == ()

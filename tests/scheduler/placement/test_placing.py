@@ -287,3 +287,23 @@ def test_devices_that_programs_of_others_take_are_the_last_ones(taken: int, free
     space = gpu_nodes(a="t4")
     node = msgspec.structs.replace(space.nodes["a"].node, taken=holdings.Resources(gpus=taken))
     assert sorted(freespace.FreeSpace([node]).nodes["a"].devices) == free
+
+
+@pytest.mark.parametrize(("keep", "found"), [({"a"}, ["b", "b"]), ({"b"}, None), (set(), ["b", "b"])])
+def test_a_domain_is_asked_without_the_nodes_that_are_kept(keep: set[str], found: list[str] | None) -> None:
+    """The rack has nodes for one task and for two."""
+    of = [
+        nodes.Node(name=name, capacity=holdings.Resources(cpus * 1000), domains={"rack": "r"})
+        for name, cpus in (("a", 1), ("b", 2))
+    ]
+    ask = plans.Ask(role="worker", count=2, min=2, max=2, amount=holdings.Resources(1000))
+    topology = jobfile.Topology(same=jobfile.Domain.RACK, required=True)
+    gang = plans.Gang(job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0, topology=topology)
+    claims = placing.place(gang, freespace.FreeSpace(of), keep=frozenset(keep))
+    assert (claims and [claim.node for claim in claims]) == found
+
+
+def test_the_roles_of_a_spread_gang_are_on_nodes_of_their_own() -> None:
+    claims = placing.place(two_roles(SPREAD), cpu_nodes(a=2, b=4, c=5))
+    assert claims is not None
+    assert [(claim.role, claim.node) for claim in claims] == [("worker", "a"), ("evaluator", "b"), ("evaluator", "c")]
