@@ -151,7 +151,7 @@ class RunningCluster(cluster.Cluster):
         return place
 
     def _places(self, container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict[str, str]:
-        mounts = {one["mountPath"]: str(volumes[one["name"]]) for one in container.get("volumeMounts", [])}
+        mounts = {one["mountPath"]: str(_mounted(volumes, one)) for one in container.get("volumeMounts", [])}
         return {**self.paths, **{path: place for path, place in mounts.items() if path != "/dev/shm"}}
 
     def _translate(self, folder: Path, volumes: Mapping[str, Path], spec: Mapping[str, Any]) -> None:
@@ -192,6 +192,13 @@ class RunningCluster(cluster.Cluster):
         with contextlib.suppress(FileNotFoundError):
             return self._log(folder, name).read_text()[:TERMINATION_BYTES]
         return ""
+
+
+def _mounted(volumes: Mapping[str, Path], mount: Mapping[str, Any]) -> Path:
+    """Return the folder of the mount. A kubelet makes the folder of a `subPath` that is not there."""
+    place = volumes[mount["name"]] / mount.get("subPath", "")
+    place.mkdir(exist_ok=True)
+    return place
 
 
 def translated(text: str, places: Mapping[str, str]) -> str:

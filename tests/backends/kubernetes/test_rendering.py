@@ -84,6 +84,21 @@ def test_a_pod_is_the_golden_file(name: str) -> None:
     assert path.read_text() == text
 
 
+def test_a_job_sees_its_own_folder_of_the_claim_for_checkpoints_alone() -> None:
+    """The claim is one for all jobs of the installation."""
+    claimed = msgspec.structs.replace(SITE, checkpoint_claim="checkpoints", checkpoint_path="/ckpt")
+    pod = rendering.pod(CASES["volumes"], claimed, "s")
+    assert {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}} in pod["spec"]["volumes"]
+    mounts = [
+        mount
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        for mount in container["volumeMounts"]
+        if mount["name"] == "checkpoints"
+    ]
+    assert mounts == [{"name": "checkpoints", "mountPath": "/ckpt/j-0abc", "subPath": "j-0abc"}] * 2
+    assert restricted.violations(pod) == []
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_pod_keeps_the_restricted_profile(name: str) -> None:
     pod = rendering.pod(CASES[name], SITE, "s")

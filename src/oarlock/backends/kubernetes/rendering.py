@@ -7,7 +7,7 @@
     /oarlock/runtime   emptyDir   interpreter, agent, `oarlock.train`, hook; the task container cannot write it
     /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
     /oarlock/home      emptyDir   HOME
-    /oarlock/checkpoints   the claim of the installation, if there is one
+    /oarlock/checkpoints/JOB   the job's folder on the claim of the installation, if there is one
     /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
     /dev/shm           emptyDir in memory
 
@@ -273,7 +273,9 @@ def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
     yield {"name": "home", "mountPath": HOME}
     yield {"name": "mailbox", "mountPath": MAILBOX}
     if site.checkpoint_claim:
-        yield {"name": "checkpoints", "mountPath": site.checkpoint_path}
+        # Its own folder alone: no job reads or writes the checkpoints of another.
+        mine = one.key.job
+        yield {"name": "checkpoints", "mountPath": f"{site.checkpoint_path.rstrip('/')}/{mine}", "subPath": mine}
     for place, volume in enumerate(one.container.volumes):
         yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
 
