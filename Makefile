@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train soak mutants test-guests test-kube test-node test-train test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train bench-kube soak mutants test-guests test-kube test-node test-train test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,3 +104,16 @@ test-node: setup-dev  ## jobs on a cluster that runs pods (KUBECONFIG=file)
 
 bench-train: setup-dev  ## training over slow links, and its checkpoints (root: it makes network namespaces; half an hour)
 	$(BIN)/python -m bench together saving $(ARGS)
+
+bench-kube: setup-dev  ## launches on Kubernetes, against the stock scheduler (KUBEBUILDER_ASSETS=folder, with kube-scheduler)
+	$(BIN)/python -m bench kube $(ARGS)
+
+soak: setup-dev  ## long runs with faults (SEED=... repeats one)
+	SEED="$(SEED)" $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+mutants: setup-dev  ## plant small bugs, and name those that no test notices (ARGS=lifecycle: in one room)
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(PIP) -e '.[mutants]'
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+clean:  ## forget the virtual environment and the tools' caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants build dist

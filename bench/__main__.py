@@ -24,6 +24,7 @@ from bench import (
     firstline,
     idle,
     install,
+    kube,
     lines,
     metrics,
     placing,
@@ -61,7 +62,10 @@ TRAIN = {
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 
-ALL = BENCHES | SCHEDULER | TRAIN
+KUBERNETES = {"kube": kube.run}
+"""With `make bench-kube`: they need an API server."""
+
+ALL = BENCHES | SCHEDULER | TRAIN | KUBERNETES
 
 
 def main() -> int:
