@@ -46,6 +46,10 @@ def pod(
     )
 
 
+def disrupted(reason: str) -> dict:
+    return {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "for kube-system/dns"}
+
+
 CASES = {
     "made": (pod("Pending", node=""), State.RUNNING, ""),
     "bound": (pod("Pending"), State.RUNNING, ""),
@@ -126,6 +130,34 @@ EXITS = {
     ),
     "the agent itself was out of memory": (pod("Failed", ended(137, "", "OOMKilled")), (137, Cause.OOM, "oom")),
     "evicted": (pod("Failed", reason="Evicted", message="low"), (137, Cause.PLATFORM, "evicted")),
+    "refused by the kubelet": (
+        pod("Failed", reason="OutOfpods", message="Node didn't have enough resource: pods"),
+        (137, Cause.PLATFORM, "its node refused it: Node didn't have enough resource: pods"),
+    ),
+    "the node was shut down": (
+        pod("Failed", container({"running": {}}), reason="Terminated", message="imminent node shutdown"),
+        (137, Cause.PLATFORM, "Terminated: imminent node shutdown"),
+    ),
+    "preempted": (
+        pod("Running", container({"running": {}}), deleted=True, conditions=[disrupted("PreemptionByScheduler")]),
+        (137, Cause.PLATFORM, "preempted by another scheduler: for kube-system/dns"),
+    ),
+    "drained": (
+        pod("Running", container({"running": {}}), deleted=True, conditions=[disrupted("EvictionByEvictionAPI")]),
+        (137, Cause.PLATFORM, "evicted, as when a node is drained: for kube-system/dns"),
+    ),
+    "preempted, and its agent left a record": (
+        pod("Failed", ended(3, RECORD), conditions=[disrupted("PreemptionByScheduler")]),
+        (3, Cause.ERROR, "exited"),
+    ),
+    "the init container failed": (
+        pod("Failed", waiting("PodInitializing"), init=(ended(1, "no space left") | {"name": "deliver"},)),
+        (137, Cause.PLATFORM, "its init container ended with code 1: no space left"),
+    ),
+    "the container could not start": (
+        pod("Failed", ended(128, "exec format error", "StartError")),
+        (137, Cause.PLATFORM, "its container could not start: exec format error"),
+    ),
 }
 
 

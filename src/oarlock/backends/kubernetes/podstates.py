@@ -29,6 +29,16 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 _OOM = "OOMKilled"
 _EVICTED = "Evicted"
 _SIGKILL = 9
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError"})
+_DISRUPTED = {
+    "PreemptionByScheduler": "preempted by another scheduler",
+    "PreemptionByKubeScheduler": "preempted by another scheduler",
+    "EvictionByEvictionAPI": "evicted, as when a node is drained",
+    "DeletionByTaintManager": "removed from a tainted node",
+    "DeletionByPodGC": "removed with its node",
+    "TerminationByKubelet": "ended by its node",
+}
+"""The reasons of the condition `DisruptionTarget` (1.26 and newer). Our own deletions do not set it."""
 MAX_WORDS = 300
 
 
@@ -61,7 +71,9 @@ def pull_failure(pod: objects.Pod) -> str:
 
 
 def exit_of(pod: objects.Pod) -> attempts.Exit | None:
-    """Return how the task ended: its agent's record, else the kubelet's account of a kill; None: not known."""
+    """Return how the task ended: its agent's record, else the account of the kubelet or of the cluster; None: not
+    known.
+    """
     status = _task(pod)
     ended = status.state.terminated if status is not None else None
     at = _seconds(ended.finished_at) if ended is not None else 0.0
@@ -78,7 +90,27 @@ def exit_of(pod: objects.Pod) -> attempts.Exit | None:
         return attempts.Exit(
             code=128 + _SIGKILL, cause=attempts.Cause.PLATFORM, at=at, reason="evicted", last_lines=lines
         )
+    if why := _platform(pod)[:MAX_WORDS].rstrip(": "):
+        return attempts.Exit(code=128 + _SIGKILL, cause=attempts.Cause.PLATFORM, at=at, reason=why)
     return None
+
+
+def _platform(pod: objects.Pod) -> str:
+    """Return how the platform ended the pod, or kept it from running; empty where the pod does not say so."""
+    if pod.status.phase == "Failed" and pod.status.reason:
+        return _ended_detail(pod)
+    for condition in pod.status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return f"{_DISRUPTED.get(condition.reason, condition.reason)}: {condition.message}"
+    for status in pod.status.init_container_statuses:
+        ended = status.state.terminated
+        if ended is not None and ended.exit_code:
+            return f"its init container ended with code {ended.exit_code}: {ended.message or ended.reason}"
+    task = _task(pod)
+    ended = task.state.terminated if task is not None else None
+    if ended is not None and ended.reason in _NOT_STARTED:
+        return f"its container could not start: {ended.message or ended.reason}"
+    return ""
 
 
 def state_of(pod: objects.Pod) -> State:
