@@ -105,7 +105,7 @@ def live_through(house: houses.House, seed: int, scale: Scale) -> None:
     crew.join(1800.0)
     print(f"{scale.kills} kills of the server, {wounds} of agents and ranks")
     assert wounds, "no agent or rank was killed"
-    crews.judge(crew)
+    crews.judge(crew, within_s=1800.0)  # a busy machine is slow, that is no defect
 
 
 @pytest.mark.long
