@@ -83,8 +83,13 @@ def told(reasons: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     unexcused = _skipped(session.config)[1]
-    if unexcused and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+    if not unexcused or not os.environ.get("CI"):
+        return
+    if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    cache = session.config.cache
+    if cache is not None:  # `.ci/run` repeats failed tests, and none where another one was skipped
+        cache.set("oarlock/skipped", unexcused)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

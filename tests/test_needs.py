@@ -57,3 +57,5 @@ def test_any_other_skipped_test_fails_where_ci_is_set(tmp_path: Path, ci: str, e
     code, said = run(tmp_path, EXCUSED + UNEXCUSED, ci)
     assert code == expected, said
     assert "not in the table: Skipped: could not import 'a_module_that_is_not_there'" in said
+    kept = tmp_path / ".pytest_cache" / "v" / "oarlock" / "skipped"  # `.ci/run` looks for it
+    assert kept.exists() == bool(ci)
