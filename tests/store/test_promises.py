@@ -112,6 +112,7 @@ async def stop_outside_a_transaction(store: database.SqlStore, leader: programs.
     """SQLite's write lock stays with a stopped process. So stop it where it has none: where another can write."""
     for _ in range(20):
         leader.process.send_signal(signal.SIGSTOP)
+        await asyncio.to_thread(leader.until_stopped)  # a thread of its may run on for a moment, and begin to write
         probe = asyncio.ensure_future(store.resign("nobody", 0))
         done, _ = await asyncio.wait({probe}, timeout=1.0)
         if done:
