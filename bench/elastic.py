@@ -25,7 +25,7 @@ WAIT_S = 300.0
 JOB = """
 name: {name}
 command: python elastic.py {diaries} {stop}
-roles: {{worker: {{count: 3, min: {least}, cpus: 0.3}}}}
+roles: {{worker: {{count: 3, min: {least}, cpus: 0.3, on_failure: restart}}}}
 max_restarts: 100
 """
 

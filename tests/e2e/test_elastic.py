@@ -66,7 +66,7 @@ def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shel
         f"""
         name: elastic
         command: python elastic.py {diary.folder} {stop}
-        roles: {{worker: {{count: 3, min: 1, cpus: 0.3}}}}
+        roles: {{worker: {{count: 3, min: 1, cpus: 0.3, on_failure: restart}}}}
         max_restarts: 10
         """,
     )

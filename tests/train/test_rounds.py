@@ -191,3 +191,27 @@ def test_a_stopped_rank_holds_the_others_up_only_until_it_is_out(counting: gang.
     counting.wait(lambda: "b" not in counting.processes)
     change(counting, ["a", "c"])
     end(counting, ["a", "c"], losses=1)
+
+
+def exchange(folder: Path) -> None:
+    """Train without a session."""
+    train.init()
+    model = train.data_parallel(nn.Linear(1, 1))
+    for step in range(1_000_000):
+        model(torch.ones(1, 1)).sum().backward()
+        (folder / "step").write_text(str(step))
+
+
+def test_a_script_without_a_session_fails_where_a_process_is_lost(tmp_path: Path) -> None:
+    """It would train on with gradients that nobody exchanges."""
+    made = gang.Gang(tmp_path, exchange)
+    try:
+        made.start(["a", "b"])
+        made.wait(lambda: all((tmp_path / name / "step").exists() for name in ("a", "b")))
+        made.kill("b")
+        left = made.processes["a"]
+        made.wait(lambda: not left.is_alive())
+        assert left.exitcode != 0, made.output()
+        assert "PeersLost" in made.output()
+    finally:
+        made.close()

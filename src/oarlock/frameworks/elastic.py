@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from oarlock.spec import attempts, jobfile
+from oarlock.spec import attempts, jobfile, roles
+
+TRAINS = frozenset({roles.RoleName.CHIEF, roles.RoleName.WORKER})
 
 
 def environment(spec: jobfile.JobSpec, task: attempts.Task) -> dict[str, str]:
     """Return the variables of one task. A task that is to join trains with the others from a later round on."""
-    if not jobfile.rejoins(spec):
+    if not jobfile.rejoins(spec) or task.role not in TRAINS:
         return {}
     joins = {"OARLOCK_JOINS": "1"} if task.part is attempts.Part.JOINING else {}
     return {"OARLOCK_ELASTIC": "1", **joins}

@@ -117,10 +117,12 @@ def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task
 
     Its role must say so, `max_restarts` leave one, and it must not fail in the same way again and again. In a
     communicator the survivors must have said that they can take a new peer. Where the platform failed, the place itself
-    is in doubt: the gang looks for another.
+    is in doubt: the gang looks for another. Workers that come and go within an attempt have rules of their own
+    (`joining`): where these refuse, the gang restarts.
     """
     return (
         task.phase is phases.TaskPhase.FAILED
+        and not (task.role is roles.RoleName.WORKER and jobfile.rejoins(job.spec))
         and of(job.spec, task.role).on_failure is roles.OnFailure.RESTART
         and task.exit is not None
         and task.exit.cause is not attempts.Cause.PLATFORM

@@ -212,11 +212,15 @@ class JobSpec(Part, frozen=True):
 
 
 def rejoins(spec: JobSpec) -> bool:
-    """Return whether its workers may come and go within an attempt, where the training library can do so."""
+    """Return whether its workers may come and go within an attempt, where the training library can do so.
+
+    The job file asks for it: an elastic role `worker` with `on_failure: restart`.
+    """
     workers = spec.roles.get(roles.RoleName.WORKER)
     if workers is None or spec.framework is not roles.Framework.TORCH or spec.strategy.kind is StrategyKind.PS:
         return False
-    return (workers.min or workers.count) < (workers.max or workers.count)
+    elastic = (workers.min or workers.count) < (workers.max or workers.count)
+    return elastic and workers.on_failure is roles.OnFailure.RESTART
 
 
 class InPlace(Part, frozen=True):

@@ -54,6 +54,8 @@ class Membership:
         self._rounds = rounds
         self._world = worlds.init()
         self._state, self._strategies = state, strategies
+        for strategy in strategies:
+            strategy.outlives = True
         self._whole = not worlds.joining()  # this rank's state is that of its position
         self._mark: dict[str, Any] = {}
         self._exchanges = 0

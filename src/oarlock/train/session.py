@@ -250,9 +250,9 @@ class Session:
         if error is not None:
             worlds.fail()
         try:
+            self._tell_rejoin(False)  # whoever came now would be alone after the last save
             if error is None:
                 self._finish()
-            self._tell_rejoin(False)
             for hook in self._hooks:
                 hook.on_end(self, error)
         finally:

@@ -126,10 +126,12 @@ class AllReduce(Strategy):
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
-        """Note the loss of a process in an exchange."""
+        """Note the loss of a process in an exchange, where a session goes on without it."""
         try:
             yield
         except errors.PeersLost:
+            if not self.outlives:
+                raise
             self.lost = True
 
     def _take_norms(self) -> None:

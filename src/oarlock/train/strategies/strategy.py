@@ -53,6 +53,7 @@ class Strategy:
     figures: Figures | None = None
     lockstep = True
     rejoins = False  # it can go on among other processes: it has `regroup`
+    outlives = False  # a session goes on with other processes where an exchange fails; else the failure is raised
     lost = False  # the exchange of this step has failed, so that it has no gradients
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
