@@ -131,6 +131,12 @@ class Contract:
         for index in range(3):
             assert await rig.starts(key(index)) == 1
 
+    async def test_a_server_that_does_not_lead_makes_nothing_that_runs(self, rig: Rig) -> None:
+        with pytest.raises(errors.StaleEpoch):
+            await rig.backend.launch([rig.sleeper(key(0)), rig.sleeper(key(1))], still=lambda: False)
+        await rig.backend.kill([key(0), key(1)])
+        await until(rig, lambda now: all(one.state is State.GONE for one in now.values()), "nothing runs")
+
     async def test_making_what_has_ended_does_nothing(self, rig: Rig) -> None:
         launch = rig.exiter(key(), 0)
         await rig.backend.launch([launch])

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
-from tests.controllers.plant import STEP_S, Phase, Plant, machine
+from tests.controllers.plant import STEP_S, Phase, Plant, Server, machine
 
 from oarlock.backends import backends, fake
+from oarlock.controllers import launching, leadership
 from oarlock.lifecycle import deadlines
+from oarlock.spec import attempts
 
 TURNS = 100
 """Turns of the event loop in which a task of it comes to its next wait, and the guardian hears of that."""
@@ -26,14 +28,14 @@ class Slow(fake.Fake):
         self.launching: list[str] = []
         self.most = 0
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
         job = tasks[0].key.job
         self.launching.append(job)
         self.most = max(self.most, len(self.launching))
         try:
             for task in tasks:
                 await self.allowed.wait()
-                await super().launch([task])
+                await super().launch([task], still=still)
                 await asyncio.sleep(0)
         finally:
             self.launching.remove(job)
@@ -168,7 +170,7 @@ async def test_a_server_that_no_longer_leads_breaks_its_launches_off(plant: Slow
 async def test_an_error_that_is_no_ours_is_reported_and_recorded(
     plant: SlowPlant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(tasks: Sequence[backends.TaskLaunch]) -> None:
+    async def broken(tasks: Sequence[backends.TaskLaunch], *, still: backends.Still) -> None:
         monkeypatch.undo()
         plant.backend.allowed.set()
         raise ValueError("a defect")
@@ -178,3 +180,92 @@ async def test_an_error_that_is_no_ours_is_reported_and_recorded(
     await plant.is_over()
     assert plant.server.reports == [("j-odd", "a defect")]
     assert (await plant.job("j-odd")).attempts[0].stop_message == "the launch failed: ValueError: a defect"
+
+
+async def test_a_launch_ends_with_the_epoch_also_while_the_guardian_waits(plant: SlowPlant) -> None:
+    """The tick waits for the answer to a kill. Another server leads by then, and this one must make nothing more."""
+    await plant.submit("{roles: {worker: {count: 1}}, grace: 1s}", name="j-deaf")
+    plant.backend.allowed.set()
+    await plant.until_phase("j-deaf", Phase.PROCESSING)
+    plant.backend.allowed.clear()
+    await plant.submit("{roles: {worker: {count: 2}}}", name="j-made")
+    await plant.steps(lambda: plant.backend.launching == ["j-made"])
+    waits, answered = asyncio.Event(), asyncio.Event()
+
+    async def kill(keys: Sequence[attempts.TaskKey]) -> None:
+        waits.set()
+        await answered.wait()
+
+    kill_quickly, plant.backend.kill = plant.backend.kill, kill  # type: ignore[method-assign]
+    plant.mute.update(plant.world.running())
+    await plant.intend("j-deaf", "cancel")
+    old = plant.server
+    stuck = asyncio.create_task(_ticks(plant, waits))
+    await waits.wait()
+    plant.now += leadership.TTL_S + 1.0
+    await Server(plant, "server-2").leading.tick()
+    await old.leading.tick()  # in a loop of its own
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not old.guardian._launching.underway
+    assert not any(key.job == "j-made" for key in plant.world.starts)
+    answered.set()
+    plant.backend.kill = kill_quickly  # type: ignore[method-assign]
+    await stuck
+
+
+async def _ticks(plant: SlowPlant, until: asyncio.Event) -> None:
+    while not until.is_set():
+        plant.now += STEP_S
+        await plant.server.tick()
+
+
+async def test_a_launch_asks_for_the_epoch_before_each_task(plant: SlowPlant) -> None:
+    """The lease may end before any tick hears of it: the question about it has no answer."""
+    await plant.submit("{roles: {worker: {count: 2}}}", name="j-late")
+    await plant.steps(lambda: plant.backend.launching == ["j-late"])
+    plant.now += leadership.TTL_S + 1.0
+    plant.backend.allowed.set()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not plant.world.starts
+    assert plant.server.guardian._launching.take() == []
+    await plant.is_over()
+
+
+async def test_a_server_that_ends_waits_for_its_launches_and_records_them(plant: SlowPlant) -> None:
+    await plant.submit("{roles: {worker: {count: 2}}}", name="j-last")
+    await plant.steps(lambda: plant.backend.launching == ["j-last"])
+    plant.backend.allowed.set()
+    await plant.server.guardian.close()
+    live = (await plant.job("j-last")).live
+    assert live is not None
+    assert live.launched_at is not None
+    await plant.is_over()
+
+
+async def test_a_server_that_ends_breaks_off_a_launch_that_takes_too_long(
+    plant: SlowPlant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "CLOSE_S", 0.0)
+    await plant.submit("{roles: {worker: {count: 2}}}", name="j-slow")
+    await plant.steps(lambda: plant.backend.launching == ["j-slow"])
+    await plant.server.guardian.close()
+    assert not plant.backend.launching
+    assert not plant.server.guardian._launching.underway
+    live = (await plant.job("j-slow")).live
+    assert live is not None
+    assert live.launched_at is None, "the next server makes it"
+    await plant.is_over()
+
+
+async def test_a_launch_that_is_broken_off_before_its_first_step_is_forgotten(plant: SlowPlant) -> None:
+    await plant.submit("{roles: {worker: {count: 2}}}", name="j-never")
+    while not plant.server.guardian._launching.underway:
+        await plant.server.tick()
+        plant.now += STEP_S
+    plant.server.guardian._launching.cancel_all()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not plant.server.guardian._launching.underway
+    await plant.is_over()

@@ -121,6 +121,28 @@ async def test_a_write_to_the_store_wakes(house: House) -> None:
     await until(lambda: ticker.ticks > before)
 
 
+class Worker(Ticker):
+    """A controller whose work goes on between its ticks, and ends badly."""
+
+    led: leadership.Leading
+    at_end: int | None = None
+
+    async def close(self) -> None:
+        self.at_end = self.led.epoch
+        raise ValueError("a defect")
+
+
+async def test_work_between_ticks_ends_before_the_leadership_is_given_up(house: House) -> None:
+    worker = Worker("worker")
+    worker.led = house.start(worker)
+    await house.settled(worker)
+    house.stop.set()
+    assert house.task is not None
+    await house.task
+    assert worker.at_end is not None
+    assert await house.plant.store.read(lambda view: view.leader()) is None
+
+
 async def test_the_backend_wakes(house: House) -> None:
     ticker = Ticker("one")
     house.start(ticker)

@@ -8,13 +8,13 @@ survives a restart of the server, because it is read from the world (lock files 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import assignments, attempts, holdings, jobfile, nodes, observations, roles
+from oarlock.spec import assignments, attempts, errors, holdings, jobfile, nodes, observations, roles
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,20 @@ class ExecProcess(Protocol):
     async def kill(self) -> None: ...
 
 
+Still = Callable[[], bool]
+"""Returns whether this server may make tasks: whether it still leads, in the epoch of the plan."""
+
+
+def always() -> bool:
+    return True
+
+
+def check(still: Still) -> None:
+    """Raise StaleEpoch where this server may not make tasks any more."""
+    if not still():
+        raise errors.StaleEpoch("this server does not lead any more", hint="The server that leads makes the tasks.")
+
+
 class Backend(Protocol):
     name: str
     tasks_at_once: int
@@ -78,9 +92,9 @@ class Backend(Protocol):
         """Return whether the machines may be others than at the last call of `nodes`. False where that costs a look."""
         ...
 
-    async def launch(self, tasks: Sequence[TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[TaskLaunch], *, still: Still = always) -> None:
         """Make these tasks: all, or raise Unavailable with the reason. `observe` then reports the tasks made, to be
-        killed.
+        killed. Raises StaleEpoch where `still` says no, which is asked right before each step that starts processes.
         """
         ...
 

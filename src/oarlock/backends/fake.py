@@ -266,8 +266,9 @@ class Fake:
     def nodes_changed(self) -> bool:
         return False
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
         for task in tasks:
+            backends.check(still)
             self.world.make(task)
 
     async def observe(self) -> list[observations.Observed]:

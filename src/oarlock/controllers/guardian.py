@@ -51,11 +51,11 @@ class Guardian:
         self._leading = leading
         self._leftovers = leftovers
         self._launching = launching.Launching(backend, settings, report=report)
+        leading.when_over(self._launching.cancel_all)
         self._clock = clock
         self._report = report
         self._roster = rosters.Roster(store)
         self._reread_at = 0.0
-        self._epoch: int | None = None
         self._killed_at: dict[attempts.TaskKey, float] = {}
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
@@ -68,10 +68,8 @@ class Guardian:
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
-        if epoch != self._epoch:
-            self._launching.cancel_all()
-            self._epoch = epoch
         if epoch is None:
+            self._launching.cancel_all()
             self._due = None
             return
         await self._tell(self._launching.take(), epoch, now)
@@ -94,6 +92,13 @@ class Guardian:
         await self._act([(job, found) for job, found in wanted if found and self._may_act(job.id, now)], epoch, now)
         self._forget(seen)
         self._due = self._next_due(now)
+
+    async def close(self) -> None:
+        """Let the launches come to their end, and record them. Called once no tick is under way."""
+        await self._launching.close()
+        epoch = self._leading.epoch
+        if epoch is not None:
+            await self._tell(self._launching.take(), epoch, self._clock())
 
     # Observing
 
@@ -236,7 +241,8 @@ class Guardian:
         for job, action in launches:
             if self._leading.epoch != epoch:
                 return
-            if not await self._launching.begin(job, action, self._roster.held.get(job.id, ()), known):
+            held = self._roster.held.get(job.id, ())
+            if not await self._launching.begin(job, action, held, known, lambda: self._leading.epoch == epoch):
                 break
         await self._tell(self._launching.take(), epoch, now)
 

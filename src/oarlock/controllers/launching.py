@@ -3,20 +3,24 @@
     begin   start a task that makes the gang, while the guardian's next ticks go on
     take    return the outcomes since the last call, to be recorded
 
-A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When another server leads, or the attempt is
-to end, it is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
+A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When that ends, or the attempt is to end, the
+launch is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
 for a job before its launch has ended, so that nothing is made after the release.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 
 from oarlock.backends import backends
 from oarlock.controllers import assigning, bulkwrites
 from oarlock.lifecycle import deadlines
 from oarlock.spec import actions, errors, events, failpoints, holdings, jobs, nodes
+
+CLOSE_S = 4.0
+"""The time that launches have to end by themselves when the server is told to end."""
 
 
 class Launching:
@@ -40,10 +44,14 @@ class Launching:
         action: actions.Launch,
         held: Collection[holdings.Holding],
         known: dict[str, nodes.Node],
+        still: backends.Still,
     ) -> bool:
-        """Launch these tasks; return False where as many as the backend can make at the same time are under way."""
+        """Launch these tasks; return False where as many as the backend can make at the same time are under way.
+
+        `still` says whether the epoch goes on.
+        """
         if self._backend.tasks_at_once == 1:
-            self._outcomes.append((job.id, await self._launch(job, action, held, known)))
+            self._outcomes.append((job.id, await self._launch(job, action, held, known, still)))
             return True
         count = len(action.tasks)
         making = sum(number for _, number in self._underway.values())
@@ -51,13 +59,13 @@ class Launching:
             return False
 
         async def launch() -> None:
-            try:
-                outcome = await self._launch(job, action, held, known)
+            with contextlib.suppress(errors.StaleEpoch):
+                outcome = await self._launch(job, action, held, known, still)
                 self._outcomes.append((job.id, outcome))
-            finally:
-                del self._underway[job.id]
 
-        self._underway[job.id] = asyncio.create_task(launch(), name=f"launch {job.id}"), count
+        task = asyncio.create_task(launch(), name=f"launch {job.id}")
+        self._underway[job.id] = task, count
+        task.add_done_callback(lambda _: self._underway.pop(job.id))  # also one that was canceled before its first step
         return True
 
     def take(self) -> list[tuple[str, events.AnyEvent]]:
@@ -75,19 +83,32 @@ class Launching:
             task.cancel()
         self._outcomes = []
 
+    async def close(self) -> None:
+        """Return once no launch is under way: those that do not end soon are broken off."""
+        tasks = [task for task, _ in self._underway.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
     async def _launch(
         self,
         job: jobs.Job,
         action: actions.Launch,
         held: Collection[holdings.Holding],
         known: dict[str, nodes.Node],
+        still: backends.Still,
     ) -> events.AnyEvent:
-        """Make the tasks; return the event that says whether that went well."""
+        """Make the tasks; return the event that says whether that went well. Raises StaleEpoch."""
         failpoints.hit("guardian.before_launch")
         try:
             launches = _launches(job, action, held, known, self._settings)
             async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
-                await self._backend.launch(launches)
+                await self._backend.launch(launches, still=still)
+                backends.check(still)  # the outcome belongs to the epoch too
+        except errors.StaleEpoch:
+            raise
         except errors.OarlockError as error:
             return events.LaunchFailed(attempt=action.attempt, reason=error.message)
         except TimeoutError:

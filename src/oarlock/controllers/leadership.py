@@ -29,6 +29,11 @@ class Leading:
         self._until = 0.0
         self._ask_at = 0.0
         self._refused = False
+        self._when_over: list[Callable[[], object]] = []
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Call it whenever an epoch of this server has ended, as soon as that is known."""
+        self._when_over.append(call)
 
     @property
     def epoch(self) -> int | None:
@@ -42,10 +47,14 @@ class Leading:
 
     async def tick(self) -> None:
         now = self._clock()
+        if self._epoch is not None and self.epoch is None:  # whatever becomes of the question below
+            self._end()
         if 0 <= self._ask_at - now <= self._ttl_s:  # further away: the clock was set back
             return
         epoch = await self._store.lead(self._holder, now=now, ttl_s=self._ttl_s)
         failpoints.hit("leading.after_lead")
+        if epoch != self._epoch:
+            self._end()
         self._epoch, self._until = epoch, now + self._ttl_s
         self._ask_at = now + self._ttl_s / 3
         self._refused = epoch is None
@@ -56,10 +65,17 @@ class Leading:
     def lost(self, epoch: int) -> None:
         """Note that a write under `epoch` was refused: another server leads."""
         if self._epoch == epoch:
-            self._epoch = None
+            self._end()
 
     async def resign(self) -> None:
         """Let a successor begin at once."""
         if self._epoch is not None:
-            epoch, self._epoch = self._epoch, None
+            epoch = self._epoch
+            self._end()
             await self._store.resign(self._holder, epoch)
+
+    def _end(self) -> None:
+        if self._epoch is not None:
+            self._epoch = None
+            for call in self._when_over:
+                call()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -39,6 +39,13 @@ class Controller(Protocol):
     async def tick(self) -> None: ...
 
     def wake_at(self) -> float | None: ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A controller whose work goes on between its ticks. `close` ends that work, before the leadership is given up."""
+
+    async def close(self) -> None: ...
 
 
 class Observer(Protocol):
@@ -85,7 +92,7 @@ class Runner:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then the ticks under way come to their end, and the leadership is given up."""
+        """Until `stop` is set; then what is under way comes to its end, and the leadership is given up."""
         loops = [asyncio.create_task(self._loop(one), name=one.name) for one in self._controllers]
         hints = [
             asyncio.create_task(self._hints(self._of_store), name="hints of the store"),
@@ -102,8 +109,17 @@ class Runner:
                 task.cancel()
             await asyncio.gather(stopped, *hints, return_exceptions=True)
             await asyncio.gather(*loops)
+        for controller in self._controllers:
+            if isinstance(controller, Closing):
+                await self._close(controller)
         with contextlib.suppress(errors.OarlockError):
             await self._leading.resign()
+
+    async def _close(self, controller: Closing) -> None:
+        try:
+            await controller.close()
+        except Exception as error:  # noqa: BLE001 - the leadership is given up all the same
+            _log.warning("controller.close_failed", error=str(error))
 
     async def _loop(self, controller: Controller) -> None:
         failures = 0

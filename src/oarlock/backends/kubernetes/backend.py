@@ -130,11 +130,11 @@ class KubernetesBackend:
     def nodes_changed(self) -> bool:
         return self._nodes_changed
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
         await self._synced()
         try:
-            await self._launch([one for one in tasks if not self._has_ended(one.key)])
+            await self._launch([one for one in tasks if not self._has_ended(one.key)], still)
         finally:
             self._changed.set()
 
@@ -201,14 +201,14 @@ class KubernetesBackend:
         pod = self._own.by_key.get(key)
         return key in self._gone if pod is None else podstates.state_of(pod) is not State.RUNNING
 
-    async def _launch(self, wanted: Sequence[backends.TaskLaunch]) -> None:
+    async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
         manifests = {one.key: rendering.pod(one, self._site, "") for one in new}
         self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
         made = {**there, **await self._make(new, manifests)}
         self._check_returned(wanted, made)
-        await self._all(self._bind(one, made[one.key]) for one in wanted)
+        await self._all(self._bind(one, made[one.key], still) for one in wanted)
 
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
@@ -280,11 +280,12 @@ class KubernetesBackend:
             _log.info("kubernetes.requests_changed", pods=len(changed))
             self._check_fit(needs, {one.key: one.holding.node for one in unbound})
 
-    async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod) -> None:
+    async def _bind(self, one: backends.TaskLaunch, pod: objects.Pod, still: backends.Still) -> None:
         """Bind the pod, unless it is bound there. Raises Unavailable."""
         node, name = one.holding.node, pod.metadata.name
         if pod.spec.node_name == node:
             return
+        backends.check(still)  # a pod that is not bound takes nothing
         try:
             await self._api.bind(self._site.namespace, name, pod.metadata.uid, node)
         except (errors.Conflict, errors.NotFound, errors.Forbidden, errors.InvalidInput) as error:

@@ -108,8 +108,9 @@ class LocalBackend:
         """Return False: the machine is looked at now and then."""
         return False
 
-    async def launch(self, tasks: Sequence[backends.TaskLaunch]) -> None:
+    async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
         async with self._one_at_a_time:
+            backends.check(still)
             try:
                 await asyncio.to_thread(self._launch, tasks)
             finally:
