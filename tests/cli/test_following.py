@@ -300,6 +300,16 @@ def test_logs_of_a_job_that_has_ended(server: live.LiveServer) -> None:
     assert as_json[-1] == '{"end":{"phase":"COMPLETED","exit_code":0}}'
 
 
+def test_a_search_prints_all_hits_although_an_answer_has_a_few_megabytes(server: live.LiveServer) -> None:
+    job = server.submit(max_restarts=0)
+    server.launch(job.id)
+    server.process(job.id)
+    for _ in range(6):
+        server.print(job.id, ("hit " + "x" * 6000 + "\n") * 150)
+    server.end(job.id)
+    assert typed.run("logs", job.name, "--search", "hit").stdout.count("hit") == 900
+
+
 def _freeze(server: live.LiveServer, job_id: str) -> None:
     """Its only task has failed; the place is kept for an hour of the real clock, by which the command line tells."""
     server.rig.clock.now = time.time()

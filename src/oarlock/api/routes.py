@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
@@ -189,6 +189,24 @@ class Call:
                 yield chunk
             if not message.get("more_body", False):
                 return
+
+    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of long work, which is cancelled when the client leaves. For requests without a body."""
+
+        async def left() -> None:
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+
+        tasks = (asyncio.create_task(work), asyncio.create_task(left()))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                raise errors.Truncated("The client has left.", hint="Ask again.")
+            return tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def let_go(self) -> None:
         """Read the rest of a refused body, within limits: many clients read no answer before they have sent all."""

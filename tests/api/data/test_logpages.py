@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from tests.api import rig as rigs
 
+from oarlock.api import routes
+from oarlock.api.services import turns
 from oarlock.data import storage
-from oarlock.spec import jobs
+from oarlock.spec import errors, jobs
 
 
 async def logged(rig: rigs.Rig, count: int = 30) -> jobs.Job:
@@ -88,3 +90,42 @@ async def test_a_user_s_searches_run_one_after_another(rig: rigs.Rig, monkeypatc
 
     assert await asyncio.gather(ask("ann"), ask("ann"), ask("ann"), ask("root")) == [200] * 4
     assert most == {"ann": 1, "root": 1}
+
+
+async def test_only_a_few_searches_of_a_user_wait() -> None:
+    waits = turns.Turns()
+    go = asyncio.Event()
+
+    async def search(user: str) -> None:
+        async with waits.of(user):
+            await go.wait()
+
+    asked = [asyncio.create_task(search("ann")) for _ in range(turns.MOST_WAITING + 2)]
+    other = asyncio.create_task(search("bob"))
+    await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.done() for task in asked].count(True) == 1
+    go.set()
+    ended = await asyncio.gather(*asked, other, return_exceptions=True)
+    assert [type(one) for one in ended if one is not None] == [errors.Conflict]
+    assert not waits._locks
+
+
+async def test_a_search_ends_when_its_client_leaves() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Any:
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def search() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    call: Any = object.__new__(routes.Call)
+    call.receive = receive
+    with pytest.raises(errors.Truncated):
+        await call.while_there(search())
+    assert ended.is_set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from oarlock.data import storage
-from oarlock.data.logs import cuts, logfiles, paging, searching
+from oarlock.data.logs import cursors, cuts, logfiles, paging, searching
 from oarlock.spec import attempts, errors
 
 KEYS = [
@@ -287,3 +289,89 @@ async def test_a_cut_of_512_tasks_fits_into_an_address(store: logfiles.Directory
     assert len(page.after) < 8192
     assert (await store.page(ALL, page.after, before=1, after=1)).lines[0].task == "worker-511"
     assert cuts.MOST_BYTES > 100_000
+
+
+COSTLY = "|".join(f".{{{number}}}Q" for number in range(990, 999))
+
+
+async def test_an_expression_that_takes_minutes_for_a_small_log_is_refused(store: logfiles.DirectoryLogs) -> None:
+    await add(store, KEYS[0], b"line\n", 10.0)
+    with pytest.raises(errors.InvalidInput, match="too large"):
+        await searched(store, COSTLY, regex=True)
+
+
+@pytest.mark.parametrize("more", [{"regex": True}, {"ignore_case": True}, {}])
+async def test_a_search_ends_when_its_time_is_up(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch, more: dict[str, bool]
+) -> None:
+    monkeypatch.setattr(searching, "SEARCH_S", -1.0)
+    await add(store, KEYS[0], b"line\n" * 9000, 10.0)
+    with pytest.raises(errors.TooLarge, match="took more than"):
+        await searched(store, "absent", **more)
+
+
+@pytest.mark.parametrize("closing", [True, False])
+async def test_a_search_ends_when_nobody_waits_for_it(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch, closing: bool
+) -> None:
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    pieces = []
+
+    def found(block: bytes, start: int) -> int:
+        begun.set()
+        go.wait(60)
+        pieces.append(len(block))
+        return -1
+
+    def searched_to_the_end(*told: Any, **more: Any) -> storage.LogHits:
+        try:
+            return whole(*told, **more)
+        finally:
+            ended.set()
+
+    whole = searching.search
+    monkeypatch.setattr(searching, "search", searched_to_the_end)
+    monkeypatch.setattr(searching, "finder", lambda _: (found, 1024))
+    await add(store, KEYS[0], b"line\n" * 9000, 10.0)
+    search = asyncio.create_task(searched(store, "x", regex=True))
+    await asyncio.to_thread(begun.wait)
+    if closing:
+        store.close()
+    else:
+        search.cancel()
+        await asyncio.gather(search, return_exceptions=True)
+    go.set()
+    await asyncio.to_thread(ended.wait)
+    await asyncio.gather(search, return_exceptions=True)
+    assert len(pieces) == 1
+
+
+async def test_an_expression_is_applied_to_small_pieces_of_whole_lines(store: logfiles.DirectoryLogs) -> None:
+    text = (
+        b"".join(b"%d %s\n" % (number, b"x" * (number * 37 % 3000)) for number in range(200)) + b"y" * 40_000 + b" 7\n"
+    )
+    await add(store, KEYS[0], text, 10.0)
+    found = await searched(store, r"^\d+ |^y+ 7$", regex=True, limit=1000)
+    assert [line.text.split(" ")[0] for line in found.lines[:-1]] == [str(number) for number in range(200)]
+    assert found.hits == 201
+
+
+async def test_a_page_reads_only_the_times_of_its_lines(
+    store: logfiles.DirectoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, line = 20_000, b"step 000000 loss 0.5\n"
+    await add(store, KEYS[0], line * count, 1.0)
+    index = next(iter(store._jobs.get("j-1").listed())).index_path
+    index.write_bytes(b"".join(cursors.RECORD.pack(number * len(line), number) for number in range(count)))
+    read = []
+    taken = cursors.Records.taken
+
+    def counted(records: cursors.Records, first: int, stop: int) -> Iterator[tuple[int, float]]:
+        for record in taken(records, first, stop):
+            read.append(record)
+            yield record
+
+    monkeypatch.setattr(cursors.Records, "taken", counted)
+    page = await store.page(ALL, "end", before=100, after=0)
+    assert [line.at for line in page.lines] == list(range(count - 100, count))
+    assert len(read) < 1000

@@ -44,7 +44,8 @@ async def search(call: routes.Call) -> storage.LogHits:
     logs.check(job, query)
     wanted = storage.LogSearch(text=query.text, regex=query.regex, ignore_case=query.ignore_case)
     async with call.services.turns.of(call.access.user.name):
-        return await call.services.logs.search(query.asked(job.id), query.at, wanted, limit=query.limit)
+        work = call.services.logs.search(query.asked(job.id), query.at, wanted, limit=query.limit)
+        return await call.while_there(work)
 
 
 ROUTES: tuple[routes.Route, ...] = (

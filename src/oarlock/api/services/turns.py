@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import contextlib
+from collections.abc import AsyncIterator
+
+from oarlock.spec import errors
+
+MOST_WAITING = 4
 
 
 class Turns:
     """One lock for each user who works or waits."""
 
     def __init__(self) -> None:
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    def of(self, user: str) -> asyncio.Lock:
-        """Return the user's lock, to enter with `async with`."""
-        return self._locks.setdefault(user, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def of(self, user: str) -> AsyncIterator[None]:
+        """Wait for the user's turn, and hold it. Conflict if several of the user's requests wait already."""
+        lock, count = self._locks.get(user, (asyncio.Lock(), 0))
+        if count > MOST_WAITING:
+            raise errors.Conflict(
+                f"{MOST_WAITING} of your searches wait already.", hint="Search again when one of them has ended."
+            )
+        self._locks[user] = (lock, count + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, count = self._locks.pop(user)
+            if count > 1:
+                self._locks[user] = (lock, count - 1)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from oarlock.data import storage
     from oarlock.spec import jobs
 
-SEARCHED = 1000
-"""Hits that one request asks for."""
+SEARCHED = 10_000
+"""Hits that one request asks for: the most that a server gives. It searches the whole log for each request."""
 
 
 @command.verb("logs", short_help="Print a job's output")
@@ -139,8 +139,8 @@ def _searched(
                 terminal.json_lines([line])
             else:
                 terminal.write(sys.stdout, writer.piece(msgspec.structs.replace(line, partial=False)).text)
-        if len(page.lines) < SEARCHED:
-            break
+        if page.earlier + len(page.lines) >= page.hits:
+            break  # an answer may have fewer lines than were asked for, for its size
         at = page.after
     if not page.whole:
         terminal.say(f"There are more than {page.hits:,} such lines: the search stopped there.")

@@ -25,29 +25,21 @@ RECORD = struct.Struct("<Qd")
 
 
 class Index:
-    """The times of one stream, in its index file. `fallback` is the time of bytes that no record covers.
-
-    A reader goes forward, so each search begins at the record that the last one found.
-    """
+    """The times of one stream, in its index file. `fallback` is the time of bytes that no record covers."""
 
     def __init__(self, path: Path, fallback: float) -> None:
         self._path = path
         self._fallback = fallback
-        self._place = 0
 
     def between(self, start: int, stop: int) -> tuple[list[int], list[float]]:
         """Return the offsets and times of the records that cover [start, stop). The first may begin before `start`."""
         with Records(self._path) as records:
-            found = list(records.taken(self._place, stop))
-            if not found or found[0][0] > start:  # an earlier place, or the file was cut
-                self._place = max(0, bisect.bisect_right(records, start, key=lambda record: record[0]) - 1)
-                found = list(records.taken(self._place, stop))
+            first = max(0, bisect.bisect_right(records, start, key=lambda record: record[0]) - 1)
+            found = list(records.taken(first, stop))
         offsets, times = [offset for offset, _ in found], [at for _, at in found]
-        earlier = max(0, bisect.bisect_right(offsets, start) - 1)
-        self._place += earlier
         if not found or offsets[0] > start:
             return [start, *offsets], [self._fallback, *times]
-        return offsets[earlier:], times[earlier:]
+        return offsets, times
 
     def since(self, at: float, length: int, *, after: bool = False) -> int:
         """Return the first offset whose bytes, and all later ones, arrived at `at` or later; with `after` later."""

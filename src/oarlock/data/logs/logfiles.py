@@ -39,6 +39,7 @@ class DirectoryLogs:
         self._writers = futures.ThreadPoolExecutor(writers, "log-writer")
         self._readers = futures.ThreadPoolExecutor(readers, "log-reader")
         self._searchers = futures.ThreadPoolExecutor(SEARCHERS, "log-search")
+        self._searches: set[searching.Stop] = set()
         self._short = streams.Shortages()
         self._jobs = recent.Recent(lambda job: joblogs.JobLogs(root, job, self._short))
 
@@ -70,8 +71,15 @@ class DirectoryLogs:
     async def search(
         self, query: storage.LogQuery, place: str, search: storage.LogSearch, *, limit: int
     ) -> storage.LogHits:
-        work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit)
-        return await self._on(self._searchers, lambda: work(self._jobs.get(query.job)))
+        """Search, as `storage.Logs` describes. A search whose task is cancelled ends soon. TooLarge, Unavailable."""
+        stop = searching.Stop()
+        work = functools.partial(searching.search, query=query, place=place, wanted=search, limit=limit, stop=stop)
+        self._searches.add(stop)
+        try:
+            return await self._on(self._searchers, lambda: work(self._jobs.get(query.job)))
+        finally:
+            stop.now()
+            self._searches.discard(stop)
 
     async def read(self, query: storage.LogQuery) -> AsyncIterator[storage.Line]:
         reader = await self._on(self._readers, lambda: reading.Reader(self._jobs.get(query.job), query))
@@ -124,10 +132,12 @@ class DirectoryLogs:
         await self._on(self._writers, delete)
 
     def close(self) -> None:
-        """Wait for the writes under way, then end the threads."""
+        """Wait for the writes under way, stop the searches, then end the threads."""
         self._writers.shutdown()
         self._readers.shutdown()
-        self._searchers.shutdown()
+        for stop in tuple(self._searches):
+            stop.now()
+        self._searchers.shutdown(wait=False, cancel_futures=True)
 
     async def _on(self, pool: futures.Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -1,6 +1,7 @@
 """The search for a text in all lines of a log. The files are read in large blocks, and only lines with a hit are split.
 
-Regular expressions are those of RE2: the time of a search grows with the length of the log and never faster.
+Regular expressions are those of RE2: the time of a search grows with the length of the log and never faster. The factor
+is the expression's: such a search goes through small pieces, and ends when its time is up or nobody waits for it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +19,12 @@ from oarlock.data.logs import cursors, cuts, joblogs, paging, streams
 from oarlock.spec import errors
 
 BLOCK_BYTES = 4 << 20
+PIECE_BYTES = 16 << 10
+"""An expression is applied to whole lines of about this length together."""
+EXPRESSION_BYTES = 1 << 20
+"""The most memory of an expression. It bounds the time that one piece takes."""
+SEARCH_S = 20.0
+"""The most processor time of a search."""
 MOST_HITS = 1_000_000
 """Further hits are not counted."""
 
@@ -24,16 +32,39 @@ Find = Callable[[bytes, int], int]
 """The place of the next match in a block of lines from a place on; -1 for none."""
 
 
+class Stop:
+    """The end of one search: its time is up, or somebody has called `now`. Searches look at it between pieces."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._due_s = float("inf")
+
+    def now(self) -> None:
+        self._stopped = True
+
+    def begin(self) -> None:
+        self._due_s = time.thread_time() + SEARCH_S
+
+    def check(self) -> None:
+        """Raise Unavailable for a stopped search, and TooLarge for one whose time is up."""
+        if self._stopped:
+            raise errors.Unavailable("The search was stopped.", hint="Search again.")
+        if time.thread_time() > self._due_s:
+            hint = "Search for a simpler text, or in fewer lines: one task, one attempt, or a shorter time."
+            raise errors.TooLarge(f"The search took more than {SEARCH_S:g} s.", hint=hint)
+
+
 def search(
-    job: joblogs.JobLogs, query: storage.LogQuery, place: str, wanted: storage.LogSearch, *, limit: int
+    job: joblogs.JobLogs, query: storage.LogQuery, place: str, wanted: storage.LogSearch, *, limit: int, stop: Stop
 ) -> storage.LogHits:
-    find = finder(wanted)
+    stop.begin()
+    find, piece = finder(wanted)
     known = cuts.spans(list(job.matching(query)), query)
     cut = cuts.at(place, known)
     found: dict[streams.Stream, array[int]] = {}
     total = 0
     for stream, span in known.items():
-        found[stream] = hits(stream, span, find, MOST_HITS - total)
+        found[stream] = hits(stream, span, find, MOST_HITS - total, piece=piece, stop=stop)
         total += len(found[stream])
     seen = {stream: bisect.bisect_left(offsets, cut[stream]) for stream, offsets in found.items()}
     ahead = [
@@ -58,13 +89,13 @@ def search(
     )
 
 
-def finder(wanted: storage.LogSearch) -> Find:
-    """Return the search as a function. InvalidInput for an expression that is not valid."""
+def finder(wanted: storage.LogSearch) -> tuple[Find, int]:
+    """Return the search as a function, and the bytes to give it. InvalidInput for an expression that is not valid."""
     if not wanted.text or "\n" in wanted.text:
         raise errors.InvalidInput("The text to search for is empty.", path="text", hint="Name a part of one line.")
     if not wanted.regex and not wanted.ignore_case:
         plain = wanted.text.encode("utf-8", "replace")
-        return lambda block, start: block.find(plain, start)
+        return (lambda block, start: block.find(plain, start)), BLOCK_BYTES
     try:
         import re2
     except ImportError as error:
@@ -75,6 +106,7 @@ def finder(wanted: storage.LogSearch) -> Find:
     options = re2.Options()
     options.never_nl = True  # a match does not go beyond its line
     options.log_errors = False
+    options.max_mem = EXPRESSION_BYTES
     expression = wanted.text if wanted.regex else re2.escape(wanted.text)
     try:
         compiled: Any = re2.compile(f"(?m{'i' if wanted.ignore_case else ''}){expression}", options)
@@ -89,29 +121,50 @@ def finder(wanted: storage.LogSearch) -> Find:
         match = compiled.search(block, start)
         return match.start() if match is not None else -1
 
-    return find
+    return find, PIECE_BYTES
 
 
-def hits(stream: streams.Stream, span: cuts.Span, find: Find, most: int) -> array[int]:
-    """Return the offsets of the lines with a hit. A line that is longer than a block counts in pieces."""
+def hits(stream: streams.Stream, span: cuts.Span, find: Find, most: int, *, piece: int, stop: Stop) -> array[int]:
+    """Return the offsets of the lines with a hit. A line that is longer than a piece or a block counts in parts."""
     found: array[int] = array("Q")
     at = span.low
     while at < span.high and len(found) < most:
+        stop.check()
         block = cursors.read(stream.path, at, min(BLOCK_BYTES, span.high - at))
         if not block:
             break
         if at + len(block) < span.high:
             block = block[: block.rfind(b"\n") + 1] or block
-        place = 0
-        while place < len(block) and len(found) < most and (hit := find(block, place)) >= 0:
-            start = block.rfind(b"\n", 0, hit) + 1
-            if start >= len(block):
-                break  # an empty match behind the last line
-            found.append(at + start)
-            stop = block.find(b"\n", hit)
-            place = stop + 1 if stop >= 0 else len(block)
+        low = 0
+        while low < len(block) and len(found) < most:
+            high = _end(block, low, piece)
+            _hits(block[low:high] if high - low < len(block) else block, at + low, find, most, found, stop)
+            low = high
         at += len(block)
     return found
+
+
+def _end(block: bytes, low: int, size: int) -> int:
+    """Return the end of the whole lines from `low` on that have `size` bytes together, or of one longer line."""
+    if len(block) - low <= size:
+        return len(block)
+    longest = low + max(size, cursors.PIECE_BYTES)
+    ended = block.rfind(b"\n", low, low + size) + 1 or block.find(b"\n", low, longest) + 1
+    return ended or min(len(block), longest)
+
+
+def _hits(block: bytes, at: int, find: Find, most: int, found: array[int], stop: Stop) -> None:
+    place = 0
+    while place < len(block) and len(found) < most:
+        stop.check()
+        if (hit := find(block, place)) < 0:
+            return
+        start = block.rfind(b"\n", 0, hit) + 1
+        if start >= len(block):
+            return  # an empty match behind the last line
+        found.append(at + start)
+        end = block.find(b"\n", hit)
+        place = end + 1 if end >= 0 else len(block)
 
 
 def _lines(number: int, stream: streams.Stream, offsets: array[int], high: int) -> Iterator[paging.Place]:
