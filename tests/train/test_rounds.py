@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.train import gang
 from torch import nn
 
 from oarlock import train
+from oarlock.train import agreement, rounds
 
 EXAMPLES = 60
 MOST_RANKS = 4
@@ -24,13 +26,14 @@ MOST_RANKS = 4
 class Counts(nn.Module):
     """A model whose weight number I counts how often example I was in a step that all ranks have made."""
 
-    def __init__(self) -> None:
+    def __init__(self, ballast: int = 0) -> None:
         super().__init__()
+        self.ballast = nn.Parameter(torch.zeros(ballast, dtype=torch.float64))
         self.counts = nn.Parameter(torch.zeros(EXAMPLES, dtype=torch.float64))
         self.steps = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
     def forward(self, examples: torch.Tensor) -> torch.Tensor:
-        return self.counts[examples].sum() + self.steps.sum()
+        return self.counts[examples].sum() + self.steps.sum() + 0.0 * self.ballast.sum()
 
 
 class OncePerEpoch(train.Hook):
@@ -56,11 +59,11 @@ class OncePerEpoch(train.Hook):
         self.before = self.batches.epoch, counts.clone()
 
 
-def count(folder: Path, pause_s: float) -> None:
+def count(folder: Path, pause_s: float, ballast: int = 0) -> None:
     """Train `Counts` until a file says stop, and write down how it ended."""
     world = train.init()
     torch.manual_seed(world.rank)
-    model = Counts()
+    model = Counts(ballast)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + step % 7)
     train.data_parallel(model, optimizer, bucket_bytes=64)  # two buckets: one may be over when the other breaks
@@ -215,3 +218,81 @@ def test_a_script_without_a_session_fails_where_a_process_is_lost(tmp_path: Path
         assert "PeersLost" in made.output()
     finally:
         made.close()
+
+
+def test_a_death_in_the_midst_of_a_large_exchange(tmp_path: Path) -> None:
+    """Its bytes are half sent and half received then."""
+    made = gang.Gang(tmp_path, count, 0.0, 1_000_000)
+    try:
+        names = ["a", "b", "c"]
+        made.start(names)
+        for victim in ("b", "a"):
+            made.wait(lambda: all(made.ready(name) and reached(made, name) for name in names))
+            made.signal(victim, signal.SIGSTOP)
+            names.remove(victim)
+            stands_still(made, names)
+            made.kill(victim)
+            change(made, names)
+        end(made, names, losses=2)
+    finally:
+        made.close()
+
+
+def stands_still(made: gang.Gang, names: Sequence[str]) -> None:
+    """Wait until these members make no more steps."""
+    before, since = None, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        steps = [reached(made, name) for name in names]
+        if steps != before:
+            before, since = steps, time.monotonic()
+        time.sleep(0.02)
+
+
+def test_an_exchange_that_gloo_forgets_ends_once_its_connection_is_broken() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        known = rounds.Rounds({}, 60.0)
+        known._sockets, known._whole = {(here.fileno(), str(Path(f"/proc/self/fd/{here.fileno()}").readlink()))}, 1
+        slow = Forgotten(waits=3)
+        known.finish(slow)
+        assert slow.waits == 0, "its connections are well: it is waited for"
+        here.close()
+        with pytest.raises(RuntimeError, match="in time"):
+            known.finish(Forgotten(waits=100))
+
+
+class Forgotten:
+    """An exchange that is over after so many waits. torch raises the same error at the end of each."""
+
+    def __init__(self, waits: int) -> None:
+        self.waits = waits
+
+    def is_completed(self) -> bool:
+        return self.waits == 0
+
+    def wait(self, timeout: object = None) -> None:
+        if self.waits:
+            self.waits -= 1
+            raise RuntimeError("not over in time")
+
+
+def test_a_planned_round_waits_for_the_agreement_under_way() -> None:
+    """To cut an exchange off that all ranks have begun is needless, and gloo may forget it then."""
+    ended = []
+
+    class Two:
+        world_size, rank, is_chief = 2, 0, True
+
+        def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
+            def wait() -> list[int]:
+                ended.append(numbers)
+                return [*numbers[:2], 2, *numbers[3:]]  # the next exchange begins after two steps
+
+            return wait
+
+    agreeing = agreement.Agreement(Two())  # type: ignore[arg-type]  # a world without processes
+    for _ in range(3):
+        agreeing.settle(stop=0, save=False)
+    assert len(ended) == 1
+    agreeing.finish()
+    assert len(ended) == 2

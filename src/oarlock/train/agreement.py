@@ -13,10 +13,12 @@ exchange, so that a request to stop takes effect after the step in which it came
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oarlock.train import errors
 from oarlock.train.measuring.straggling import Slowest
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.worlds import World
@@ -63,6 +65,9 @@ class Apart:
     ) -> Decision:
         """Return this rank's decision. It stops when it knows that another one wants to stop."""
         return Decision(self._strategy.tell(stop), save, writing=writing)
+
+    def finish(self) -> None:
+        """Wait for nothing: no exchange is under way."""
 
 
 class Agreement:
@@ -115,6 +120,12 @@ class Agreement:
             writing,
             round_number,
         )
+
+    def finish(self) -> None:
+        """Wait for the exchange under way, which all ranks have begun. Its result is not used."""
+        if self._under_way is not None:
+            with contextlib.suppress(errors.PeersLost):
+                self._under_way()
 
     def _begin(
         self,

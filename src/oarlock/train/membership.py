@@ -138,7 +138,7 @@ class Membership:
         if self._world.rank != donor:
             data = torch.empty(size, dtype=torch.uint8)
         with worlds.exchanging():
-            distributed.broadcast(data, src=donor)
+            worlds.finish(distributed.broadcast(data, src=donor, async_op=True))
         if receives:
             self._whole = False
             given = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)

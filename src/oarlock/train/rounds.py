@@ -8,6 +8,10 @@ serve several.
 
 The death of a process breaks the exchanges of its neighbours in the ring alone. The others would wait for neighbours
 that have given up. So a process that notices a loss shuts its connections down, and the news runs through the ring.
+
+gloo does not end every exchange of a broken connection: it forgets one whose bytes are half sent or half received. Its
+thread waits until the group's timeout. So a process looks at its connections while it waits (`finish`), and a group is
+destroyed in a thread of its own, because its destructor waits for all exchanges.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import contextlib
 import datetime as dt
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +33,8 @@ ELASTIC = "OARLOCK_ELASTIC"
 JOINS = "OARLOCK_JOINS"
 FILE = "rendezvous.json"
 LOOK_EVERY_S = 0.005
+BROKEN_S = 1.0
+"""An exchange that goes on for one to two times so long after a connection broke was forgotten by gloo."""
 MEET_S = 120.0
 """The time for making the groups of a round, once all its members are there."""
 NEWS_S = 120.0
@@ -64,6 +71,7 @@ class Rounds:
         self._seen: tuple[int, int] | None = None
         self._newest = self.present
         self._sockets: set[tuple[int, str]] = set()
+        self._whole = 0  # connections of a round that is well
         self._served: dict[int, Any] = {}  # the stores of this process, by port
 
     def newest(self) -> Round:
@@ -117,11 +125,13 @@ class Rounds:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not all {later.world_size} processes came within {self._timeout_s:.0f} s")
             self._go_on_waiting(later)
-        before = _connections()
+        ports = {*self._served, later.port}
+        before = _connections(ports)
         soon = dt.timedelta(seconds=MEET_S)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=later.world_size, timeout=soon)
         control = distributed.new_group(backend="gloo", timeout=soon)
-        self._sockets = _connections() - before
+        self._sockets = _connections(ports) - before
+        self._whole = min(len(self._sockets), 2 * (later.world_size - 1))  # other threads may have opened some, too
         for group in (distributed.group.WORLD, control):
             distributed.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=self._timeout_s), group)
         return control
@@ -167,19 +177,40 @@ class Rounds:
 
         self._cut()
         if distributed.is_initialized():
+            groups = list(distributed.distributed_c10d._world.pg_map)
             distributed.destroy_process_group()
+            threading.Thread(target=groups.clear, name="oarlock-groups", daemon=True).start()
 
     def _cut(self) -> None:
         """Shut the groups' connections down. To destroy a group with an exchange under way would wait for its end."""
         for descriptor, name in self._sockets:
             with contextlib.suppress(OSError):
-                if str(Path(f"/proc/self/fd/{descriptor}").readlink()) == name:
+                if _is_open(descriptor, name):
                     ended = socket.socket(fileno=descriptor)
                     try:
                         ended.shutdown(socket.SHUT_RDWR)
                     finally:
                         ended.detach()
-        self._sockets = set()
+        self._sockets, self._whole = set(), 0
+
+    def finish(self, work: Any) -> None:
+        """Wait for an exchange. Raises RuntimeError if it fails, also where gloo has forgotten it."""
+        soon = dt.timedelta(seconds=BROKEN_S)
+        broken = False
+        while True:
+            try:
+                work.wait(soon)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()  # raises if that was more than the end of `soon`
+                    return
+                if broken:
+                    raise
+                broken = self._is_broken()
+
+    def _is_broken(self) -> bool:
+        return sum(_is_open(descriptor, name) for descriptor, name in self._sockets) < self._whole
 
     @contextlib.contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -193,9 +224,9 @@ class Rounds:
             raise errors.PeersLost(f"a member of round {self.present.number} is gone: {cause}") from cause
 
 
-def _connections() -> set[tuple[int, str]]:
-    """Return this process's connected sockets, each with its name. A listening socket must not be shut down: gloo
-    would abort the process.
+def _connections(ports: set[int]) -> set[tuple[int, str]]:
+    """Return this process's connected sockets, each with its name, except those from or to `ports`, the stores'. A
+    listening socket must not be shut down: gloo would abort the process.
     """
     found = set()
     for entry in list(Path("/proc/self/fd").iterdir()):
@@ -205,8 +236,16 @@ def _connections() -> set[tuple[int, str]]:
                 continue
             each = socket.socket(fileno=int(entry.name))
             try:
-                if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername():
-                    found.add((int(entry.name), name))
+                if each.family in (socket.AF_INET, socket.AF_INET6):
+                    ends = each.getsockname()[1], each.getpeername()[1]
+                    if not ports & set(ends):
+                        found.add((int(entry.name), name))
             finally:
                 each.detach()
     return found
+
+
+def _is_open(descriptor: int, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == name
+    return False

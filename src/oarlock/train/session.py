@@ -281,7 +281,9 @@ class Session:
         assert self._membership is not None
         taken = self._taken.code if self._taken else 0
         here = membership.Position(done, exchanges, self._stop, taken, self._noise)
-        self._agreement = agreement.Agreement(self.world)  # the exchanges of the old one are over
+        if cause is None and not worlds.joining():
+            self._agreement.finish()  # an exchange under way, cut off, may never end
+        self._agreement = agreement.Agreement(self.world)
         if self._checkpoints:
             self._checkpoints.abandon()
         position = self._membership.change(here, cause)

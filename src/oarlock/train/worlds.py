@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import datetime as dt
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,9 +61,11 @@ class World:
             return exchanges.gather(value)
         from torch import distributed
 
+        if rounds is not None:
+            with exchanging():
+                return _gather(value, self.world_size)
         values: list[Any] = [None] * self.world_size
-        with exchanging():
-            distributed.all_gather_object(values, value, group=_control)
+        distributed.all_gather_object(values, value, group=_control)
         return values
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
@@ -83,7 +86,7 @@ class World:
 
         def wait() -> list[int]:
             with exchanging():
-                work.wait()
+                finish(work)
             return [int(number) for number in tensor.tolist()]
 
         return wait
@@ -134,6 +137,30 @@ def joined() -> bool:
 def exchanging() -> contextlib.AbstractContextManager[None]:
     """Return the context for an exchange: in an elastic job a failed one is PeersLost."""
     return rounds.exchanging() if rounds is not None else contextlib.nullcontext()
+
+
+def finish(work: Any) -> None:
+    """Wait for an exchange that was started within `exchanging`. In an elastic job it ends even if gloo forgets it."""
+    if rounds is not None:
+        rounds.finish(work)
+    else:
+        work.wait()
+
+
+def _gather(value: object, world_size: int) -> list[Any]:
+    """Do the work of `all_gather_object`, with exchanges that end if a process dies."""
+    import torch
+    from torch import distributed
+
+    packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
+    finish(distributed.all_gather(sizes, torch.tensor([packed.numel()]), group=_control, async_op=True))
+    most = max(int(size) for size in sizes)
+    rows = [torch.empty(most, dtype=torch.uint8) for _ in range(world_size)]
+    own = torch.cat([packed, torch.zeros(most - packed.numel(), dtype=torch.uint8)])
+    finish(distributed.all_gather(rows, own, group=_control, async_op=True))
+    told = (row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes))
+    return [pickle.loads(one) for one in told]  # noqa: S301  (from the processes of this job, as in all_gather_object)
 
 
 def joining() -> bool:

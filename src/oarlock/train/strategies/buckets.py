@@ -103,7 +103,7 @@ class Bucket:
         optimizer passes over it.
         """
         with waiting, worlds.exchanging():
-            self._work.wait()
+            worlds.finish(self._work)
         self._work = None
         with torch.no_grad():
             if self._sent is not self._flat:

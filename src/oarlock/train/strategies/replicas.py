@@ -48,7 +48,7 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], source: int = 0) -> None:
             flat = here.to(flat.device)
         else:
             with worlds.exchanging():
-                distributed.broadcast(flat, src=source)
+                worlds.finish(distributed.broadcast(flat, src=source, async_op=True))
         with torch.no_grad():
             for tensor, values in zip(alike, torch.split(flat, [tensor.numel() for tensor in alike])):
                 tensor.copy_(values.view_as(tensor))
