@@ -116,6 +116,7 @@ ROOMS = {
             "tests/agent/test_exit_*.py",
             "tests/agent/test_inside.py",
             "tests/agent/test_verdicts.py",
+            "tests/agent/processes/test_[ckp]*.py",
             "tests/agent/protocol/test_*.py",
             "tests/agent/transfers/test_unpacking.py",
         ),

@@ -20,7 +20,9 @@ def value(processes, lines, detail=""):
         }
         for _ in range(processes)
     ]
-    return exitrecord.compose("j-1/1/worker/0/1", exitrecord.Outcome("exited", 1), ends, 0.0, "session", [])
+    outcome = exitrecord.Outcome("exited", 1)
+    outcome.detail = detail
+    return exitrecord.compose("j-1/1/worker/0/1", outcome, ends, 0.0, "session", [])
 
 
 @pytest.mark.parametrize(("processes", "lines"), [(1, 0), (1, 20), (8, 20), (128, 20)])
@@ -35,6 +37,35 @@ def test_it_fits_and_keeps_the_newest_lines(processes, lines):
     if processes == 1 and lines:
         assert kept["processes"][0]["last_lines"], "as many as fit"
     assert len(whole["processes"]) == processes, "the record itself stays whole"
+
+
+def test_of_a_long_detail_the_end_is_kept():
+    whole = value(1, 1, "a" * 3000 + "b" * 1000)
+    kept = json.loads(exitrecord.brief(whole))
+    assert kept["detail"] == "b" * 1000
+    assert kept["processes"] == whole["processes"], "its lines need not go for it"
+
+
+def test_the_fields_of_the_record():
+    outcome = exitrecord.Outcome("oom", 137, 9, killed_by_us=True)
+    outcome.detail = "words"
+    found = exitrecord.compose("j/1/worker/0/1", outcome, [{"code": 1}], 5.0, "cgroup", [41], 7, 4096)
+    assert isinstance(found.pop("ended_at"), float)
+    assert found == {
+        "key": "j/1/worker/0/1",
+        "code": 137,
+        "signal": 9,
+        "reason": "oom",
+        "detail": "words",
+        "killed_by_us": True,
+        "oom": True,
+        "processes": [{"code": 1}],
+        "started_at": 5.0,
+        "kill": "cgroup",
+        "left": [41],
+        "step": 7,
+        "memory_peak_bytes": 4096,
+    }
 
 
 def test_the_agent_writes_it_into_the_file_that_is_there(tmp_path, monkeypatch):

@@ -50,6 +50,7 @@ VERDICTS = {
     "it failed before the stop": ([FAILED, OURS], "stopped", False, False, False, ("exited", 3, None, False)),
     "stale wins over failures": ([FAILED, OURS], "stale", False, False, False, ("stale", 3, None, True)),
     "orphaned is the platform's": ([OURS], "orphaned", False, False, False, ("orphaned", 143, 15, False)),
+    "orphaned, after it failed": ([FAILED, OURS], "orphaned", False, False, False, ("orphaned", 3, None, False)),
     "hung in the kernel": ([hung()], "stopped", False, False, False, ("stopped", 137, None, True)),
     "the shell's child was killed": ([ended(137)], None, True, False, False, ("signal", 137, 9, False)),
     "137 without a shell is a code": ([ended(137)], None, False, False, False, ("exited", 137, None, False)),

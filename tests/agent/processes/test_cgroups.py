@@ -104,3 +104,27 @@ def test_a_kernel_that_cannot_kill_a_cgroup_is_told(tmp_path: Path) -> None:
     """Then the processes are killed one by one."""
     (tmp_path / "cgroup.kill").mkdir()
     assert not cgroups.Cgroup(str(tmp_path)).kill()
+
+
+V2, V1 = "0::/a/b/\n", "7:cpu:/c\n8:pids,memory:/a\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "there", "counter"),
+    [
+        (V2, ["/sys/fs/cgroup/a/b/memory.events"], "/sys/fs/cgroup/a/b/memory.events"),
+        (V2, ["/sys/fs/cgroup/memory.events"], "/sys/fs/cgroup/memory.events"),  # a container's own root
+        (V1, ["/sys/fs/cgroup/memory/a/memory.oom_control"], "/sys/fs/cgroup/memory/a/memory.oom_control"),
+        (V1, ["/sys/fs/cgroup/memory.oom_control"], "/sys/fs/cgroup/memory.oom_control"),
+        (V1 + V2, ["/sys/fs/cgroup/a/b/memory.events"], "/sys/fs/cgroup/a/b/memory.events"),
+        ("7:cpu:/c\n", ["/sys/fs/cgroup/c/memory.events", "/sys/fs/cgroup/memory.events"], ""),
+        (V2, [], ""),
+        ("", [], ""),
+    ],
+)
+def test_the_counter_of_the_agents_own_cgroup(
+    monkeypatch: pytest.MonkeyPatch, told: str, there: list[str], counter: str
+) -> None:
+    monkeypatch.setattr(files, "read_text", lambda path, most=0: told if path == "/proc/self/cgroup" else "")
+    monkeypatch.setattr(os.path, "exists", lambda path: path in there)
+    assert cgroups._counter_of_self() == counter

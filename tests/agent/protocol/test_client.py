@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import types
 
 import pytest
 
@@ -88,6 +89,7 @@ BROKEN = {
     "not HTTP": b"SSH-2.0-x\r\n\r\n",
     "no number": b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
     "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+    "two lengths in one": b"HTTP/1.1 200 OK\r\nContent-Length: 8:8\r\n\r\n" + b'{"a": 1}',
     "a chunk that is none": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "a server error": b"HTTP/1.1 503 busy\r\nContent-Length: 0\r\n\r\n",
     "too many requests": b"HTTP/1.1 429 busy\r\nContent-Length: 0\r\n\r\n",
@@ -115,8 +117,9 @@ def test_a_connection_that_closes_under_the_request_is_replaced_at_once(asked, t
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 1e9)
     one = asked(talk([OK, b"", None, OK]))
     assert one.ask("GET", "/x").ok
-    assert one.ask("GET", "/x").ok
-    assert len(talk.heads) == 3
+    assert one.ask("POST", "/y", {"b": 2}).ok
+    assert [head.split(b"\r\n")[0] for head in talk.heads[1:]] == [b"POST /agent/v1/y HTTP/1.1"] * 2
+    assert talk.heads[2].endswith(b'{"b": 2}')
 
 
 def test_one_connection_carries_many_requests(asked, talk):
@@ -136,8 +139,96 @@ def test_the_server_file_wins_and_is_read_again(tmp_path, talk, asked):
 
 
 def test_nan_becomes_null(asked, talk):
-    assert asked(talk([OK])).ask("POST", "/x", {"loss": float("nan"), "l": [float("inf"), 1.5]}).ok
-    assert talk.heads[0].endswith(b'{"loss": null, "l": [null, 1.5]}')
+    body = {"loss": float("nan"), "l": [float("inf"), 1.5], "name": "ab", "epoch": None, "step": 3}
+    assert asked(talk([OK])).ask("POST", "/x", body).ok
+    assert talk.heads[0].endswith(b'{"loss": null, "l": [null, 1.5], "name": "ab", "epoch": null, "step": 3}')
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A connection to a server that sends these pieces and then closes, without a socket."""
+
+    class Pieces:
+        def __init__(self, pieces: list[bytes]) -> None:
+            self.pieces = pieces
+
+        def recv(self, most: int) -> bytes:
+            return self.pieces.pop(0) if self.pieces else b""
+
+        def sendall(self, data: bytes) -> None: ...
+
+        def setsockopt(self, *asked: int) -> None: ...
+
+        def settimeout(self, timeout_s: float) -> None: ...
+
+        def close(self) -> None: ...
+
+    def connect(*pieces: bytes) -> client.Connection:
+        monkeypatch.setattr(socket, "create_connection", lambda *asked, **more: Pieces(list(pieces)))
+        fields = {"key": "j/1/w/0/1", "command": "true", "server": "http://h"}
+        return client.Connection(assignment.Assignment(str(tmp_path), fields))
+
+    return connect
+
+
+LIMITS = {  # pieces of an answer, with a head of at most 40 and a body of at most 8 bytes -> the fault, or none
+    "a head of the limit, then its end": ((b"HTTP/1.1 200 OK\r\nX: ".ljust(40, b"x"), b"\r\n\r\n"), None),
+    "a head above the limit": (
+        (b"HTTP/1.1 200 OK\r\nX: ".ljust(41, b"x"), b"\r\n\r\n"),
+        "the answer's head is too long",
+    ),
+    "a line of the limit": (
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0;".ljust(40, b"x"), b"\r\n\r\n"),
+        None,
+    ),
+    "a line above the limit": (
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0;".ljust(41, b"x"), b"\r\n\r\n"),
+        "a line of the answer is too long",
+    ),
+    "a body of the limit": ((b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n12345678",), None),
+    "a body above the limit": (
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123456789",),
+        "the answer is too long",
+    ),
+    "an end within the head": ((b"HTTP/1.1 200 OK\r\n",), "the server closed the connection"),
+    "another protocol": ((b"SSH-2.0-x\r\n\r\n",), "not an HTTP answer"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_the_limits_of_an_answer_and_the_words_beyond_them(given, monkeypatch, case):
+    """A pod that tries the server prints these words."""
+    monkeypatch.setattr(client, "HEAD_LIMIT_BYTES", 40)
+    monkeypatch.setattr(client, "ANSWER_LIMIT_BYTES", 8)
+    pieces, fault = LIMITS[case]
+    one = given(*pieces)
+    if fault is None:
+        assert one.exchange("GET", "/x", None, 0.0, None).status == 200
+        return
+    with pytest.raises(client.Broken) as caught:
+        one.exchange("GET", "/x", None, 0.0, None)
+    assert str(caught.value) == fault
+
+
+def test_a_body_for_a_sink_may_be_longer(given, monkeypatch):
+    monkeypatch.setattr(client, "ANSWER_LIMIT_BYTES", 8)
+    kept: list[bytes] = []
+    one = given(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1234", b"56789")
+    assert one.exchange("GET", "/x", None, 0.0, lambda part: kept.append(part)).body == b""
+    assert b"".join(kept) == b"123456789"
+
+
+@pytest.mark.parametrize(("byte", "part"), [(b"\0", 0.75), (b"\x80", 1.0)])
+def test_the_pauses_grow_to_a_limit_and_differ_by_chance(asked, monkeypatch, byte, part):
+    """The agents of a large job must not all come back at the same moment."""
+    pauses: list[float] = []
+    answers = [client.Answer(503, b"")] * 8 + [client.Answer(200, b"")]
+    one = asked("http://h")
+    monkeypatch.setattr(one, "_once", lambda *request: answers.pop(0))
+    monkeypatch.setattr(client, "os", types.SimpleNamespace(urandom=lambda count: byte * count))
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=pauses.append))
+    assert one.ask("GET", "/x").ok
+    assert pauses == pytest.approx([part * pause_s for pause_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0)])
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ EVIL = {
     "not tar": gzip.compress(b"hello" * 1000),
     "a wrong checksum": gzip.compress(b"x" + header()[1:] + bytes(1024)),
     "a size that is no number": gzip.compress(header()[:124] + b"00000x" + header()[130:] + bytes(1024)),
+    "a size in base 256 of more than the limit": gzip.compress(header(size=1 << 34) + bytes(1024)),
     "a negative size": gzip.compress(header(size=-1) + bytes(1024)),
     "pax damaged": gzip.compress(header(type=b"x", size=8) + b"99 a=b\n\n".ljust(512, b"\0") + header()),
     "a directory with content": gzip.compress(header(type=b"5", size=5) + bytes(512)),
@@ -119,6 +120,34 @@ def test_a_good_archive_is_unpacked_as_tar_would(tmp_path, format):
     assert (tmp_path / "code/folder").is_dir()
     assert stat.S_IMODE((tmp_path / "code/run.sh").stat().st_mode) & 0o7111 == 0o111, "executable, and never setuid"
     assert stat.S_IMODE((tmp_path / "code/train.py").stat().st_mode) & 0o111 == 0
+
+
+def checked(block: bytes) -> bytes:
+    """Return the header with the checksum that its bytes have."""
+    total = sum(block) - sum(block[148:156]) + 8 * 32
+    return block[:148] + b"%06o\0 " % total + block[156:]
+
+
+def test_a_size_in_base_256_is_read(tmp_path: Path) -> None:
+    """GNU tar writes large sizes like that, and may write any."""
+    block = header(size=0)
+    block = checked(block[:124] + b"\x80" + (300).to_bytes(11, "big") + block[136:])
+    path = tmp_path / "archive"
+    path.write_bytes(gzip.compress(block + b"x" * 300 + bytes(212) + header(name="next") + bytes(1024)))
+    unpacking.unpack(str(path), str(tmp_path / "code"))
+    assert (tmp_path / "code/file").read_bytes() == b"x" * 300
+    assert (tmp_path / "code/next").exists()
+
+
+def test_a_comment_of_the_whole_archive_is_passed_over(tmp_path: Path) -> None:
+    """`git archive` writes the commit's name into one. It gives no path and no size."""
+    comment = b"52 comment=0123456789012345678901234567890123456789\n" + b"13 path=evil\n"
+    path = tmp_path / "archive"
+    blocks = header(type=b"g", size=len(comment)) + comment.ljust(512, b"\0") + header(size=2) + b"hi".ljust(512, b"\0")
+    path.write_bytes(gzip.compress(blocks + bytes(1024)))
+    unpacking.unpack(str(path), str(tmp_path / "code"))
+    assert [found.name for found in (tmp_path / "code").iterdir()] == ["file"]
+    assert (tmp_path / "code/file").read_bytes() == b"hi"
 
 
 @pytest.mark.parametrize("case", ["evil", "another digest", "unknown"])

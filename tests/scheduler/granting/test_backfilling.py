@@ -123,3 +123,20 @@ def test_a_share_of_a_limit_is_kept_from_the_time_of_the_ends() -> None:
     assert kept is not None
     assert kept.first == big
     assert draft.bounds.over(short, draft.facts.of(short).least) is None, "it ends before the share is needed"
+
+
+def test_a_share_of_a_limit_waits_for_the_last_thousandth_of_a_device() -> None:
+    """After the first end, a thousandth of the limit is missing still: the share is kept until the second end."""
+    draft = drafted.draft(
+        f"{NODES}pool default limit.gpus=1\nrunning x gpus=0.2 on=a end=11000\nrunning y gpus=0.3 on=b end=12000\n"
+        "job big gpus=0.701\njob small gpus=0.4\njob short gpus=0.4 timeout=2000"
+    )
+    big, small, short = (gang(draft, name) for name in ("big", "small", "short"))
+    over = draft.bounds.over(big, draft.facts.of(big).least)
+    assert over is not None
+    assert draft.bounds.over(small, draft.facts.of(small).least) is None
+    backfilling.keep_for(big, draft.facts.of(big).least, over, draft.bounds, draft.ends, draft.facts)
+    kept = draft.bounds.over(small, draft.facts.of(small).least)
+    assert kept is not None
+    assert kept.first == big
+    assert draft.bounds.over(short, draft.facts.of(short).least) is None, "it ends with the second"

@@ -284,3 +284,13 @@ def test_an_elastic_gang_gives_back_no_more_than_its_pool_has_borrowed() -> None
     )
     assert {one.job: (one.size, one.by) for one in plan.resizes} == {"wide": ((3,), "own")}
     assert plan.preemptions == ()
+
+
+def test_among_many_gangs_those_that_rank_lowest_give_way() -> None:
+    """The gang of priority 50 has lost least work, but 32 gangs of priority 10 are enough to choose from."""
+    low = "".join(f"running low{number} gpus=1 on=a started={number} priority=10\n" for number in range(32))
+    plan = planned(
+        "rules policy=priority min_runtime=60\nnode a gpus=33\n"
+        f"{low}running high gpus=1 on=a started=9900 priority=50\njob new gpus=1 priority=90"
+    )
+    assert [stopped.job for stopped in plan.preemptions] == ["low31"]

@@ -307,3 +307,16 @@ def test_the_roles_of_a_spread_gang_are_on_nodes_of_their_own() -> None:
     claims = placing.place(two_roles(SPREAD), cpu_nodes(a=2, b=4, c=5))
     assert claims is not None
     assert [(claim.role, claim.node) for claim in claims] == [("worker", "a"), ("evaluator", "b"), ("evaluator", "c")]
+
+
+def test_a_node_for_all_roles_is_found_behind_many_for_the_largest_role() -> None:
+    """Twenty nodes, no two alike, would take both evaluators. Only the last one takes the worker beside them."""
+    many = [
+        nodes.Node(name=f"n{number}", capacity=holdings.Resources(4000, memory_bytes=number << 30))
+        for number in range(10, 30)
+    ]
+    claims = placing.place(
+        two_roles(), freespace.FreeSpace([*many, nodes.Node(name="z", capacity=holdings.Resources(8000))])
+    )
+    assert claims is not None
+    assert {claim.node for claim in claims} == {"z"}

@@ -394,3 +394,9 @@ def test_reservations_are_met(declared: list[pools.Pool], capacity: float) -> No
     for one in declared:
         if one.name in kept:
             assert kept[one.name]["gpus"] <= max(one.reserve["gpus"], 0.0) * (1 + 1e-8)
+
+
+def test_reservations_that_just_fill_the_cluster_are_met_to_the_last_digit() -> None:
+    """As floating-point numbers, 0.1 and 0.2 are together more than 0.3."""
+    declared = [pool("a", reserve=0.1), pool("b", reserve=0.2), pool("default", share=0)]
+    assert gpus(declared, 0.3, a=0.1, b=0.2) == {"a": 0.1, "b": 0.2, "default": 0.0}

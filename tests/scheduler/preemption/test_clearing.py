@@ -155,3 +155,21 @@ def test_the_cost_of_a_victim_is_its_work_since_its_checkpoint() -> None:
     (victim,) = draft.victims.killable(gang, draft.facts.of(gang).least, LEVEL)
     assert isinstance(victim, victims.Victim)
     assert victim.cost == 2 * 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "decide"),
+    [
+        ("tasks=4 gpus=1", (4,), True),
+        ("tasks=4 gpus=1 same=rack required", (4,), False),
+        ("tasks=4 gpus=1 same=rack", (4,), True),
+        ("tasks=4 gpus=1 ps=2", (4, 2), False),
+        ("tasks=4 gpus=1 ps=2", (4, 0), True),
+    ],
+)
+def test_sums_decide_for_tasks_that_are_alike_and_may_lie_anywhere(
+    words: str, size: tuple[int, ...], decide: bool
+) -> None:
+    """Only then is a gang that was needed once needed later, so that one pass over the victims is enough."""
+    (gang,) = drafted.draft(f"{NODES}job new {words}").snapshot.waiting
+    assert clearing._by_sums(gang, size) is decide

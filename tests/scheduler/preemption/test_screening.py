@@ -72,3 +72,30 @@ def test_a_domain_must_take_all_tasks(tasks: int, may_fit: bool) -> None:
     )
     given = screening.freed([held[2], held[3]])
     assert screening.could_fit(gang, (tasks,), given, space) is may_fit
+
+
+@pytest.mark.parametrize("level", [None, jobfile.Domain.RACK])
+def test_nodes_that_could_not_take_the_gang_give_nothing_back(level: jobfile.Domain | None) -> None:
+    """One is gone, one is not ready, and one is in no rack, which counts only where a rack is required."""
+    of = [
+        nodes.Node(name="here", capacity=holdings.Resources(1000), domains={"rack": "r"}),
+        nodes.Node(name="lost", capacity=holdings.Resources(9000), domains={"rack": "r"}, ready=False),
+        nodes.Node(name="alone", capacity=holdings.Resources(3000)),
+    ]
+    given = {name: [0, 3000, 0] for name in ("here", "lost", "alone", "gone")}
+    held = [
+        holdings.Holding(job=name, attempt=1, role="worker", index=0, node=name, amount=holdings.Resources(amount))
+        for name, amount in (("here", 1000), ("alone", 3000))
+    ]
+    space = freespace.FreeSpace(of, held)
+
+    def may_fit(tasks: int) -> bool:
+        ask = plans.Ask(role="worker", count=tasks, min=tasks, max=tasks, amount=holdings.Resources(1000))
+        topology = None if level is None else jobfile.Topology(same=level, required=True)
+        gang = plans.Gang(
+            job="newcomer", name="newcomer", pool="default", asks=(ask,), submitted_at=0.0, topology=topology
+        )
+        return screening.could_fit(gang, (tasks,), given, space)
+
+    most = 6 if level is None else 3
+    assert (may_fit(most), may_fit(most + 1)) == (True, False)
