@@ -82,14 +82,16 @@ def test_of_few_gangs_with_coarse_numbers_few_divisions_are_better() -> None:
     capacity, reached = {"t4": 8, "a100": 4}, []
     for seed in range(30):
         crowd = drawn(seed)
-        severaltypes.allot(crowd, capacity)
+        prices = severaltypes.allot(crowd, capacity)
         found, best = severaltypes.total(crowd), 0.0
+        bound = sum(one.surplus for one in crowd) + sum(prices[name] * capacity[name] for name in capacity)
         assert within(crowd, capacity)
         for division in itertools.product(*[(None, *one.options) for one in crowd]):
             for one, option in zip(crowd, division, strict=True):
                 one.choice = option
             if within(crowd, capacity):
                 best = max(best, severaltypes.total(crowd))
+        assert best <= bound + 1e-9, "options are left out because of this bound"
         reached.append(found / best)
     assert min(reached) > 0.85
     assert sum(reached) / len(reached) > 0.98

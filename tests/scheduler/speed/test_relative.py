@@ -8,7 +8,7 @@ import pytest
 from tests.scheduler.policies import candidates
 
 from oarlock.scheduler.speed import relative
-from oarlock.spec import curves
+from oarlock.spec import curves, plans
 
 SLOW = curves.Allreduce(compute_s=0.1, compute_per_example_s=0.01, near_s=0.05, noise=1000.0)
 
@@ -42,6 +42,21 @@ def test_other_jobs_lessen_the_doubt_and_jobs_of_the_kind_end_it() -> None:
     assert same.ratio == pytest.approx(8.0, rel=0.1)
     assert nothing.spread > others.spread > same.spread
     assert same.spread < 0.15
+
+
+def test_ended_jobs_count_as_older_ones_and_each_end_is_taken_in() -> None:
+    def over(name: str, times: float) -> plans.Ended:
+        return plans.Ended(owner="ada", name=name, served_s=1.0, types=pair(times))
+
+    none = plans.Ended(owner="ada", name="train-0", served_s=1.0)
+    ended = (none, *(over(f"train-{times}", times) for times in (2.0, 3.0)))
+    for older in (ended, (*ended, over("train-9", 9.0)), ended[:1]):
+        together = [(relative.kind(one), one.types) for one in older] + [(KIND, pair(4.0))]
+        split = relative.Relative([(KIND, pair(4.0))], relative.of_ended(older))
+        assert split.between(KIND, "t4", "a100") == relative.Relative(together).between(KIND, "t4", "a100")
+        curve = curves.Curve(model=SLOW, types=(on("t4", 1.0),))
+        asked = curve, KIND, ("t4", "a100")
+        assert split.completed(*asked) == relative.Relative(together).completed(*asked)
 
 
 def test_the_estimate_is_the_same_in_both_directions() -> None:

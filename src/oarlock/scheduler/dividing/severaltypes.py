@@ -6,7 +6,8 @@ the choice). Prices alone seldom give whole numbers that fit. So steps and excha
 takes another option that fits, or gets it from gangs that lose less.
 
 The result is within a few per cent of the best division, most often within one, and takes milliseconds. The prices tell
-the value of one more device of each type.
+the value of one more device of each type. They also bound the value of every division (`_reach`), so an option that
+would lose too much for the other gangs to make up for it is not tried.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import bisect
 import heapq
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,20 +41,25 @@ class Option(NamedTuple):
     value: float
 
 
-def _rank(option: Option) -> tuple[float, int, str]:
-    return -option.value, option.units, option.gpu_type
+_smallest_first = operator.itemgetter(1, 0)
+_value_of = operator.itemgetter(2)
 
 
 class Bidder:
-    """A gang with its options, none of negative value. `choice` is None where it gets nothing."""
+    """A gang with its options, none of negative value. `choice` is None where it gets nothing.
+
+    `surplus` is the value of its best option after the price, 0 if it is better off without any.
+    """
 
     def __init__(self, name: str, options: Sequence[Option], *, choice: Option | None = None) -> None:
         self.name = name
         self.options = options
         self.choice = choice
-        self.dearest_first = sorted(options, key=_rank)
+        self.surplus = 0.0
+        smallest_first = sorted(options, key=_smallest_first)
+        self.dearest_first = sorted(smallest_first, key=_value_of, reverse=True)
         of_type: dict[str, list[Option]] = {}
-        for one in self.dearest_first:
+        for one in smallest_first:
             of_type.setdefault(one.gpu_type, []).append(one)
         self._corners = {gpu_type: _corners(ones) for gpu_type, ones in of_type.items()}
 
@@ -85,11 +92,11 @@ class Bidder:
         return [(highest, corners[first - 1].units), *more]
 
 
-def _corners(options: Iterable[Option]) -> tuple[list[float], list[Option]]:
+def _corners(smallest_first: Iterable[Option]) -> tuple[list[float], list[Option]]:
     """Return the options of one type that are best at some price, smallest first, and the negative prices below which
     they are: the corners of the concave hull of their values.
     """
-    smallest, *larger = sorted(options, key=lambda it: it.units)
+    smallest, *larger = smallest_first
     below, corners = [-math.inf], [smallest]
     for one in larger:
         if one.value > corners[-1].value:
@@ -111,8 +118,10 @@ def allot(bidders: Iterable[Bidder], capacity: Mapping[str, int]) -> dict[str, f
     gangs = sorted((one for one in bidders if one.options), key=lambda one: one.name)
     present = [one.choice for one in gangs]
     prices = _prices(gangs, capacity)
-    starts = [[one.choice for one in gangs], *([present] if any(present) else [])]
-    found = [_improve(gangs, start, capacity, prices) for start in starts]
+    reach = _reach(gangs, capacity, prices)
+    priced = [one.choice for one in gangs]
+    starts = [priced, present] if any(present) and present != priced else [priced]
+    found = [_improve(gangs, start, capacity, prices, reach) for start in starts]
     best = max(range(len(found)), key=lambda place: (round(found[place][0], 9), -place))
     for one, choice in zip(gangs, found[best][1], strict=True):
         one.choice = choice
@@ -124,6 +133,7 @@ def _improve(
     start: Sequence[Option | None],
     capacity: Mapping[str, int],
     prices: Mapping[str, float],
+    reach: float,
 ) -> tuple[float, list[Option | None]]:
     """Return the value and the choices that steps and exchanges reach from the choices in `start`."""
     free = dict(capacity)
@@ -132,8 +142,12 @@ def _improve(
         if choice is not None:
             free[choice.gpu_type] -= choice.units
     _return_excess(gangs, free)
+    paired = 1
     for _ in range(PASSES):
-        if not (_give_free(gangs, free) + _exchange(gangs, free, prices) + _choose_pairs_anew(gangs, free)):
+        given, exchanged = _give_free(gangs, free), _exchange(gangs, free, prices, reach)
+        if given or exchanged or paired:  # else the pairs are those that gained nothing last time
+            paired = _choose_pairs_anew(gangs, free, prices, reach)
+        if not (exchanged or paired):  # and no more can be given
             break
     return total(gangs), [one.choice for one in gangs]
 
@@ -160,8 +174,18 @@ def _prices(gangs: Sequence[Bidder], capacity: Mapping[str, int]) -> dict[str, f
             best[name] = [one.best_of(name, price) for one in gangs]
     for place, one in enumerate(gangs):
         found = max((worth for name in prices if (worth := best[name][place])), key=lambda it: it[0], default=None)
-        one.choice = found[1] if found is not None and found[0] >= 0 else None
+        one.surplus, one.choice = found if found is not None and found[0] >= 0 else (0.0, None)
     return prices
+
+
+def _reach(gangs: Iterable[Bidder], capacity: Mapping[str, int], prices: Mapping[str, float]) -> float:
+    """Return a value that no division exceeds: what the prices leave to each gang, and the price of all devices."""
+    return math.fsum(one.surplus for one in gangs) + math.fsum(prices[name] * capacity[name] for name in capacity)
+
+
+def _forgone(one: Bidder, option: Option, prices: Mapping[str, float]) -> float:
+    """Return how far below `_reach` any division stays in which the gang has that option."""
+    return one.surplus - option.value + prices[option.gpu_type] * option.units
 
 
 def _fits(option: Option, had: Option | None, free: Mapping[str, int]) -> bool:
@@ -170,11 +194,19 @@ def _fits(option: Option, had: Option | None, free: Mapping[str, int]) -> bool:
 
 
 def _take(one: Bidder, option: Option | None, free: dict[str, int]) -> None:
-    if one.choice is not None:
-        free[one.choice.gpu_type] += one.choice.units
+    _put_back(one.choice, free)
+    _take_out(option, free)
+    one.choice = option
+
+
+def _take_out(option: Option | None, free: dict[str, int]) -> None:
     if option is not None:
         free[option.gpu_type] -= option.units
-    one.choice = option
+
+
+def _put_back(option: Option | None, free: dict[str, int]) -> None:
+    if option is not None:
+        free[option.gpu_type] += option.units
 
 
 def _return_excess(gangs: Sequence[Bidder], free: dict[str, int]) -> None:
@@ -211,11 +243,12 @@ def _give_free(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
         for one in gangs:
             here = _value(one.choice)
             for option in one.dearest_first:
-                gain = option.value - here
+                gpu_type, units, value = option
+                gain = value - here
                 if gain <= LEAST_GAIN:
                     break
-                if option.units <= free[option.gpu_type] or _fits(option, one.choice, free):
-                    each = gain / option.units
+                if units <= free[gpu_type] or _fits(option, one.choice, free):
+                    each = gain / units
                     if best is None or each > best[0]:
                         best = each, one, option
         if best is None:
@@ -224,7 +257,7 @@ def _give_free(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
         steps += 1
 
 
-def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float]) -> int:
+def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float], reach: float) -> int:
     """Let a gang have more where other gangs lose less by it than it gains, largest gain after prices first.
 
     Return the number of exchanges.
@@ -238,10 +271,10 @@ def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str
             for option in one.options
             if option.value > here
         ]
-    done = 0
+    done, possible = 0, reach - total(gangs)
     for _, _, option, one in heapq.nsmallest(TRIED, wishes):
         gain = option.value - _value(one.choice)
-        if gain <= LEAST_GAIN:
+        if gain <= LEAST_GAIN or _forgone(one, option, prices) >= possible:
             continue
         before = [(one, one.choice)]
         _take(one, option, free)
@@ -257,46 +290,53 @@ def _exchange(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str
                 _take(changed, had, free)
         else:
             done += 1
+            possible -= gain
     return done
 
 
-def _choose_pairs_anew(gangs: Sequence[Bidder], free: dict[str, int]) -> int:
-    """Choose anew for two gangs at a time, for every pair; for none where there are many gangs.
+def _choose_pairs_anew(gangs: Sequence[Bidder], free: dict[str, int], prices: Mapping[str, float], reach: float) -> int:
+    """Choose anew for two gangs at a time, for every pair that could gain; for none where there are many gangs.
 
     Return the number of pairs that gained.
     """
     if len(gangs) > PAIRED:
         return 0
-    done = 0
-    for place, one in enumerate(gangs):
-        for other in gangs[place + 1 :]:
-            had = one.choice, other.choice
-            best, chosen = _value(had[0]) + _value(had[1]) + LEAST_GAIN, None
-            if one.dearest_first[0].value + other.dearest_first[0].value <= best:
+    done, possible = 0, reach - total(gangs)
+    tried = [(one, [it for it in one.dearest_first if _forgone(one, it, prices) < possible]) for one in gangs]
+    able = [(one, options) for one, options in tried if options]
+    for place, (one, firsts) in enumerate(able):
+        for other, seconds in able[place + 1 :]:
+            had, has = one.choice, other.choice
+            best, chosen = _value(had) + _value(has) + LEAST_GAIN, None
+            if firsts[0].value + seconds[0].value <= best:
                 continue
-            _take(one, None, free)
-            _take(other, None, free)
-            most = _value(_dearest(other, free))
-            for first in one.dearest_first:
-                if first.value + most <= best:
+            _put_back(had, free)
+            _put_back(has, free)
+            most = _value(_dearest(seconds, free))
+            for first in firsts:
+                gpu_type, units, value = first
+                if value + most <= best:
                     break
-                if first.units > free[first.gpu_type]:
+                if units > free[gpu_type]:
                     continue
-                free[first.gpu_type] -= first.units
-                second = _dearest(other, free)
-                free[first.gpu_type] += first.units
-                if first.value + _value(second) > best:
-                    best, chosen = first.value + _value(second), (first, second)
-            done += chosen is not None
-            _take(one, (chosen or had)[0], free)
-            _take(other, (chosen or had)[1], free)
+                free[gpu_type] -= units
+                second = _dearest(seconds, free)
+                free[gpu_type] += units
+                if value + _value(second) > best:
+                    best, chosen = value + _value(second), (first, second)
+            if chosen is not None:
+                one.choice, other.choice = chosen
+                done += 1
+            _take_out(one.choice, free)
+            _take_out(other.choice, free)
     return done
 
 
-def _dearest(one: Bidder, free: Mapping[str, int]) -> Option | None:
+def _dearest(dearest_first: Iterable[Option], free: Mapping[str, int]) -> Option | None:
     """Return the option of most value for which there are devices."""
-    for option in one.dearest_first:
-        if option.units <= free[option.gpu_type]:
+    for option in dearest_first:
+        gpu_type, units, _ = option
+        if units <= free[gpu_type]:
             return option
     return None
 
@@ -308,23 +348,25 @@ def _cheapest_donor(
 
     The loss is less than `below` in all; None if there is no such gang.
     """
-    best: tuple[float, Bidder, Option | None] | None = None
-    lacks, below = -free[gpu_type], below - LEAST_GAIN
+    found: tuple[Bidder, Option | None] | None = None
+    lacks, least, below = -free[gpu_type], math.inf, below - LEAST_GAIN
     for one in gangs:
         had = one.choice
         if had is None or had.gpu_type != gpu_type or one in changed:
             continue
+        _, had_units, had_value = had
         for option in one.dearest_first:
-            same = option.gpu_type == gpu_type
-            if option.units >= had.units if same else option.units > free[option.gpu_type]:
-                continue
-            loss = had.value - option.value
-            if loss >= below or (best is not None and loss >= best[0] * lacks):
+            of, units, value = option
+            loss = had_value - value
+            if loss >= below:
                 break
-            each = loss / min(had.units - option.units if same else had.units, lacks)
-            if best is None or each < best[0]:
-                best = each, one, option
-    return None if best is None else (best[1], best[2])
+            if units >= had_units if of == gpu_type else units > free[of]:
+                continue
+            each = loss / min(had_units - units if of == gpu_type else had_units, lacks)
+            if each < least:
+                least, found = each, (one, option)
+                below = min(below, each * lacks)
+    return found
 
 
 def total(bidders: Iterable[Bidder]) -> float:

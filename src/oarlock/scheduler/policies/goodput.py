@@ -340,10 +340,9 @@ def _by_type(
     ones = [one for one in ranked if typed.divides(one.gang)]
     if not ones:
         return {}
-    seen = [(relative.kind(one), one.types) for one in budget.ended if one.types]
     curves = ((one.gang, one.gang.curve) for one in ones)
-    seen += [(relative.kind(gang), curve.types) for gang, curve in curves if curve is not None and curve.types]
-    speeds_of = relative.Relative(seen)
+    measured = ((relative.kind(gang), curve.types) for gang, curve in curves if curve is not None)
+    speeds_of = relative.Relative(measured, relative.of_ended(budget.ended))
     least = {one.gang.job: _least(one.gang.asks)[0] // 1000 for one in ones}
     admitted = typed.admitted(ones, least, budget.types)
     looked_at = typed.in_turn(admitted, now, rules.round_s)
@@ -379,7 +378,7 @@ class _Typed(_Part):
         kind, curve = relative.kind(one.gang), one.gang.curve
         names = [of.gpu_type for of in budget.types]
         self._curve = None if curve is None else speeds_of.completed(curve, kind, names)
-        self._general = relative.general(speeds_of, kind, names)
+        self._general = relative.general(speeds_of, kind, names) if curve is None else {}
         self._guessed = {each.gpu_type: each.guessed for each in self._curve.types} if self._curve is not None else {}
         held = one.running.holdings if one.running is not None and not one.running.stopping else one.gang.destined
         on = {name for claim in held for name in typed.types_of(budget, claim)} if self._had else set()

@@ -251,7 +251,7 @@ def _best(
     """Return the best rate and its batch.
 
     For each number of accumulated parts, the rate has one maximum over the size of a part. It also has one maximum over
-    the number of parts, so the search ends once it falls.
+    the number of parts, so the search ends once it falls. Numbers of parts that cannot be better are not looked into.
     """
     most = max(batch.size, batch.max)
     local_max = batch.local_max or most
@@ -267,13 +267,24 @@ def _best(
         low = min(high, max(batch.local_min, math.ceil(batch.size / (devices * parts))))
         if devices == 1 and parts == 1:
             high = low  # the noise of one part on one device cannot be measured: do not enlarge it
-        at_once = _best_part(model, exchange_s, devices, parts, low, high)
-        found = _goodput(model, batch.size, nodes, devices, at_once, parts)
-        if found > best[0]:
-            best = found, curves.Batch(at_once, parts)
-        elif parts > first + 1:
+        if parts == first or _bound(model, batch.size, devices, parts, low, high) > best[0]:
+            at_once = _best_part(model, exchange_s, devices, parts, low, high)
+            found = _goodput(model, batch.size, nodes, devices, at_once, parts)
+            if found > best[0]:
+                best = found, curves.Batch(at_once, parts)
+                continue
+        if parts > first + 1:
             break
     return best
+
+
+def _bound(model: curves.Allreduce, initial: int, devices: int, parts: int, low: int, high: int) -> float:
+    """Return a rate that no size of a part between `low` and `high` exceeds: the best one if exchanges took no time."""
+    noise, constant_s, each_s = model.noise or 0.0, model.compute_s * parts, model.compute_per_example_s / devices
+    peak = math.sqrt(max(0.0, constant_s * noise / each_s)) if each_s > 0 else math.inf
+    total = min(max(peak, low * devices * parts), high * devices * parts)
+    seconds = constant_s + each_s * total
+    return total / seconds * efficiency(noise, initial, total) if seconds > 0 else math.inf
 
 
 def _best_part(model: curves.Allreduce, exchange_s: float, devices: int, parts: int, low: int, high: int) -> int:

@@ -94,23 +94,46 @@ def _without_number(name: str) -> str:
     return _NUMBER.sub("", name)
 
 
-class Relative:
-    """The comparisons of GPU types that the measured jobs give, job by job and by kind of job."""
+class Seen:
+    """The comparisons that some jobs give, by kind and for all of them together, the latest job last."""
 
-    def __init__(self, seen: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
-        self._of_kind: dict[tuple[Kind, str, str], list[float]] = {}
-        self._of_jobs: dict[tuple[str, str], list[float]] = {}
-        self._models: dict[tuple[Kind, str], curves.Allreduce] = {}
-        self._exchanges: dict[tuple[Kind, str], curves.Allreduce] = {}
-        self._found: dict[tuple[Kind, str, str], Estimate] = {}
-        for of, types in seen:
+    def __init__(self, jobs: Iterable[tuple[Kind, Sequence[curves.OnType]]]) -> None:
+        self.of_kind: dict[tuple[Kind, str, str], list[float]] = {}
+        self.of_jobs: dict[tuple[str, str], list[float]] = {}
+        self.models: dict[tuple[Kind, str], curves.Allreduce] = {}
+        self.exchanges: dict[tuple[Kind, str], curves.Allreduce] = {}
+        for of, types in jobs:
             for one in types:
-                self._models[of, one.gpu_type] = one.model
+                self.models[of, one.gpu_type] = one.model
                 if one.model.near_s > 0 or one.model.far_s > 0:
-                    self._exchanges[of, one.gpu_type] = one.model
+                    self.exchanges[of, one.gpu_type] = one.model
             for here, there, ratio in _ratios(types):
-                self._of_kind.setdefault((of, here, there), []).append(ratio)
-                self._of_jobs.setdefault((here, there), []).append(ratio)
+                self.of_kind.setdefault((of, here, there), []).append(ratio)
+                self.of_jobs.setdefault((here, there), []).append(ratio)
+
+
+_last_ended: tuple[tuple[plans.Ended, ...], Seen] = (), Seen(())
+
+
+def of_ended(ended: tuple[plans.Ended, ...]) -> Seen:
+    """Return what the ended jobs tell. It is found once for each tuple: that is the same object until a job ends."""
+    global _last_ended
+    of, found = _last_ended
+    if of is not ended:
+        found = Seen((kind(one), one.types) for one in ended if one.types)
+        _last_ended = ended, found
+    return found
+
+
+class Relative:
+    """The comparisons of GPU types that the measured jobs give, job by job and by kind of job.
+
+    `ended` are those of the ended jobs, which are older than those of `present` ones.
+    """
+
+    def __init__(self, present: Iterable[tuple[Kind, Sequence[curves.OnType]]], ended: Seen | None = None) -> None:
+        self._present, self._ended = Seen(present), ended or Seen(())
+        self._found: dict[tuple[Kind, str, str], Estimate] = {}
 
     def between(self, of: Kind, here: str, there: str) -> Estimate:
         """Return the speed of a job of that kind on `there`, relative to `here`."""
@@ -125,10 +148,11 @@ class Relative:
         known = GENERAL.get(here), GENERAL.get(there)
         mean = math.log((known[1] or UNKNOWN_SPEED) / (known[0] or UNKNOWN_SPEED)) if all(known) else 0.0
         variance = (GENERAL_SPREAD * (1 if all(known) else 2)) ** 2
+        ended, present, pair, own_kind = self._ended, self._present, (here, there), (of, here, there)
         for seen, spread in (
-            (self._of_jobs.get((here, there), ()), JOBS_SPREAD),
+            (ended.of_jobs.get(pair, []) + present.of_jobs.get(pair, []), JOBS_SPREAD),
             (self._across(of, here, there), ACROSS_SPREAD),
-            (self._of_kind.get((of, here, there), ()), KIND_SPREAD),
+            (ended.of_kind.get(own_kind, []) + present.of_kind.get(own_kind, []), KIND_SPREAD),
         ):
             if seen:
                 last = seen[-REMEMBERED:]
@@ -140,8 +164,14 @@ class Relative:
 
     def _across(self, of: Kind, here: str, there: str) -> Sequence[float]:
         """Return the comparison of the latest jobs of that kind on each of the two types; empty without one of them."""
-        model, other = self._models.get((of, here)), self._models.get((of, there))
+        model, other = self._model(of, here), self._model(of, there)
         return () if model is None or other is None else (math.log(compared(model, other)),)
+
+    def _model(self, of: Kind, gpu_type: str) -> curves.Allreduce | None:
+        return self._present.models.get((of, gpu_type)) or self._ended.models.get((of, gpu_type))
+
+    def _exchange(self, of: Kind, gpu_type: str) -> curves.Allreduce | None:
+        return self._present.exchanges.get((of, gpu_type)) or self._ended.exchanges.get((of, gpu_type))
 
     def completed(self, curve: curves.Curve, of: Kind, types: Iterable[str]) -> curves.Curve:
         """Return the curve with a model for each of `types`.
@@ -158,7 +188,7 @@ class Relative:
                 continue
             guesses = [(self.between(of, one.gpu_type, name), one) for one in measured]
             (ratio, spread), source = min(guesses, key=lambda guess: (guess[0].spread, guess[1].gpu_type))
-            model = scaled(source.model, ratio, self._exchanges.get((of, name)))
+            model = scaled(source.model, ratio, self._exchange(of, name))
             found.append(curves.OnType(gpu_type=name, model=model, guessed=max(spread, 1e-3)))
         return msgspec.structs.replace(curve, types=tuple(found))
 
@@ -170,7 +200,7 @@ class Relative:
         if one.model.near_s > 0 or one.model.far_s > 0:
             return one
         others = (other.model for other in measured if other.model.near_s > 0 or other.model.far_s > 0)
-        exchange = self._exchanges.get((of, one.gpu_type)) or next(others, None)
+        exchange = self._exchange(of, one.gpu_type) or next(others, None)
         return one if exchange is None else msgspec.structs.replace(one, model=scaled(one.model, 1.0, exchange))
 
 
