@@ -40,8 +40,8 @@ from oarlock.spec import nodes as machines
 
 AT_ONCE = 32
 """Requests of one launch that are under way together."""
-TASKS_AT_ONCE = 512
-"""Tasks in launches that are under way together. The client sends the requests of all of them over its connections."""
+TASKS_AT_ONCE = client.CONNECTIONS
+"""Tasks in launches that are under way together. More would wait for a connection, and all of them for too long."""
 KILL_GRACE_S = 1
 """The kubelet waits so long between SIGTERM and SIGKILL. With 0 the object would go before the processes."""
 SYNC_S = 30.0
@@ -94,7 +94,7 @@ class KubernetesBackend:
         )
         self._gone: dict[attempts.TaskKey, observations.Observed] = {}
         self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
-        self._discarded: set[tuple[str, int]] = set()  # whose pods are about to go
+        self._discarded: set[str] = set()  # UIDs of pods that are about to go
         self._running: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
@@ -133,8 +133,12 @@ class KubernetesBackend:
     async def launch(self, tasks: Sequence[backends.TaskLaunch], *, still: backends.Still = backends.always) -> None:
         """Make the pods that are not there, and bind all of them. A task that has ended is not made again."""
         await self._synced()
+        wanted = [one for one in tasks if not self._has_ended(one.key)]
         try:
-            await self._launch([one for one in tasks if not self._has_ended(one.key)], still)
+            await self._launch(wanted, still)
+        except BaseException:
+            self._own.release([one.key for one in wanted])
+            raise
         finally:
             self._changed.set()
 
@@ -142,12 +146,12 @@ class KubernetesBackend:
         await self._synced()
         found = dict(self._gone)
         for key, pod in self._own.by_key.items():
-            if (key.job, key.attempt) not in self._discarded:
+            if pod.metadata.uid not in self._discarded:
                 found[key] = self._observed(key, pod)
         if len(self._seen) > 2 * len(self._own.by_key):
             self._seen = {key: seen for key, seen in self._seen.items() if key in self._own.by_key}
         if self._discarded:
-            self._discarded &= {(key.job, key.attempt) for key in self._own.by_key}
+            self._discarded &= {pod.metadata.uid for pod in self._own.by_key.values()}
         return list(found.values())
 
     async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:
@@ -165,7 +169,7 @@ class KubernetesBackend:
         for key, pod in theirs:
             if podstates.state_of(pod) is not State.GONE:
                 raise errors.Conflict(f"{key} still runs", hint="An attempt is discarded once all of it is gone.")
-        self._discarded.add((job, attempt))
+        self._discarded.update(pod.metadata.uid for _, pod in theirs)
         # Nothing of them runs, so that the kubelet need not be waited for.
         await self._all(self._delete(pod, 0) for _, pod in theirs)
         chosen = labels.of_attempt(self._site.installation, job, attempt)
@@ -213,7 +217,7 @@ class KubernetesBackend:
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
     ) -> None:
-        """Raise Unavailable where a node is not there, or has filled up since the plan was made."""
+        """Reserve the amounts. Raise Unavailable where a node is not there, or has filled up since the plan."""
         asked: dict[str, holdings.Resources] = {}
         for key, place in places.items():
             asked[place] = asked.get(place, holdings.Resources()) + wanted[key]
@@ -228,6 +232,9 @@ class KubernetesBackend:
                     f"node {name} has filled up: {_text(amount)} are needed, {_text(free)} are free",
                     hint="It is tried again.",
                 )
+        for key, place in places.items():
+            if not self._own.is_bound(key):
+                self._own.reserve(key, place, wanted[key])
 
     async def _make(
         self, tasks: Sequence[backends.TaskLaunch], manifests: dict[attempts.TaskKey, rendering.Manifest]
@@ -322,7 +329,7 @@ class KubernetesBackend:
 
     def _missing(self, key: attempts.TaskKey, last: objects.Pod) -> None:
         self._seen.pop(key, None)
-        if (key.job, key.attempt) not in self._discarded:
+        if last.metadata.uid not in self._discarded:
             self._gone[key] = podstates.vanished(key, last)
 
     async def _synced(self) -> None:
@@ -346,7 +353,12 @@ class KubernetesBackend:
             async with limit:
                 return await one
 
-        done = await asyncio.gather(*(limited(one) for one in work), return_exceptions=True)
+        listed = list(work)
+        try:
+            done = await asyncio.gather(*(limited(one) for one in listed), return_exceptions=True)
+        finally:
+            for one in listed:
+                one.close()  # those that were canceled before their first step
         results: list[T] = []
         for result in done:
             if isinstance(result, BaseException):

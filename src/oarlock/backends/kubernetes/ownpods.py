@@ -34,7 +34,8 @@ class OwnPods:
         self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
         self._site = site
         self._missing = missing
-        self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended pods take
+        self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended tasks take
+        self._node_of: dict[attempts.TaskKey, str] = {}  # of the tasks in `_on`
         self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
         self._watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
             api,
@@ -44,6 +45,7 @@ class OwnPods:
             monotonic=monotonic,
             params={"labelSelector": f"{labels.INSTALLATION}={site.installation}"},
             changed=changed,
+            entered=self._enter,
             missing=self._lose,
         )
         self.synced = self._watch.synced
@@ -55,23 +57,40 @@ class OwnPods:
         return self._pulls.get(key, "")
 
     def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
-        """Return the amounts that pods on the node take, without those of some tasks."""
+        """Return the amounts that tasks on the node take, without those of some tasks."""
         there = self._on.get(node, {})
         return sum((amount for key, amount in there.items() if key not in without), _NOTHING)
 
+    def is_bound(self, key: attempts.TaskKey) -> bool:
+        return key in self.by_key and bool(self.by_key[key].spec.node_name)
+
+    def reserve(self, key: attempts.TaskKey, node: str, amount: holdings.Resources) -> None:
+        """Count a task that is about to be made, until its pod is seen bound, ended or gone."""
+        self._leave(key)
+        self._on.setdefault(node, {})[key] = amount
+        self._node_of[key] = node
+
+    def release(self, keys: Collection[attempts.TaskKey]) -> None:
+        """Count those of the tasks that have no pod no longer: their launch has failed."""
+        for key in keys:
+            if key not in self.by_key:
+                self._leave(key)
+
     def _keep(self, pod: objects.Pod) -> objects.Pod | None:
         key = podstates.key(pod)
-        if key is None or pod.metadata.name != labels.pod_name(key):
-            return None
+        return pod if key is not None and pod.metadata.name == labels.pod_name(key) else None
+
+    def _enter(self, pod: objects.Pod) -> None:
+        key = podstates.key(pod)
+        if key is None:
+            return
         self.by_key[key] = pod
-        if pod.spec.node_name and pod.status.phase not in _ENDED:
-            amount = clusterstate.needs(pod.spec, self._site.gpu_resource)
-            self._on.setdefault(pod.spec.node_name, {})[key] = amount
-        else:
-            self._leave(key, pod.spec.node_name)
+        if pod.status.phase in _ENDED:
+            self._leave(key)
+        elif pod.spec.node_name:
+            self.reserve(key, pod.spec.node_name, clusterstate.needs(pod.spec, self._site.gpu_resource))
         if why := podstates.pull_failure(pod):
             self._pulls[key] = why
-        return pod
 
     def _lose(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
         key = podstates.key(was)
@@ -79,13 +98,13 @@ class OwnPods:
             return
         if key in self.by_key and self.by_key[key].metadata.uid == uid:
             del self.by_key[key]
-            self._leave(key, was.spec.node_name)
+            self._leave(key)
             self._pulls.pop(key, None)
         self._missing(key, last if last is not None else was)
 
-    def _leave(self, key: attempts.TaskKey, node: str) -> None:
-        there = self._on.get(node)
-        if there is not None:
-            there.pop(key, None)
-            if not there:
+    def _leave(self, key: attempts.TaskKey) -> None:
+        node = self._node_of.pop(key, None)
+        if node is not None:
+            del self._on[node][key]
+            if not self._on[node]:
                 del self._on[node]

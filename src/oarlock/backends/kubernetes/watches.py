@@ -6,7 +6,8 @@
       └───────────────────── 410 Gone: the version is too old ───────────────────────────────────────────────────┘
 
 Each item is kept as `keep` returns it, by UID: a cluster has far more pods of others than pods of ours, and only a few
-numbers of those count. `missing` is called for each item that was there and is not any more, once.
+numbers of those count. `entered` is called for each item that is new or changed, `missing` for each item that was there
+and is not any more, once. `keep` only looks: the first pages of a list may come to nothing.
 
 An answer to a request of our own may come before the watch tells the same: `put` adds it at once. A list that began
 before does not remove it again, and an event that was overtaken does not bring a deleted object back.
@@ -57,6 +58,7 @@ class Watch(Generic[O, K]):
         monotonic: Callable[[], float],
         params: client.Params | None = None,
         changed: Callable[[], object] = lambda: None,
+        entered: Callable[[K], object] = lambda item: None,
         missing: Callable[[str, K, O | None], object] = lambda uid, was, last: None,
     ) -> None:
         self.items: dict[str, K] = {}
@@ -69,6 +71,7 @@ class Watch(Generic[O, K]):
         self._monotonic = monotonic
         self._params = dict(params or {})
         self._changed = changed
+        self._entered = entered
         self._missing = missing
         self._version = ""
         self._put: dict[str, None] = {}  # UIDs of items that `put` added during a list
@@ -124,6 +127,9 @@ class Watch(Generic[O, K]):
         self._version = version
         for uid in gone:
             self._forget(uid, before[uid], None)
+        for uid, kept in found.items():
+            if before.get(uid) is not kept:
+                self._entered(kept)
         self._is_fresh()
         self.synced.set()
         self._changed()
@@ -168,6 +174,7 @@ class Watch(Generic[O, K]):
         kept = self._keep(found)
         if kept is not None:
             self.items[uid] = kept
+            self._entered(kept)
         elif (was := self.items.pop(uid, None)) is not None:
             self._missing(uid, was, found)
         else:

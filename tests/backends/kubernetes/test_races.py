@@ -1,0 +1,152 @@
+"""The order of answers and events must not keep a pod that is gone, hide one that is late, or fill a node twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+from tests.backends.kubernetes import inmemory
+
+from oarlock.backends.kubernetes import backend, client
+from oarlock.spec import errors, holdings
+
+PATIENCE_S = 240.0
+
+
+@contextlib.asynccontextmanager
+async def opened(cluster: inmemory.Cluster) -> AsyncIterator[backend.KubernetesBackend]:
+    made = backend.KubernetesBackend(cast("Any", cluster), inmemory.SITE, monotonic=time.monotonic)
+    made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def test_a_pod_of_a_list_that_failed_half_way_does_not_count() -> None:
+    """It was deleted before the list was made again: no event tells that it is gone."""
+    cluster = inmemory.Cluster("n1")
+    cluster.add(inmemory.bound_pod("j-gone", "n1"))
+    cluster.after_first_page = cluster.pods.clear
+    async with opened(cluster) as made:
+        assert await made.observe() == []
+        await made.launch([inmemory.launch_of("j-new", amount=holdings.Resources(cpus_milli=4000))])
+        assert len(cluster.bound) == 1, "the whole node is free"
+
+
+async def test_a_pod_that_arrives_after_its_attempt_was_discarded_is_observed() -> None:
+    cluster = inmemory.Cluster("n1")
+    async with opened(cluster) as made:
+        await made.observe()
+        cluster.creates.clear()
+        launch = asyncio.create_task(made.launch([inmemory.launch_of("j-late")]))
+        await until(lambda: cluster.asked)
+        launch.cancel()
+        await asyncio.gather(launch, return_exceptions=True)
+        await made.discard("j-late", 1)
+        cluster.creates.set()
+        await until(lambda: made._own.by_key)
+        assert [seen.key.job for seen in await made.observe()] == ["j-late"], "to be killed"
+        await made.kill([seen.key for seen in await made.observe()])
+        await until(lambda: not made._own.by_key)
+        await made.discard("j-late", 1)
+        assert await made.observe() == []
+
+
+async def test_two_gangs_that_are_made_at_the_same_time_do_not_share_a_place() -> None:
+    """Another pod has taken half of the node since the plan: one of the two no longer fits."""
+    cluster = inmemory.Cluster("n1")
+    async with opened(cluster) as made:
+        await made.observe()
+        cluster.add(inmemory.foreign_pod("other", "n1", "2"))
+        await until(lambda: made._state.nodes()[0].taken.cpus_milli)
+        first, second = await asyncio.gather(
+            made.launch([inmemory.launch_of("j-1")]), made.launch([inmemory.launch_of("j-2")]), return_exceptions=True
+        )
+        assert first is None
+        assert isinstance(second, errors.Unavailable)
+        assert "has filled up" in second.message
+        assert len(cluster.bound) == 1
+
+
+async def test_a_launch_that_fails_gives_its_place_back() -> None:
+    cluster = inmemory.Cluster("n1")
+    whole = holdings.Resources(cpus_milli=4000)
+    async with opened(cluster) as made:
+        await made.observe()
+        cluster.creates.clear()
+        launch = asyncio.create_task(made.launch([inmemory.launch_of("j-1", amount=whole)]))
+        await until(lambda: cluster.asked)
+        with pytest.raises(errors.Unavailable, match="has filled up"):
+            await made.launch([inmemory.launch_of("j-2", amount=whole)])
+        launch.cancel()
+        await asyncio.gather(launch, return_exceptions=True)
+        cluster.creates.set()
+        await made.launch([inmemory.launch_of("j-2", amount=whole)])
+        assert [node for _, node in cluster.bound] == ["n1"]
+
+
+async def test_a_pod_holds_its_place_until_it_is_gone() -> None:
+    cluster = inmemory.Cluster("n1")
+    whole = holdings.Resources(cpus_milli=4000)
+    async with opened(cluster) as made:
+        await made.launch([inmemory.launch_of("j-1", amount=whole)])
+        with pytest.raises(errors.Unavailable, match="has filled up"):
+            await made.launch([inmemory.launch_of("j-2", amount=whole)])
+        await made.kill([inmemory.launch_of("j-1").key])
+        await until(lambda: not made._own.by_key)
+        await made.launch([inmemory.launch_of("j-2", amount=whole)])
+        assert len(cluster.bound) == 2
+
+
+async def test_nothing_is_bound_once_the_server_does_not_lead() -> None:
+    cluster = inmemory.Cluster("n1")
+    leads = True
+    async with opened(cluster) as made:
+        await made.observe()
+        cluster.creates.clear()
+        launch = asyncio.create_task(made.launch([inmemory.launch_of("j-1")], still=lambda: leads))
+        await until(lambda: cluster.asked)
+        leads = False
+        cluster.creates.set()
+        with pytest.raises(errors.StaleEpoch):
+            await launch
+        assert cluster.bound == []
+
+
+async def test_requests_of_a_launch_that_is_broken_off_leave_no_warning() -> None:
+    """More requests than are sent at a time: some have not begun."""
+    cluster = inmemory.Cluster("n1")
+    async with opened(cluster) as made:
+        await made.observe()
+        cluster.creates.clear()
+        small = holdings.Resources(cpus_milli=1)
+        gang = [inmemory.launch_of(f"j-{number}", amount=small) for number in range(2 * backend.AT_ONCE)]
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            launch = asyncio.create_task(made.launch(gang))
+            await until(lambda: cluster.asked == backend.AT_ONCE)
+            launch.cancel()
+            await asyncio.gather(launch, return_exceptions=True)
+            del launch
+            gc.collect()
+        cluster.creates.set()
+        assert [str(one.message) for one in told] == []
+
+
+def test_each_task_of_the_launches_under_way_has_a_connection() -> None:
+    """With more, slow answers delay every launch past its bound, and all of them fail together."""
+    assert backend.KubernetesBackend.tasks_at_once <= client.CONNECTIONS
