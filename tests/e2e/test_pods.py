@@ -34,6 +34,7 @@ def test_the_command_of_the_laptop_runs_in_pods(shell: pods.PodShell) -> None:
         total = torch.ones(1)
         dist.all_reduce(total)
         print("rank", os.environ["RANK"], "of", int(total), "at", os.environ["MASTER_ADDR"], flush=True)
+        dist.destroy_process_group()  # gloo may abort a process that ends without this
         """,
     )
     done = shell.do("run", "--workers", "2", "--name", "hello", "--", "python", "hello.py")
