@@ -12,6 +12,7 @@ from tests.web import browsers, test_text
 from oarlock.data import storage
 from oarlock.spec import attempts, jobs
 from oarlock.web.drawing import folding, terminal
+from oarlock.web.pages import log
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ from oarlock.web.drawing import folding, terminal
         ("\x1b[38;2;1mbroken", [("broken", "")]),
         ("\x1b[38;5mbroken", [("broken", "")]),
         ("\x1b[999999999999999999999999mx", [("x", "")]),
+        ("\x1b[" + "1" * 5000 + "mx", [("x", "")]),
+        ("\x1b[" + "1;" * 5000 + "mx", [("x", "bold")]),
         (" 10%\r 20%\r 30%", [(" 30%", "")]),
         ("done\r", [("done", "")]),
         ("a long line\rshort", [("short", ""), ("g line", "")]),
@@ -93,6 +96,13 @@ def test_a_line_that_is_redrawn_for_long_is_one_row() -> None:
     assert [row.line.text for row in folding.rows(pieces)] == ["\r 30%"]
     pieces = [line("0 one", partial=True), line("0 two", offset=9)]
     assert [row.line.text for row in folding.rows(pieces)] == ["one", "two"]
+    pieces = [line("0 one", partial=True), line("0 two\r", offset=9)]
+    assert [row.line.text for row in folding.rows(pieces)] == ["one", "two\r"]
+
+
+def test_a_line_with_a_colour_for_each_letter_has_few_runs() -> None:
+    shown = terminal.runs("".join(f"\x1b[3{1 + number % 6}ma" for number in range(650)))
+    assert (len(shown), "".join(run.text for run in shown)) == (terminal.MOST_RUNS, "a" * 650)
 
 
 async def logged(
@@ -237,3 +247,49 @@ async def test_a_task_of_an_attempt_is_found_by_its_key() -> None:
         task=f"{key.role}-{key.index}", attempt=2, incarnation=1, stream="stderr.0", offset=7, at=1.0, text=""
     )
     assert folding.address(told) == "worker-3:2:1:stderr.0:7"
+
+
+async def test_the_links_of_a_page_lead_through_the_whole_log_also_with_an_open_line(rig: browsers.WebRig) -> None:
+    job = await logged(rig, lines=2500)
+    key = rigs.key_of(job)
+    await rig.logs.append(key, "stdout.0", await rig.logs.length(key, "stdout.0"), b"Epoch 9: 45%", at=9.0)
+    async with rig.browser("ann") as browser:
+        for name, start in (("later", "start"), ("earlier", "end")):
+            path, seen = f"/jobs/{job.id}/log?at={start}", list[str]()
+            while path:
+                page = (await browser.get(path)).text
+                seen += ids(page)
+                (path,) = re.findall(f'<a id="{name}" href="([^"]+)"', page) or [""]
+                path = path.replace("&amp;", "&")
+            assert (len(seen), len(set(seen))) == (2502, 2502)
+        first = (await browser.get(f"/jobs/{job.id}/log?line={key.role}-0:1:1:stdout.0:0")).text
+        assert "Epoch 9" not in first
+        end = (await browser.get(f"/jobs/{job.id}/log?q=step+7&at=end")).text
+        assert "Epoch 9" in end
+
+
+async def test_a_long_number_is_no_failure_of_the_page(rig: browsers.WebRig) -> None:
+    job = await logged(rig)
+    async with rig.browser("ann") as browser:
+        answer = await browser.get(f"/jobs/{job.id}/log/lines", params={"before": "9" * 5000})
+        assert (answer.status_code, len(ids(answer.text))) == (200, 41)
+
+
+@pytest.mark.parametrize("query", ["task=worker-99", "attempt=7"])
+async def test_a_file_of_a_task_that_is_not_there_is_not_found(rig: browsers.WebRig, query: str) -> None:
+    job = await logged(rig)
+    async with rig.browser("ann") as browser:
+        assert (await browser.get(f"/jobs/{job.id}/log.txt?{query}")).status_code == 404
+
+
+async def test_a_page_of_very_long_lines_cuts_them_and_marks_hits(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "MOST_CHARACTERS", 10_000)
+    job = await rig.launch(await rig.submit("ann", name="long"))
+    text = b"".join(b"Hit%d " % number + b"x" * 4000 + b"\n" for number in range(20))
+    await rig.logs.append(rigs.key_of(job), "stdout.0", 0, text, at=3.0)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/log?q=hIT")).text
+    assert page.count("<mark>Hit</mark>") == 20
+    assert (page.count("x" * 4000), page.count("characters)")) == (3, 17)

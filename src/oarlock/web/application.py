@@ -7,6 +7,7 @@ does not know the pages, never reads their cookie, and keeps its own guard.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -106,16 +107,16 @@ class Pages:
                 visit.demand(page.right)
             answer = await page.handler(visit)
             closing = not isinstance(answer, responses.StreamingResponse)  # its generator closes the visit
-            return self._response(visit, answer, page)
+            return await self._response(visit, answer, page)
         except errors.Unauthenticated as error:
-            return self._unauthenticated(visit, error, script=script)
+            return await self._unauthenticated(visit, error, script=script)
         except errors.OarlockError as error:
-            return self._failure(visit, error)
+            return await self._failure(visit, error)
         except Exception as error:  # noqa: BLE001 - the last catch: the log gets the reason, and the browser does not
             number = secrets.token_hex(4)
             self._settings.report("page_failed", {"path": visit.path, "number": number, "error": error})
             hint = f"Please report it with the number {number}, which is in the server's log."
-            return self._failure(visit, errors.OarlockError("This page has failed.", hint=hint))
+            return await self._failure(visit, errors.OarlockError("This page has failed.", hint=hint))
         finally:
             if closing:
                 await visit.close()
@@ -134,7 +135,7 @@ class Pages:
             raise errors.MethodNotAllowed(f"This page does not take {visit.method[:20]}.", hint="Open it as a link.")
         raise errors.NotFound("There is no such page.", hint="Start from the home page.")
 
-    def _response(
+    async def _response(
         self, visit: visits.Visit, answer: table.Filled | responses.Response, page: table.Page | None
     ) -> responses.Response:
         if isinstance(answer, table.Filled):
@@ -143,24 +144,26 @@ class Pages:
                 "title": page.title if page is not None else "",
                 "menu": self._menu,
             }
-            text = self._templates.render(answer.template, **{**frame, **answer.facts})
+            text = await asyncio.to_thread(self._templates.render, answer.template, **{**frame, **answer.facts})
             response: responses.Response = responses.HTMLResponse(text, answer.status)
             for name, value in answer.headers:
                 response.headers.append(name, value)
             return response
         return answer
 
-    def _unauthenticated(self, visit: visits.Visit, error: errors.OarlockError, *, script: bool) -> responses.Response:
+    async def _unauthenticated(
+        self, visit: visits.Visit, error: errors.OarlockError, *, script: bool
+    ) -> responses.Response:
         """Return the way to a session: through a reload, the login form, or for a script the bare status."""
         if visit.method == "GET" and visit.secret is None and origins.from_elsewhere(visit.headers):
-            return self._response(visit, table.Filled(template="reload.html"), None)
+            return await self._response(visit, table.Filled(template="reload.html"), None)
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
-        return self._failure(visit, error)
+        return await self._failure(visit, error)
 
-    def _failure(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
+    async def _failure(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
         facts = {"title": "Not possible", "error": error, "next": "/"}
-        return self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
+        return await self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
 
 
 def _guarded(send: types.Send, *, stored: bool) -> types.Send:

@@ -40,7 +40,8 @@ def page(job: joblogs.JobLogs, query: storage.LogQuery, place: str, *, before: i
         last[one.stream] = one.end
     left = sum(span.open - last[stream] for stream, span in known.items() if last[stream] < span.open)
     named = cuts.named(place, known)
-    unended = [one for one in _unended(known, last) if not left or one.stream is named]
+    at_open = named if named is not None and cut[named] >= known[named].open else None
+    unended = [one for one in _unended(known, last) if not left or one.stream is at_open]
     lines = sorted([*earlier, *later, *unended])
     return storage.LogPage(
         lines=tuple(one.line for one in lines),

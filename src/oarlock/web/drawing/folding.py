@@ -29,7 +29,7 @@ class Row(msgspec.Struct):
 
     @property
     def redrawn(self) -> bool:
-        return "\r" in self.line.text
+        return "\r" in self.line.text.rstrip("\r")  # `\r\n` is the end of a line
 
 
 def address(line: storage.Line) -> str:

@@ -9,6 +9,8 @@ import re
 from typing import NamedTuple
 
 MOST_CHARACTERS = 5000
+MOST_RUNS = 100
+"""Further text of a line has the style of its last run."""
 _TOKENS = re.compile(
     r"(?P<style>\x1b\[[0-9;:]*m)|(?P<clear>\x1b\[[0-2]?K)|(?P<back>\r)"
     r"|(?P<other>\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]))"
@@ -38,28 +40,28 @@ class _Style(NamedTuple):
 _Layer = tuple[list[tuple[str, _Style]], bool]  # the text between two carriage returns, and whether it clears the line
 
 
-def runs(line: str) -> list[Run]:
-    """Return the visible text of a line, at most `MOST_CHARACTERS` of it."""
+def runs(line: str, most: int = MOST_CHARACTERS) -> list[Run]:
+    """Return the visible text of a line, at most `most` characters of it."""
     if "\x1b" not in line and "\r" not in line:
-        return [Run(_cut(line, len(line)))] if line else []
+        return [Run(_cut(line, most))] if line else []
     shown = _covered(_layers(line))
     total = sum(len(text) for text, _ in shown)
     found: list[Run] = []
-    left = MOST_CHARACTERS
+    left = most
     for text, style in shown:
         if left <= 0:
             break
         part = text[:left]
         left -= len(part)
-        if found and found[-1].classes == style.classes():
+        if found and (len(found) == MOST_RUNS or found[-1].classes == style.classes()):
             found[-1] = Run(found[-1].text + part, found[-1].classes)
         elif part:
             found.append(Run(part, style.classes()))
-    return found if total <= MOST_CHARACTERS else [*found, Run(_note(total))]
+    return found if total <= most else [*found, Run(_note(total))]
 
 
-def _cut(text: str, total: int) -> str:
-    return text if total <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + _note(total)
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + _note(len(text))
 
 
 def _note(total: int) -> str:
@@ -104,7 +106,7 @@ def _covered(layers: list[_Layer]) -> list[tuple[str, _Style]]:
 
 
 def _styled(style: _Style, codes: str) -> _Style:
-    numbers = [int(code or 0) for code in re.split("[;:]", codes)][:32]
+    numbers = [int(code[:9] or 0) for code in re.split("[;:]", codes, maxsplit=32)[:32]]
     at = 0
     while at < len(numbers):
         code = numbers[at]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,6 +19,11 @@ from oarlock.web.drawing import folding, terminal
 
 SHOWN = 1000
 AROUND = 500
+MOST_CHARACTERS = 1_000_000
+"""Of a page. Its further lines are cut to `FEW_CHARACTERS`."""
+FEW_CHARACTERS = 200
+MOST_MARKS = 100
+"""Of a part of a line."""
 MOST_LINES = 2000
 """Lines that a script asks for at a time."""
 FILTERS = ("task", "attempt", "stream", "since", "until")
@@ -43,20 +50,19 @@ async def show(visit: visits.Visit) -> routing.Filled:
     chosen = _chosen(visit)
     choice = _choice(chosen, now)
     line, search, blamed = visit.asked("line"), None, ""
+    place = visit.asked("at") or "end"
     if chosen["q"]:
         search = await _search(visit, job, choice, chosen, line)
-        line = line or search.shown
+        line = line or ("" if visit.asked("at") else search.shown)
     elif not line and not visit.asked("at"):
         blamed = _blamed(job, chosen)
         line = await _last_line(visit, job, blamed) if blamed else ""
     if line:
         page = await client.log_page(job.id, choice, at=line, before=AROUND, after=AROUND)
     else:
-        start = visit.asked("at") == "start"
-        page = await client.log_page(
-            job.id, choice, at="start" if start else "end", before=0 if start else SHOWN, after=SHOWN if start else 0
-        )
-    facts = _lines(visit, job, page, chosen, line)
+        back = place == "end" or bool(visit.asked("back"))
+        page = await client.log_page(job.id, choice, at=place, before=SHOWN if back else 0, after=0 if back else SHOWN)
+    facts = await asyncio.to_thread(_lines, job, page, chosen, line)
     tasks = sorted({task.name for attempt in job.attempts for task in attempt.tasks}, key=_order)
     return routing.Filled(
         template="log.html",
@@ -69,7 +75,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "attempts": [attempt.number for attempt in job.attempts],
             "streams": STREAMS,
             "command": _command(job, chosen),
-            "opened": "line" if line else "start" if visit.asked("at") == "start" else "end",
+            "opened": "line" if line else "end" if place == "end" else "start",
         },
     )
 
@@ -79,12 +85,12 @@ async def lines(visit: visits.Visit) -> routing.Filled:
     job = await visit.client.job(visit.parameters["job"])
     chosen = _chosen(visit)
     counts = {
-        name: min(MOST_LINES, int(text)) for name in ("before", "after") if (text := visit.asked(name)).isdecimal()
+        name: min(MOST_LINES, int(text[:9])) for name in ("before", "after") if (text := visit.asked(name)).isdecimal()
     }
     now = (await visit.client.summaries(limit=1)).now if chosen["since"] or chosen["until"] else 0.0
     place = visit.asked("place") or "end"
     page = await visit.client.log_page(job.id, _choice(chosen, now), at=place, **counts)
-    return routing.Filled(template="loglines.html", facts=_lines(visit, job, page, chosen, ""))
+    return routing.Filled(template="loglines.html", facts=await asyncio.to_thread(_lines, job, page, chosen, ""))
 
 
 async def download(visit: visits.Visit) -> responses.StreamingResponse:
@@ -92,6 +98,7 @@ async def download(visit: visits.Visit) -> responses.StreamingResponse:
     job = await visit.client.job(visit.parameters["job"])
     chosen = _chosen(visit)
     choice = _choice(chosen, (await visit.client.summaries(limit=1)).now)
+    await visit.client.log_page(job.id, choice)  # refuses a task or an attempt that is not there
     alone = choice.index is not None or len({task.name for one in job.attempts for task in one.tasks}) < 2
     headers = {"content-disposition": f'attachment; filename="{job.name}.log"'}
     return responses.StreamingResponse(
@@ -117,10 +124,10 @@ async def _bytes(
         await visit.close()
 
 
-def _lines(
-    visit: visits.Visit, job: jobs.Job, page: storage.LogPage, chosen: dict[str, Any], line: str
-) -> dict[str, Any]:
+def _lines(job: jobs.Job, page: storage.LogPage, chosen: dict[str, Any], line: str) -> dict[str, Any]:
     rows = folding.rows(page.lines, page.unended, fold=not chosen["apart"])
+    sizes = itertools.accumulate((min(len(row.line.text), terminal.MOST_CHARACTERS) for row in rows), initial=0)
+    widths = [terminal.MOST_CHARACTERS if size < MOST_CHARACTERS else FEW_CHARACTERS for size in sizes]
     several = len({task.name for attempt in job.attempts for task in attempt.tasks}) > 1
     kept = {name: value for name, value in chosen.items() if value}
     return {
@@ -128,14 +135,14 @@ def _lines(
         "chosen": chosen,
         "kept": kept,
         "page": page,
-        "rows": [_row(row, chosen, line) for row in rows],
+        "rows": [_row(row, chosen, line, most) for row, most in zip(rows, widths, strict=False)],
         "several": several,
         "poll_ms": 0 if job.terminal else 500 if job.phase in phases.RUNNING else 5000,
     }
 
 
-def _row(row: folding.Row, chosen: dict[str, Any], line: str) -> dict[str, Any]:
-    runs = terminal.runs(row.line.text)
+def _row(row: folding.Row, chosen: dict[str, Any], line: str, most: int) -> dict[str, Any]:
+    runs = terminal.runs(row.line.text, most)
     plain = chosen["q"] if not chosen["regex"] else ""
     here = line in row.addresses
     words = {
@@ -159,8 +166,15 @@ def _marked(run: terminal.Run, text: str, *, exact: bool) -> list[tuple[str, str
     """Return the parts of a run: text, classes, and whether it is what was searched for."""
     if not text:
         return [(run.text, run.classes, False)]
-    parts = re.split(f"({re.escape(text)})", run.text, flags=re.NOFLAG if exact else re.IGNORECASE)
-    return [(part, run.classes, number % 2 == 1) for number, part in enumerate(parts) if part]
+    shown, wanted = (run.text, text) if exact else (run.text.lower(), text.lower())
+    if len(shown) != len(run.text):  # few letters have another length in lower case
+        shown, wanted = run.text, text
+    parts: list[tuple[str, str, bool]] = []
+    at = 0
+    while len(parts) < 2 * MOST_MARKS and (hit := shown.find(wanted, at)) >= 0:
+        parts += [(run.text[at:hit], run.classes, False), (run.text[hit : hit + len(wanted)], run.classes, True)]
+        at = hit + len(wanted)
+    return [part for part in (*parts, (run.text[at:], run.classes, False)) if part[0]]
 
 
 async def _search(

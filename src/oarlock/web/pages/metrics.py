@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 from typing import Any
@@ -56,8 +57,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "total": len(names),
             "found": len(found),
             "hidden": max(0, len(found) - MOST_NAMES),
-            "charts": charts.charts(msgspec.structs.replace(drawn, names=tuple(only))),
-            "table": [_summary(one) for one in drawn.series],
+            **await asyncio.to_thread(_drawn, drawn, tuple(only)),
             "chosen": {"q": text, **{name: visit.asked(name) for name in ("x", "ranks", "log", "first", "last")}},
             "axes": AXES,
             "ranks": RANKS,
@@ -71,10 +71,20 @@ async def numbers(visit: visits.Visit) -> responses.Response:
     steps = (_step(visit, "first"), _step(visit, "last"))
     name = visit.asked("name")  # without one the API would answer with all series
     found = await visit.client.metrics(job.id, [name], points=POINTS, steps=steps) if name else answers.Metrics()
-    answer = Numbers(
-        [columns(one) for one in found.series], [one.started_at for one in job.attempts], live=not job.terminal
-    )
-    return responses.Response(msgspec.json.encode(answer), media_type="application/json")
+
+    def encoded() -> bytes:
+        series = [columns(one) for one in found.series]
+        return msgspec.json.encode(Numbers(series, [one.started_at for one in job.attempts], live=not job.terminal))
+
+    return responses.Response(await asyncio.to_thread(encoded), media_type="application/json")
+
+
+def _drawn(drawn: answers.Metrics, only: tuple[str, ...]) -> dict[str, Any]:
+    """Return the charts and the table of single metrics."""
+    return {
+        "charts": charts.charts(msgspec.structs.replace(drawn, names=only)),
+        "table": [_summary(one) for one in drawn.series],
+    }
 
 
 def columns(one: answers.Series) -> Columns:
