@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -289,6 +289,28 @@ async def test_a_cut_of_512_tasks_fits_into_an_address(store: logfiles.Directory
     assert len(page.after) < 8192
     assert (await store.page(ALL, page.after, before=1, after=1)).lines[0].task == "worker-511"
     assert cuts.MOST_BYTES > 100_000
+
+
+def test_a_cut_of_512_tasks_with_two_streams_and_three_attempts_fits_into_a_query() -> None:
+    drawn = random.Random(1)
+    cut: Any = {
+        stream: drawn.randrange(10**5, 10**7)
+        for attempt in (1, 2, 3)
+        for index in range(512)
+        for name in ("stderr.0", "stdout.0")
+        if (stream := Named(attempts.TaskKey("j-1", attempt, "worker", index, 1), name))
+    }
+    place = cuts.text(cut)
+    assert len(place) < 14_000
+    span = cuts.Span(0, 10**8, 10**8)
+    assert cuts.at(place, dict.fromkeys(cut, span)) == cut
+
+
+class Named(NamedTuple):
+    """A stream as far as places know it."""
+
+    key: attempts.TaskKey
+    name: str
 
 
 COSTLY = "|".join(f".{{{number}}}Q" for number in range(990, 999))

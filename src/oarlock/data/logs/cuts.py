@@ -23,7 +23,8 @@ LINE = re.compile(r"([a-z]{1,32})-(\d{1,9}):(\d{1,9}):(\d{1,9}):([a-z]{1,32}(?:[
 MOST_BYTES = 1 << 20
 """The longest unpacked cut; one of 512 tasks has about 30,000 bytes."""
 
-_Entry = tuple[str, int, int, int, str, int]  # role, index, attempt, incarnation, stream, offset
+_Key = tuple[str, int, int, int, str]  # role, index, attempt, incarnation, stream
+_Group = tuple[str, int, int, str, list[int], bytes]  # role, attempt, incarnation, stream; the indexes and offsets
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -57,14 +58,30 @@ def at(place: str, known: Spans) -> Cut:
         return {one: span.open for one, span in known.items()}
     if line := LINE.fullmatch(place):
         return _before_line(named(place, known), int(line[6]), known)
-    told = {entry[:5]: entry[5] for entry in _decoded(place)}
+    told = _decoded(place)
     return {one: min(max(told.get(_key(one), 0), span.low), span.high) for one, span in known.items()}
 
 
 def text(cut: Mapping[streams.Stream, int]) -> str:
-    """Return a cut as text for an address, which `at` reads."""
-    entries = [(*_key(one), offset) for one, offset in cut.items()]
-    return "." + base64.urlsafe_b64encode(zlib.compress(msgspec.msgpack.encode(entries))).decode().rstrip("=")
+    """Return a cut as text for an address, which `at` reads. Streams that begin there are left out."""
+    grouped: dict[tuple[str, int, int, str], dict[int, int]] = {}
+    for one, offset in cut.items():
+        if offset:
+            role, index, attempt, incarnation, name = _key(one)
+            grouped.setdefault((role, attempt, incarnation, name), {})[index] = offset
+    groups = [(*key, list(told), _packed(list(told.values()))) for key, told in grouped.items()]
+    return "." + base64.urlsafe_b64encode(zlib.compress(msgspec.msgpack.encode(groups), 9)).decode().rstrip("=")
+
+
+def _packed(offsets: Sequence[int]) -> bytes:
+    """Return all first bytes of the offsets, then all second ones, ...: compressing removes those that are zero."""
+    return b"".join(bytes(offset >> shift & 255 for offset in offsets) for shift in range(0, 64, 8))
+
+
+def _unpacked(planes: bytes, count: int) -> list[int]:
+    if len(planes) != 8 * count:
+        raise ValueError("the offsets are cut off")
+    return [sum(planes[number + count * at] << 8 * at for at in range(8)) for number in range(count)]
 
 
 def line_at(stream: streams.Stream, offset: int, high: int) -> storage.Line | None:
@@ -98,17 +115,22 @@ def _before_line(stream: streams.Stream | None, offset: int, known: Spans) -> Cu
     return cut
 
 
-def _key(one: streams.Stream) -> tuple[str, int, int, int, str]:
+def _key(one: streams.Stream) -> _Key:
     return one.key.role, one.key.index, one.key.attempt, one.key.incarnation, one.name
 
 
-def _decoded(place: str) -> list[_Entry]:
+def _decoded(place: str) -> dict[_Key, int]:
     unpacked = zlib.decompressobj()
     try:
         if not place.startswith("."):
             raise ValueError(place)
         packed = base64.urlsafe_b64decode(place[1:] + "==")
-        return msgspec.msgpack.decode(unpacked.decompress(packed, MOST_BYTES), type=list[_Entry])
+        groups = msgspec.msgpack.decode(unpacked.decompress(packed, MOST_BYTES), type=list[_Group])
+        return {
+            (role, index, attempt, incarnation, name): offset
+            for role, attempt, incarnation, name, indexes, planes in groups
+            for index, offset in zip(indexes, _unpacked(planes, len(indexes)), strict=True)
+        }
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError) as error:
         hint = "Use `start`, `end`, TASK:ATTEMPT:INCARNATION:STREAM:OFFSET, or `before` and `after` of an answer."
         raise errors.InvalidInput(f"{place[:60]!r} is not a place in a log.", path="at", hint=hint) from error
