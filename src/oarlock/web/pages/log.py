@@ -20,10 +20,10 @@ from oarlock.web.drawing import folding, terminal
 SHOWN = 1000
 AROUND = 500
 MOST_CHARACTERS = 1_000_000
-"""Of a page. Its further lines are cut to `FEW_CHARACTERS`."""
+"""The most text of a page. Its further lines are cut to `FEW_CHARACTERS`."""
 FEW_CHARACTERS = 200
 MOST_MARKS = 100
-"""Of a part of a line."""
+"""Further hits in one style of a line are not marked."""
 MOST_LINES = 2000
 """Lines that a script asks for at a time."""
 FILTERS = ("task", "attempt", "stream", "since", "until")
