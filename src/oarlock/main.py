@@ -82,7 +82,6 @@ class Server:
         self._home = home
         self._started_at = time.time()
         self._ending = asyncio.Event()
-        self._refused: errors.OarlockError | None = None  # the reason for which it ended instead of beginning
 
     async def run(self) -> None:
         from oarlock.api import application
@@ -124,21 +123,17 @@ class Server:
             stack.callback(self._home.withdraw)
 
             async def begin() -> None:
-                """Announce the server. A cluster whose pods do not reach it ends it instead."""
-                try:
-                    await engine.check_reached()
-                except errors.OarlockError as error:
-                    self._refused = error
-                    self.end()
-                    return
+                """Announce the server. Raises Unavailable where pods do not reach it, or the home takes no file."""
+                await engine.check_reached()
                 self._home.announce(self._file(url), port)
                 serverlog.report("started", {"url": url, "seconds": round(time.time() - self._started_at, 3)})
 
-            with self._signals():
-                await self._until_ended(http, listener, made, begin())
-            if self._refused is not None:
-                serverlog.report("pods_do_not_reach_the_server", {"url": url, "error": self._refused})
-                raise self._refused
+            try:
+                with self._signals():
+                    await self._until_ended(http, listener, made, begin())
+            except errors.OarlockError as error:
+                serverlog.report("not_begun", {"url": url, "error": error})
+                raise
             if engine.failure is not None:
                 serverlog.report("control_loops_failed", {"error": engine.failure})
                 raise errors.Unavailable(
@@ -161,17 +156,23 @@ class Server:
     async def _until_ended(
         self, http: uvicorn.Server, sock: socket.socket, made: provided.Services, begin: Coroutine[Any, Any, None]
     ) -> None:
-        """Answer requests until the end is requested; then let long polls go, and the rest come to theirs."""
+        """Answer requests until the end is requested; then let long polls go, and the rest come to theirs.
+
+        An error of `begin` ends the server, and is raised once it has ended.
+        """
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         ending = asyncio.create_task(self._ending.wait())
         beginning = asyncio.create_task(begin)
+        beginning.add_done_callback(lambda begun: self.end() if begun.cancelled() or begun.exception() else None)
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
         beginning.cancel()
-        await asyncio.gather(beginning, return_exceptions=True)
+        [begun] = await asyncio.gather(beginning, return_exceptions=True)
         made.wakes.close()
         http.should_exit = True
         ending.cancel()
         await serving
+        if isinstance(begun, Exception):  # not where it was merely canceled
+            raise begun
 
     def _services(
         self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
@@ -571,7 +572,9 @@ def _capabilities(settings: Settings) -> Collection[str]:
     from oarlock.api.jobs import capabilities
 
     if settings.backend == configuration.KUBERNETES:
-        return capabilities.kubernetes(settings.kubernetes.images, checkpoints=settings.claimed_checkpoints is not None)
+        return capabilities.kubernetes(
+            settings.kubernetes.images, checkpoint_claim=settings.kubernetes.checkpoint_claim
+        )
     return capabilities.LOCAL
 
 

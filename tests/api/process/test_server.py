@@ -432,6 +432,23 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         main.serve(main.Settings(home=place / "home"))
 
 
+def test_a_server_that_cannot_announce_itself_ends_and_says_why(tmp_path: Path) -> None:
+    """Else it would run on, and `oarlock up` would wait for its file in vain."""
+    (tmp_path / "server.port").mkdir()
+    program = "import sys; from oarlock import main; sys.exit(main.main([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OARLOCK_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == errors.Unavailable.exit_code
+    assert "server.json cannot be used" in done.stderr
+    assert "not_begun" in (tmp_path / "server.log").read_text()
+
+
 def test_an_armed_failpoint_kills_the_server_there(start: Callable[..., Server]) -> None:
     server = start(env={"OARLOCK_FAILPOINT": "store.before_commit:1"})
     assert server.process.wait(timeout=280) == -9

@@ -94,9 +94,12 @@ class Home:
         return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 else 0
 
     def announce(self, told: ServerFile, port: int) -> None:
-        """Write the server's address."""
-        durable.write(self.path / "server.port", f"{port}\n".encode(), 0o600)
-        durable.write(self.path / "server.json", msgspec.json.encode(told), 0o600)
+        """Write the server's address. Raises Unavailable."""
+        try:
+            durable.write(self.path / "server.port", f"{port}\n".encode(), 0o600)
+            durable.write(self.path / "server.json", msgspec.json.encode(told), 0o600)
+        except OSError as error:
+            raise _unusable(self.path / "server.json", error) from error
 
     def withdraw(self) -> None:
         """Remove the server's address."""
