@@ -156,10 +156,7 @@ class Server:
     async def _until_ended(
         self, http: uvicorn.Server, sock: socket.socket, made: provided.Services, begin: Coroutine[Any, Any, None]
     ) -> None:
-        """Answer requests until the end is requested; then let long polls go, and the rest come to theirs.
-
-        An error of `begin` ends the server, and is raised once it has ended.
-        """
+        """Answer requests until the end is requested, or `begin` fails; then let them end, and raise its error."""
         serving = asyncio.create_task(http.serve(sockets=[sock]))
         ending = asyncio.create_task(self._ending.wait())
         beginning = asyncio.create_task(begin)

@@ -57,6 +57,15 @@ def test_pods_take_the_rest(fields: dict[str, Any]) -> None:
     capabilities.refuse(spec(fields), PODS, "kubernetes")
 
 
+def test_no_job_mounts_the_checkpoints_of_all_jobs() -> None:
+    claimed = capabilities.kubernetes({"torch": "t"}, checkpoint_claim="checkpoints")
+    volumes = [{"claim": "imagenet", "mount": "/data"}, {"claim": "checkpoints", "mount": "/all"}]
+    with pytest.raises(errors.Unsupported) as raised:
+        capabilities.refuse(spec({"volumes": volumes}), claimed, "kubernetes")
+    assert raised.value.path == "volumes[1].claim"
+    capabilities.refuse(spec({"volumes": volumes[:1], "checkpoint": {"every": "5m"}}), claimed, "kubernetes")
+
+
 @pytest.mark.parametrize("fields", [{"image": "a"}, {"volumes": [{"claim": "c", "mount": "/m"}]}])
 def test_processes_of_this_machine_have_no_containers(fields: dict[str, Any]) -> None:
     with pytest.raises(errors.Unsupported):

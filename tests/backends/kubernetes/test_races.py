@@ -10,18 +10,21 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.backends.kubernetes import inmemory
 
-from oarlock.backends.kubernetes import backend, client
-from oarlock.spec import errors, holdings
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import backend, client, reaching
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import errors, holdings, jobfile
 
 PATIENCE_S = 240.0
 
 
 @contextlib.asynccontextmanager
-async def opened(cluster: inmemory.Cluster) -> AsyncIterator[backend.KubernetesBackend]:
-    made = backend.KubernetesBackend(cast("Any", cluster), inmemory.SITE, monotonic=time.monotonic)
+async def opened(cluster: inmemory.Cluster, site: Site = inmemory.SITE) -> AsyncIterator[backend.KubernetesBackend]:
+    made = backend.KubernetesBackend(cast("Any", cluster), site, monotonic=time.monotonic)
     made.open()
     try:
         yield made
@@ -150,3 +153,49 @@ async def test_requests_of_a_launch_that_is_broken_off_leave_no_warning() -> Non
 def test_each_task_of_the_launches_under_way_has_a_connection() -> None:
     """With more, slow answers delay every launch past its bound, and all of them fail together."""
     assert backend.KubernetesBackend.tasks_at_once <= client.CONNECTIONS
+
+
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+NO_ANSWER = "TimeoutError: timed out"
+
+
+def ended(code: int, words: str) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "message": words}}
+    return {"phase": "Failed", "containerStatuses": [{"name": reaching.CONTAINER, "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("runs", "reached"),
+    [
+        ({"a": ended(1, NO_ANSWER), "b": {"phase": "Succeeded"}}, True),
+        ({"a": EVICTED, "b": {"phase": "Succeeded"}}, True),
+        ({"a": ended(137, ""), "b": ended(1, NO_ANSWER), "c": ended(1, NO_ANSWER)}, True),
+        ({"a": ended(127, "python: not found"), "b": ended(1, "Traceback (most recent call last): ...")}, True),
+        ({"a": ended(1, NO_ANSWER), "b": ended(1, NO_ANSWER), "c": ended(1, NO_ANSWER)}, False),
+        ({"a": ended(1, NO_ANSWER)}, False),
+        ({}, True),
+    ],
+    ids=["one node alone", "evicted", "killed", "not the agent", "three", "the only one", "no node"],
+)
+async def test_a_server_ends_only_if_no_node_reaches_it(runs: dict[str, Any], reached: bool) -> None:
+    cluster = inmemory.Cluster(*runs)
+    cluster.runs = runs
+    async with opened(cluster) as made:
+        if reached:
+            await made.check_reached("https://10.0.0.1")
+        else:
+            with pytest.raises(errors.Unavailable, match=NO_ANSWER):
+                await made.check_reached("https://10.0.0.1")
+    assert not cluster.pods, "the pods of the check are removed"
+
+
+async def test_a_job_from_before_the_claim_was_set_does_not_mount_it_either() -> None:
+    cluster = inmemory.Cluster("n1")
+    asked = inmemory.launch_of("j-old")
+    volume = jobfile.Volume(claim="checkpoints", mount="/all")
+    asked = msgspec.structs.replace(asked, container=backends.Container(image="any:1", volumes=(volume,)))
+    site = msgspec.structs.replace(inmemory.SITE, checkpoint_claim="checkpoints")
+    async with opened(cluster, site) as made:
+        with pytest.raises(errors.InvalidInput, match="has the checkpoints of all jobs"):
+            await made.launch([asked])
+    assert not cluster.pods

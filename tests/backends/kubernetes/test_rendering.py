@@ -124,7 +124,7 @@ def test_the_checker_finds_what_it_is_for() -> None:
 
 
 def test_the_pod_that_asks_for_the_server_is_the_golden_file() -> None:
-    pod = reaching.pod(msgspec.structs.replace(SITE, ca_pem="an authority"), "https://10.0.0.1")
+    pod = reaching.pod(msgspec.structs.replace(SITE, ca_pem="an authority"), "https://10.0.0.1", 60.0)
     path = GOLDEN / "reach.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(yaml.safe_dump(pod, sort_keys=False))

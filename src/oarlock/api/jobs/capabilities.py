@@ -37,6 +37,9 @@ class Capability(StrEnum):
 IMAGE_OF = "image:"
 """Begins the word of a framework that has an image of the installation: `image:torch`."""
 
+CHECKPOINT_CLAIM = "checkpoint-claim:"
+"""Begins the word of the claim with the checkpoints of all jobs, which no job may mount as a whole."""
+
 LOCAL: frozenset[Capability] = frozenset(
     {
         Capability.SIZES,
@@ -71,12 +74,12 @@ PODS: frozenset[Capability] = frozenset(
 """Capabilities of the Kubernetes backend, whatever the cluster."""
 
 
-def kubernetes(images: Iterable[str], *, checkpoints: bool = False) -> frozenset[str]:
+def kubernetes(images: Iterable[str], *, checkpoint_claim: str = "") -> frozenset[str]:
     """Return the capabilities of an installation that has images for these frameworks.
 
-    `checkpoints` tells whether it has a volume for checkpoints.
+    `checkpoint_claim` is its volume for checkpoints, if it has one.
     """
-    more = {Capability.CHECKPOINTS} if checkpoints else set()
+    more = {Capability.CHECKPOINTS, f"{CHECKPOINT_CLAIM}{checkpoint_claim}"} if checkpoint_claim else set()
     return PODS | more | {f"{IMAGE_OF}{framework}" for framework in images}
 
 
@@ -85,6 +88,13 @@ def refuse(spec: jobfile.JobSpec, capabilities: Collection[str], backend: str) -
     for capability, path, hint in _wants(spec):
         if capability not in capabilities:
             raise errors.Unsupported(f"The {backend} backend does not support `{path}`.", path=path, hint=hint)
+    for number, volume in enumerate(spec.volumes):
+        if f"{CHECKPOINT_CLAIM}{volume.claim}" in capabilities:
+            raise errors.Unsupported(
+                f"The claim {volume.claim} has the checkpoints of all jobs, and is not a volume for jobs.",
+                path=f"volumes[{number}].claim",
+                hint="Leave it out: a job sees its own checkpoints where $OARLOCK_CHECKPOINTS says.",
+            )
     if spec.image is None and Capability.IMAGE in capabilities and f"{IMAGE_OF}{spec.framework}" not in capabilities:
         raise errors.Unsupported(
             f"This installation has no image for the framework {spec.framework}.",

@@ -106,13 +106,12 @@ class KubernetesBackend:
         return {"isolation": "containers", "namespace": self._site.namespace, "cluster": self._api.access.server}
 
     async def check_reached(self, url: str) -> None:
-        """Let a pod try whether it reaches the server at `url`. Raises Unavailable where it does not."""
+        """Let pods try whether they reach the server at `url`. Raises Unavailable where they do not."""
         why = ""
         try:
             await self._synced()
-            ready = next((node.name for node in self._state.nodes() if node.ready and not node.taints), None)
-            if ready is not None:
-                why = await reaching.check(self._api, self._site, ready, url)
+            ready = [node.name for node in self._state.nodes() if node.ready and not node.taints]
+            why = await reaching.check(self._api, self._site, ready, url)
         except errors.OarlockError as error:
             _log.warning("kubernetes.reach_unknown", url=url, why=str(error))
         if why:

@@ -1,14 +1,15 @@
-"""The check that pods reach the server: a short pod on one node asks it for an answer, as agents do.
+"""The check that pods reach the server: a short pod asks it for an answer, as agents do, on up to three nodes.
 
     server listens ──> pod of the server's image, bound by us ──> `agent.pyz --reach URL` ──> exit code and words
 
-A pod that could not run says nothing about the address: no node is ready, its image is still being pulled. The server
-begins its work then, and its log says so.
+One pod that gets an answer suffices: the network of a single node may be broken. A pod that could not run says nothing
+about the address: its image is still being pulled, it was evicted. The server begins then, and its log says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from oarlock.backends.kubernetes import client, labels, objects, podstates, rendering
@@ -17,42 +18,67 @@ from oarlock.spec import errors
 
 PATIENCE_S = 60.0
 """The time for which the pod asks. Inside a cluster a Service leads to the server only once the server is ready."""
+AGAIN_S = 10.0
+"""The same on a further node, once a pod on one node has waited in vain."""
 BOUND_S = 120.0
-"""The longest time for the whole check, with the start of the pod."""
+"""The longest time for the whole check, with the start of the pods."""
+MOST_NODES = 3
 LOOK_S = 0.5
 CONTAINER = "reach"
 CA_VARIABLE = "OARLOCK_CA"
+NOT_REACHED = 1
+"""The exit code with which the agent says that it got no answer, and why."""
+_TRACEBACK = "Traceback (most recent call last)"
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
-async def check(api: client.Client, site: Site, node: str, url: str) -> str:
-    """Return why a pod on this node does not reach the server at `url`; empty where it does.
+async def check(api: client.Client, site: Site, nodes: Sequence[str], url: str) -> str:
+    """Return why pods on the first of these nodes do not reach the server at `url`; empty where one does.
 
-    Raises an error of the client, or Unavailable, where the pod could not run.
+    Raises an error of the client, or Unavailable, where none did and one could not run.
     """
-    manifest = pod(site, url)
+    end = asyncio.get_running_loop().time() + BOUND_S
+    why, unknown = "", None
+    for node in nodes[:MOST_NODES]:
+        try:
+            said = await _check(api, site, node, url, min(AGAIN_S, PATIENCE_S) if why else PATIENCE_S, end)
+        except errors.OarlockError as error:
+            unknown = error
+            continue
+        if not said:
+            return ""
+        why = why or said
+    if unknown is not None:
+        raise unknown
+    return why
+
+
+async def _check(api: client.Client, site: Site, node: str, url: str, patience_s: float, end: float) -> str:
+    manifest = pod(site, url, patience_s)
     pods = f"/api/v1/namespaces/{site.namespace}/pods"
     path = f"{pods}/{manifest['metadata']['name']}"
     await api.delete(path, grace_s=0)  # of a server that ended in the middle of its check
     made = await api.create(pods, manifest, objects.Pod)
     try:
         await api.bind(site.namespace, made.metadata.name, made.metadata.uid, node)
-        ended = await _ended(api, path, node)
+        ended = await _ended(api, path, node, end)
     finally:
         await api.delete(path, uid=made.metadata.uid, grace_s=0)
     if ended.status.phase == "Succeeded":
         return ""
     status = next((one for one in ended.status.container_statuses if one.name == CONTAINER), None)
     terminated = status.state.terminated if status is not None else None
-    if terminated is None:
-        why = ended.status.message or ended.status.reason
-        raise errors.Unavailable(f"the pod on {node} ended without an exit code: {why}", hint="Look at the node.")
-    return terminated.message.strip()[-podstates.MAX_WORDS :] or f"the pod ended with {terminated.exit_code}"
+    words = terminated.message.strip() if terminated is not None else ""
+    if terminated is None or terminated.exit_code != NOT_REACHED or not words or _TRACEBACK in words:
+        code = "no exit code" if terminated is None else f"exit code {terminated.exit_code}"
+        why = ended.status.message or ended.status.reason or words
+        raise errors.Unavailable(f"the pod on {node} could not ask ({code}): {why}", hint="Look at the node.")
+    return words[-podstates.MAX_WORDS :]
 
 
-def pod(site: Site, url: str) -> rendering.Manifest:
+def pod(site: Site, url: str, patience_s: float) -> rendering.Manifest:
     """Return the pod. It requests nothing, so that it fits on any node."""
-    asks = (*rendering.DELIVERED_AGENT, "--reach", url, f"{PATIENCE_S:g}")
+    asks = (*rendering.DELIVERED_AGENT, "--reach", url, f"{patience_s:g}")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": site.image,
@@ -84,11 +110,11 @@ def pod(site: Site, url: str) -> rendering.Manifest:
     }
 
 
-async def _ended(api: client.Client, path: str, node: str) -> objects.Pod:
-    """Return the pod once it has ended. Raises Unavailable after `BOUND_S`."""
+async def _ended(api: client.Client, path: str, node: str, end: float) -> objects.Pod:
+    """Return the pod once it has ended. Raises Unavailable at `end`, which the clock of the event loop tells."""
     why = ""
     try:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout_at(end):
             while True:
                 found = await api.get(path, objects.Pod)
                 if found.status.phase in _ENDED:

@@ -295,6 +295,12 @@ def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Mani
     if site.checkpoint_claim:
         yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
     for place, volume in enumerate(one.container.volumes):
+        if volume.claim == site.checkpoint_claim:  # a job from before the claim was made the installation's
+            raise errors.InvalidInput(
+                f"the claim {volume.claim} has the checkpoints of all jobs",
+                path=f"volumes[{place}].claim",
+                hint="Submit the job without this volume.",
+            )
         claim = {"claimName": volume.claim, "readOnly": volume.read_only}
         yield {"name": _claim_name(place), "persistentVolumeClaim": claim}
 
