@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+import urllib.parse
 from typing import Any
 
 import pytest
@@ -39,10 +42,10 @@ async def test_a_thousand_names_are_one_page_and_no_number_is_read(
     rig.metrics.series = None  # type: ignore[assignment]
     async with rig.browser("ann") as browser:
         page = (await browser.get(f"/jobs/{job.id}/metrics")).text
-        assert browsers.elements(page)["figure data-name"] == 1000
+        assert browsers.elements(page)["figure data-name data-query"] == 1000
         assert "1000 of 1,000 metrics" in browsers.text(page).replace("1,000 of", "1000 of")
         page = (await browser.get(f"/jobs/{job.id}/metrics", params={"q": "0007"})).text
-        assert browsers.elements(page)["figure data-name"] == 1
+        assert browsers.elements(page)["figure data-name data-query"] == 1
 
 
 async def test_a_name_s_link_leads_to_its_chart_and_its_table(
@@ -55,6 +58,17 @@ async def test_a_name_s_link_leads_to_its_chart_and_its_table(
         told = (await browser.get(link)).text
         assert '<td>worker-0</td><td class="number">90</td><td class="number">9</td><td class="number">0</td>' in told
         assert told.count("<polyline") == 2, "broken where a value is not a number"
+
+
+async def test_a_chart_asks_for_its_name_with_all_signs(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "loss \u200d\u00e9&x"  # a sign that is not seen is shown as its number
+    job = await measured(rig, monkeypatch, [name])
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/metrics")).text
+        (query,) = re.findall(r'data-query="([^"]+)"', page)
+        answer = await browser.get(f"/jobs/{job.id}/metrics/numbers{html.unescape(query)}")
+    assert urllib.parse.parse_qs(html.unescape(query)[1:]) == {"name": [name]}
+    assert len(answer.json()["series"]) == 1
 
 
 async def test_the_numbers_of_a_part_of_the_steps(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:

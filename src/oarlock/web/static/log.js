@@ -10,12 +10,16 @@
   const SOME = 500;
   const MANY = 2000;
   const EDGE = 400;
+  const LONGEST_MS = 30000;
   let rows = document.getElementById("lines");
   let poll = Number(rows.dataset.poll);
   let following = false;
   let busy = false;
   let quiet = 0;
   let timer = 0;
+  let failed = 0;
+  let waitsUntil = 0;
+  let refused = false;
   let seenAt = Date.now();
   let cut = { before: rows.dataset.before, after: rows.dataset.after };
   let earlier = Number(rows.dataset.earlier);
@@ -42,9 +46,11 @@
       headers: { "Oarlock-Fragment": "1" },
       redirect: "error",
     });
-    if (answer.status === 401) {
-      poll = 0;
-      throw new Error("The session has ended. Reload the page to log in.");
+    if (answer.status >= 400 && answer.status < 500) {
+      refused = true;
+      if (answer.status === 401) throw new Error("The session has ended. Reload the page to log in.");
+      const told = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[role=alert]");
+      throw new Error(`${told ? told.textContent : answer.statusText} Reload the page.`);
     }
     if (!answer.ok) throw new Error(`As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting`);
     seenAt = Date.now();
@@ -55,13 +61,14 @@
   // Lines without an end come again, with more text or with their end.
   const append = (page) => {
     for (const open of rows.querySelectorAll(".open")) open.remove();
-    const parts = new Map();
-    for (const part of rows.querySelectorAll(".part")) parts.set(stream(part), part);
+    const parts = new Map(); // the last row of each stream that goes on
+    const note = (row) => (row.classList.contains("part") ? parts.set(stream(row), row) : parts.delete(stream(row)));
+    for (const row of rows.children) note(row);
     const added = document.createDocumentFragment();
     for (const row of [...page.children]) {
       const before = parts.get(stream(row));
       if (before && row.classList.contains("redrawn")) before.remove();
-      if (row.classList.contains("part")) parts.set(stream(row), row);
+      note(row);
       added.append(row);
     }
     rows.append(added);
@@ -96,13 +103,15 @@
   };
 
   const alone = async (work) => {
-    if (busy) return;
+    if (busy || refused || Date.now() < waitsUntil) return;
     busy = true;
     try {
       await work();
+      failed = 0;
     } catch (error) {
       tell(error instanceof TypeError ? `As of ${new Date(seenAt).toLocaleTimeString()}, reconnecting` : error.message);
-      quiet = 4;
+      failed += 1;
+      waitsUntil = Date.now() + Math.min(LONGEST_MS, 500 * 2 ** failed);
     } finally {
       busy = false;
       schedule();
@@ -124,6 +133,10 @@
   const news = () =>
     alone(async () => {
       if (selecting() || document.hidden) return;
+      if (!cut.after) {
+        replace(await fetched("end", { before: 1000 }));
+        return toEnd();
+      }
       const page = await fetched(cut.after, { after: MANY });
       poll = Number((rows.dataset.poll = page.dataset.poll));
       const count = page.childElementCount;
@@ -135,8 +148,10 @@
 
   const schedule = () => {
     clearTimeout(timer);
-    if (following && later) timer = setTimeout(news, 50);
-    else if (poll && cut.after && (following || !later)) timer = setTimeout(news, poll * (1 + quiet));
+    if (refused) return;
+    const failing = Math.max(0, waitsUntil - Date.now() + 20);
+    if (following && later) timer = setTimeout(news, Math.max(50, failing));
+    else if (poll && cut.after && (following || !later)) timer = setTimeout(news, Math.max(poll * (1 + quiet), failing));
   };
 
   const follow = (on) => {

@@ -12,6 +12,7 @@
   const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat(); // no half step
   const drawn = new Map();
   const near = new Set();
+  const asked = new Map();
   const style = getComputedStyle(document.documentElement);
   const paint = (name) => style.getPropertyValue(name).trim();
   const numbers = (value) => value !== null && Number.isFinite(value);
@@ -94,9 +95,9 @@
     found.forEach((one, number) => {
       const colour = paint(`--series-${number % 8}`);
       const at = 1 + 3 * number;
-      series.push({ label: one.label, stroke: colour, width: 1.5, spanGaps: true, dash: number >= 8 ? [4, 2] : undefined });
+      series.push({ label: one.label, stroke: colour, width: 1.5, dash: number >= 8 ? [4, 2] : undefined });
       for (const bound of ["least", "greatest"]) {
-        series.push({ label: bound, class: "bound", width: 0, stroke: "transparent", points: { show: false }, spanGaps: true });
+        series.push({ label: bound, class: "bound", width: 0, stroke: "transparent", points: { show: false } });
       }
       bands.push({ series: [at + 2, at + 1], fill: `${colour}40` });
     });
@@ -156,7 +157,10 @@
   };
 
   const draw = async (figure) => {
-    const query = new URLSearchParams({ name: figure.dataset.name });
+    const query = new URLSearchParams(figure.dataset.query);
+    asked.get(figure)?.abort(); // an old answer would cover a new one
+    const control = new AbortController();
+    asked.set(figure, control);
     if (zoom) {
       query.set("first", zoom[0]);
       query.set("last", zoom[1]);
@@ -165,12 +169,14 @@
       const answer = await fetch(`${root.dataset.numbers}?${query}`, {
         headers: { "Oarlock-Fragment": "1" },
         redirect: "error",
+        signal: control.signal,
       });
       if (!answer.ok) throw new Error(answer.statusText);
       const told = await answer.json();
       live = told.live;
       if (near.has(figure)) plot(figure, told);
     } catch {
+      if (control.signal.aborted) return;
       figure.querySelector(".plot").title = "The server does not answer.";
     }
   };
