@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import os
 import random
 import signal
@@ -101,6 +102,8 @@ class FaultShell(pods.PodShell):
             assert job["phase"] == "COMPLETED", job
         self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
         assert not self.doubled
+        assert self._looking is not None
+        assert not self._looking.done(), "it has looked until now"
 
     def start_server(self, failpoint: str = "") -> None:
         if failpoint:
@@ -230,9 +233,13 @@ def test_the_server_is_stopped_in_a_launch_and_goes_on_later(shell: FaultShell) 
     shell.until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
     assert len(shell.pods()) == 2
     assert not any(pod.spec.node_name for pod in shell.pods()), "it was stopped before it bound the first one"
+    canceling = http.client.HTTPConnection("127.0.0.1", shell.port)
+    token = {"Authorization": f"Bearer {(shell.home / 'token').read_text().strip()}"}
+    canceling.request("PUT", "/api/v1/jobs/paused/intent", '{"intent": "cancel"}', token)  # it waits for the server
     time.sleep(11)  # its leadership has ended
     os.kill(pid, signal.SIGCONT)
-    shell.do("cancel", "paused")
+    with contextlib.closing(canceling):
+        assert canceling.getresponse().status == 200
     shell.wait_phase("paused", "CANCELED")
     shell.is_whole()
 
