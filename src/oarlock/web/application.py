@@ -85,7 +85,7 @@ class Pages:
             return
         response = await self._answer(scope, receive)
         if isinstance(response, responses.Response):
-            compressing.compress(response, dict(scope["headers"]))
+            await asyncio.to_thread(compressing.compress, response, dict(scope["headers"]))
         with contextlib.suppress(ConnectionError):  # the browser is gone
             await response(scope, receive, _guarded(send, stored=scope["path"].startswith("/static/")))
 
