@@ -91,11 +91,14 @@ def test_a_job_sees_its_own_folder_of_the_claim_for_checkpoints_alone() -> None:
     assert {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}} in pod["spec"]["volumes"]
     mounts = [
         mount
-        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        for container in pod["spec"]["containers"]
         for mount in container["volumeMounts"]
         if mount["name"] == "checkpoints"
     ]
     assert mounts == [{"name": "checkpoints", "mountPath": "/ckpt/j-0abc", "subPath": "j-0abc"}] * 2
+    (init,) = pod["spec"]["initContainers"]
+    assert {"name": "checkpoints", "mountPath": "/oarlock/claim"} in init["volumeMounts"]
+    assert init["command"][-1].endswith(" && mkdir -p /oarlock/claim/j-0abc"), "the task's user makes the folder"
     assert restricted.violations(pod) == []
 
 

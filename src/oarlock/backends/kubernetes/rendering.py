@@ -65,6 +65,8 @@ DELIVERED_AGENT = (PYTHON, "-I", "-S", f"{DELIVERED}/agent.pyz")
 _HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAILBOX)
 
 _DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
+_CLAIM = "/oarlock/claim"
+"""The whole claim of checkpoints, which the init container alone sees. A kubelet would make a `subPath` as root."""
 
 
 def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
@@ -214,17 +216,20 @@ def _tolerations(site: Site) -> list[Manifest]:
 
 def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
     """The init container. It takes no more than the task: so the pod's requests are the task's."""
+    claimed = [{"name": "checkpoints", "mountPath": _CLAIM}] if site.checkpoint_claim else []
+    folder = f" && mkdir -p {_CLAIM}/{one.key.job}" if claimed else ""
     return {
         "name": INIT,
         "image": site.image,
         "imagePullPolicy": site.pull_policy,
-        "command": ["/bin/sh", "-c", _DELIVER],
+        "command": ["/bin/sh", "-c", _DELIVER + folder],
         "resources": {"requests": _requests(one.holding.amount, "")},
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME},
             {"name": "task", "mountPath": TASK_DIRECTORY},
             {"name": "assignment", "mountPath": HANDED, "readOnly": True},
+            *claimed,
         ],
     }
 
