@@ -154,8 +154,9 @@ async def test_a_pod_that_is_deleted_by_hand_is_gone(rig: KubernetesRig) -> None
     await rig.starts(key())
     await rig.cluster.api.delete(f"{rig.cluster.path('pods')}/{labels.pod_name(key())}")
     await contract.until_state(rig, key(), State.GONE)
+    before = {pod.metadata.uid for pod in await pods(rig)}  # it counts as gone a moment before its object goes
     await rig.backend.launch([rig.sleeper(key())])
-    assert await pods(rig) == [], "it was made once, and is not made again"
+    assert {pod.metadata.uid for pod in await pods(rig)} <= before, "it was made once, and is not made again"
 
 
 async def test_a_task_on_a_lost_node_is_not_gone_before_the_node_is_back(rig: KubernetesRig) -> None:  # noqa: F811
