@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NOT_IN_CI = {"soak", "bench"}
+NOT_IN_CI = {"soak", "bench", "node"}
+"""`make test-node` needs a cluster that runs pods, and images of some gigabytes in it."""
 
 
 def test_ci_runs_what_make_test_leaves_out() -> None:
