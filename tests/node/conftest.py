@@ -26,7 +26,7 @@ SERVER, JOBS = "oarlock", "oarlock-jobs"
 URL = "https://localhost:7443"
 PATIENCE_S = 600
 BUILDAH = """#!/bin/sh
-# The images are built before the tests, by the same script; here nobody is asked for a registry.
+# The images are built before the tests, by the same script; here no registry is asked.
 case "$*" in
     *registry.example/oarlock:1* | *registry.example/torch-cpu:1*) exit 0 ;;
 esac

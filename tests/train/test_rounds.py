@@ -206,7 +206,7 @@ def exchange(folder: Path) -> None:
 
 
 def test_a_script_without_a_session_fails_where_a_process_is_lost(tmp_path: Path) -> None:
-    """It would train on with gradients that nobody exchanges."""
+    """It would train on with gradients that are never exchanged."""
     made = gang.Gang(tmp_path, exchange)
     try:
         made.start(["a", "b"])

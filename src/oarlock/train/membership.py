@@ -1,10 +1,10 @@
 """The change of a session from one round to the next, without its process.
 
-A step is committed on a rank when its exchange is over: the optimizer's step follows, and needs nobody. A process that
+A step is committed on a rank when its exchange is over: the optimizer's step follows, and needs no peer. A process that
 dies may leave some ranks with the mean of the gradients and some without. So the ranks of a new round compare their
 positions. A rank without the mean dropped its gradients, and the optimizer did nothing: it takes the step back, with
 the batches and the learning rate, and repeats it. But if another rank committed the step, that rank's state is given
-to those that have not. No rank can be more than one step ahead, because nobody enters an exchange alone.
+to those that have not. No rank can be more than one step ahead, because no rank enters an exchange alone.
 
 The donor is the lowest rank of those that are farthest. A newcomer is behind all others, so it receives model,
 optimizer, scheduler and position in the data in the same way. Each process keeps its own random generators.

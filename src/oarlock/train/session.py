@@ -250,7 +250,7 @@ class Session:
         if error is not None:
             worlds.fail()
         try:
-            self._tell_rejoin(False)  # whoever came now would be alone after the last save
+            self._tell_rejoin(False)  # a process that joined now would be alone after the last save
             if error is None:
                 self._finish()
             for hook in self._hooks:

@@ -1,4 +1,4 @@
-"""The signals to the processes of a task: to whom, by which way, and how the record names the method."""
+"""The signals to the processes of a task: which processes, by which way, and how the record names the method."""
 
 from __future__ import annotations
 

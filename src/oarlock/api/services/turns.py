@@ -1,4 +1,4 @@
-"""Turns of users at costly work. Each user has one at a time, so that nobody keeps the server from the others."""
+"""Turns of users at costly work. Each user has one at a time, so that no user keeps the server from the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The search for a text in all lines of a log. The files are read in large blocks, and only lines with a hit are split.
 
 Regular expressions are those of RE2: the time of a search grows with the length of the log and never faster. The factor
-is the expression's: such a search goes through small pieces, and ends when its time is up or nobody waits for it.
+is the expression's: such a search goes through small pieces, and ends when its time is up or no request waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Find = Callable[[bytes, int], int]
 
 
 class Stop:
-    """The end of one search: its time is up, or somebody has called `now`. Searches look at it between pieces."""
+    """The end of one search: its time is up, or `now` was called. Searches look at it between pieces."""
 
     def __init__(self) -> None:
         self._stopped = False
