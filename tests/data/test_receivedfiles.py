@@ -95,3 +95,37 @@ async def test_a_task_that_is_over_when_its_file_is_here_changes_nothing(tmp_pat
     with pytest.raises(errors.StaleTask):
         await received.put(TASK, "results/j-1/x", of(b"new"), over)
     assert files_in(tmp_path) == {"results/j-1/x": b"old"}
+
+
+async def test_a_file_that_would_reach_into_the_reserve_is_refused(tmp_path: Path) -> None:
+    """The reserve of a disk of 10 GiB is 512 MiB, and only one byte above it is free."""
+    free = (GIB >> 1) + 1
+    received = receivedfiles.DirectoryReceivedFiles(tmp_path, lambda _: (10 * GIB, 0, free))
+    assert await received.put(TASK, "results/j-1/x", of(b"1"), nothing) == 1
+    with pytest.raises(errors.TooLarge):
+        await received.put(TASK, "results/j-1/y", of(b"12"), nothing)
+    assert files_in(tmp_path) == {"results/j-1/x": b"1"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["results/j-2/x", "results/j-1", "other/j-1/x", "files/j-1/worker-1/attempt-1/x", "files/j-1/worker-0/attempt-1"],
+)
+async def test_a_place_of_another_task_is_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(errors.InvalidInput, match="is not a place of this task's files") as caught:
+        await receivedfiles.DirectoryReceivedFiles(tmp_path).put(TASK, path, of(b"1"), nothing)
+    assert caught.value.path == "path"
+
+
+async def test_earlier_lives_of_a_task_make_room(tmp_path: Path) -> None:
+    """Those of the task alone, and not its present life."""
+    received = receivedfiles.DirectoryReceivedFiles(tmp_path)
+    tasks = [attempts.TaskKey("j-1", attempt, "worker", index, 1) for attempt, index in ((1, 0), (2, 0), (1, 1))]
+    for task in tasks:
+        await received.put(task, f"files/j-1/worker-{task.index}/{task.life}/x", of(b"12345"), nothing)
+    assert await received.delete_older(tasks[1], 5, 1) == []
+    assert await received.delete_older(tasks[1], 4, 1) == [tasks[0].life]
+    assert files_in(tmp_path) == {
+        f"files/j-1/worker-0/{tasks[1].life}/x": b"12345",
+        f"files/j-1/worker-1/{tasks[2].life}/x": b"12345",
+    }

@@ -82,8 +82,9 @@ async def test_over_the_limit(store: storage.Blobs, root: Path) -> None:
     ["", "sha256:", "sha256:" + "A" * 64, "sha256:../" + "a" * 61, "md5:" + "a" * 64, "sha256:" + "a" * 64 + "\n"],
 )
 async def test_a_digest_is_never_a_path(store: storage.Blobs, name: str) -> None:
-    with pytest.raises(errors.InvalidInput):
+    with pytest.raises(errors.InvalidInput) as caught:
         store.path(name)
+    assert caught.value.path == "digest"
     with pytest.raises(errors.InvalidInput):
         await store.has(name)
     with pytest.raises(errors.InvalidInput):

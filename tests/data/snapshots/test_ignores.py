@@ -109,3 +109,11 @@ def test_oarlocks_own_file_wins(tmp_path: Path) -> None:
     (tmp_path / ".oarlockignore").write_text("!weights.bin\n*.md\n")
     assert ours(tmp_path) == {b"weights.bin", b"a.py", b".gitignore", b".oarlockignore"}
     assert [str(one) for one in trees.walk(tmp_path).left_out] == ["notes.md (.oarlockignore)"]
+
+
+def test_a_bracket_without_members_stands_for_one_character_or_none() -> None:
+    """A range that runs backwards has no members."""
+    all_but_none, none = ignores.Rules(b"[!z-a]b\n"), ignores.Rules(b"[z-a]b\n")
+    names = [b"ab", b"b", b"a", b"abb", b"[z-a]b"]
+    assert [name for name in names if all_but_none.ignored(name, name)] == [b"ab"]
+    assert [name for name in names if none.ignored(name, name)] == []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +54,48 @@ def test_another_command_is_refused(tmp_path: Path, arguments: tuple[str, ...]) 
 
 def test_both_sides_keep_the_same_variables_back() -> None:
     assert mailboxes.NOT_FOR_HELPERS == helpercommand.NOT_FOR_HELPERS
+
+
+def test_whether_the_agent_has_ended(tmp_path: Path) -> None:
+    """It has begun, and holds its lock no more."""
+    assert not mailboxes.agent_ended(tmp_path), "it has not begun"
+    (tmp_path / mailboxes.AGENT_STARTED).touch()
+    assert mailboxes.agent_ended(tmp_path), "its directory is being removed"
+    with (tmp_path / mailboxes.AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not mailboxes.agent_ended(tmp_path)
+    assert mailboxes.agent_ended(tmp_path)
+
+
+def test_a_request_that_is_canceled_ends_with_all_of_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leads a session, so that its children end with it. No process is started here."""
+    asked: list[dict[str, Any]] = []
+    killed: list[tuple[int, int]] = []
+
+    class Started:
+        pid = 4242
+
+        def __init__(self, argv: list[str], **more: Any) -> None:
+            asked.append(more)
+
+        def poll(self) -> int | None:
+            return -signal.SIGKILL if killed else None
+
+        def wait(self) -> None: ...
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr(os, "killpg", lambda pid, signum: killed.append((pid, signum)))
+    helper = mailboxes.Helper(tmp_path / "mailbox", tmp_path, ("helper",))
+    request = {"arguments": ["store", "a"], "env": {}, "stdout": f"{tmp_path}/out", "stderr": f"{tmp_path}/err"}
+    (tmp_path / "mailbox" / mailboxes.REQUESTS / "1.json").write_text(json.dumps(request))
+    helper.look()
+    answer = tmp_path / "mailbox" / mailboxes.ANSWERS / "1.json"
+    assert (len(asked), asked[0]["start_new_session"], answer.exists()) == (1, True, False)
+    (tmp_path / "mailbox" / mailboxes.CANCELS / "1").touch()
+    (tmp_path / "mailbox" / mailboxes.CANCELS / "unknown").touch()
+    helper.look()
+    assert killed == [(4242, signal.SIGKILL)]
+    assert json.loads(answer.read_text()) == {"code": None, "signal": signal.SIGKILL}
+    assert not list((tmp_path / "mailbox" / mailboxes.CANCELS).iterdir())
