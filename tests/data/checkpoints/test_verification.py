@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
@@ -142,3 +143,20 @@ async def test_the_end_of_the_server_cuts_a_reading_short(monkeypatch: pytest.Mo
     verifier.close()
     with pytest.raises(errors.Unavailable):
         await verifier.verify(path)
+
+
+async def test_a_shard_that_the_disk_does_not_give_is_named(
+    verifier: verification.Verifier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = aged(save(tmp_path, 7))
+
+    def digest(self: verification.Verifier, shard: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(shard))
+
+    monkeypatch.setattr(verification.Verifier, "_digest", digest)
+    with pytest.raises(errors.InvalidInput) as caught:
+        await verifier.verify(path)
+    assert caught.value.message == (
+        f"the checkpoint {path} is not valid: {path}/rank-0.pt cannot be read: Input/output error"
+    )
+    assert not verifier.knows(path)

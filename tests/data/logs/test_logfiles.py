@@ -374,8 +374,9 @@ async def test_a_clock_that_jumps_back_keeps_the_order(store: storage.Logs) -> N
 async def test_a_quota(root: Path) -> None:
     store = logfiles.DirectoryLogs(root, quota_bytes=10)
     await add(store, W0, "12345\n", 1)
-    with pytest.raises(errors.TooLarge):
+    with pytest.raises(errors.TooLarge) as caught:
         await add(store, W1, "12345\n", 1)
+    assert caught.value.detail == {"quota_bytes": 10}
     await add(store, W1, "123\n", 1)
     store.close()
     again = logfiles.DirectoryLogs(root, quota_bytes=10)

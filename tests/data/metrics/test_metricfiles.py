@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oarlock.data import storage
-from oarlock.data.metrics import chunks, columns, frames, metricfiles, thinning
+from oarlock.data.metrics import chunks, columns, frames, lives, metricfiles, thinning
 from oarlock.spec import attempts, errors
 
 W0 = attempts.TaskKey("j-1", 1, "worker", 0, 1)
@@ -228,6 +228,19 @@ async def test_forgetting(store: storage.Metrics, root: Path) -> None:
     assert await store.names("j-1") == []
     assert list(root.iterdir()) == []
     await store.append(W0, 0, 0, walk(range(3)))
+
+
+async def test_metrics_that_are_deleted_under_a_reader_are_not_found(
+    store: storage.Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleted(*_: object) -> list[storage.Series]:
+        raise FileNotFoundError("raw-0")
+
+    await store.append(W0, 0, 0, walk(range(3)))
+    monkeypatch.setattr(lives, "series", deleted)
+    with pytest.raises(errors.NotFound, match="deleted while they were read") as caught:
+        await store.series("j-1")
+    assert caught.value.hint == "ask again"
 
 
 class TestKilledBetween:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from oarlock.agent import assignment
 from oarlock.agent.transfers import workdir
 from oarlock.data import filekeys
-from oarlock.data.transfers import workfiles
+from oarlock.data.transfers import reporting, workfiles
 from oarlock.spec import attempts, errors
 
 KEY = "j-1/{}/worker/0/1"
@@ -203,3 +204,96 @@ def test_the_agent_passes_over_a_file_that_vanishes(directory: Directory) -> Non
     gone = min(names - {first})
     (directory.code / os.fsdecode(gone)).unlink()
     assert {first, *(path for path, _ in looked)} == names - {gone}
+
+
+# Within this process
+
+
+def found(place: Path, *names: str) -> list[workfiles.Found]:
+    """Return these files of a folder, as if each was new; one that is not there has vanished meanwhile."""
+    sizes = [(place / name).stat().st_size if (place / name).exists() else 1 for name in names]
+    return [
+        workfiles.Found(name.encode(), os.fsencode(place / name), size, changed=False)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+
+
+def not_kept(ledger: workfiles.Ledger) -> dict[str, tuple[int, int]]:
+    return {one.why: (one.count, one.bytes) for one in ledger.summary()}
+
+
+def test_new_and_changed_files_below_a_directory_are_found(tmp_path: Path) -> None:
+    for name in ("same", "changed", "new", "deep/er/new", "logs/a.log", "__pycache__/x.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    before = {
+        b"same": workfiles.record(b"same", (tmp_path / "same").lstat()),
+        b"changed": b"0 0 0 0 changed",
+    }
+    ledger = workfiles.Ledger()
+    rules = workfiles.rules(["*.log", "*.bak"])
+    told = {one.path: one.changed for one in workfiles.changes(os.fsencode(tmp_path), before, rules, ledger)}
+    assert told == {b"changed": True, b"new": False, b"deep/er/new": False}
+    assert not_kept(ledger) == {workfiles.IGNORED: (1, 10), workfiles.A_CACHE: (1, 17)}
+
+
+def test_kept_files_are_put_and_one_that_vanished_is_told(tmp_path: Path) -> None:
+    (tmp_path / "code" / "deep").mkdir(parents=True)
+    (tmp_path / "code" / "deep" / "a").write_text("abc")
+    ledger, meter = workfiles.Ledger(), reporting.Meter("kept", 2, 4)
+    of = found(tmp_path / "code", "deep/a", "gone")
+    placed = workfiles.Folder(tmp_path / "kept").put(of, ledger, meter)
+    assert placed == of[:1]
+    assert (tmp_path / "kept/deep/a").read_text() == "abc"
+    assert not_kept(ledger) == {workfiles.UNREADABLE: (1, 1)}
+
+
+def test_files_for_the_server_are_sent_by_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "a b").write_text("abc")
+    sent: list[tuple[bytes, str]] = []
+
+    class Place:
+        def send(self, path: bytes, key: str) -> None:
+            if path.endswith(b"gone"):
+                raise FileNotFoundError(path)
+            sent.append((path, key))
+
+    place: Any = Place()
+    ledger = workfiles.Ledger()
+    of = found(tmp_path, "a b", "gone")
+    assert workfiles.AtServer(place).put(of, ledger, reporting.Meter("kept", 2, 4)) == of[:1]
+    assert sent == [(os.fsencode(tmp_path / "a b"), filekeys.of(b"a b"))]
+    assert not_kept(ledger) == {workfiles.UNREADABLE: (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("left_bytes", "left_files", "removed"),
+    [
+        (30, 3, []),
+        (29, 3, []),
+        (20, 9, []),
+        (19, 9, ["attempt-1"]),
+        (99, 1, ["attempt-1"]),
+        (5, 9, ["attempt-2", "attempt-1"]),
+    ],
+)
+def test_earlier_lives_go_from_the_latest_on_that_does_not_fit(
+    tmp_path: Path, left_bytes: int, left_files: int, removed: list[str]
+) -> None:
+    """The own life and later ones stay, whatever they hold."""
+    for life in ("attempt-1", "attempt-2", "attempt-3"):
+        (tmp_path / life).mkdir()
+        (tmp_path / life / "x").write_bytes(bytes(10))
+    assert workfiles.Folder(tmp_path / "attempt-3").delete_older(left_bytes, left_files) == removed
+    assert {path.name for path in tmp_path.iterdir()} == {"attempt-1", "attempt-2", "attempt-3"} - set(removed)
+
+
+def test_of_many_files_those_higher_up_and_smaller_are_kept() -> None:
+    of = [
+        workfiles.Found(name, name, size, changed=False)
+        for name, size in ((b"deep/a", 1), (b"large", 50), (b"small", 2), (b"b", 40))
+    ]
+    ledger = workfiles.Ledger()
+    kept = workfiles.within(of, workfiles.Bounds(bytes=60, files=2), ledger)
+    assert [one.path for one in kept] == [b"small", b"b"]
+    assert not_kept(ledger) == {"over the limit of 2 files": (2, 51)}
