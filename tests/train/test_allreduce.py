@@ -279,7 +279,7 @@ def test_the_job_file_wins_field_by_field(script: tuple[Any, Any], job: str, exp
 @pytest.mark.parametrize(
     ("script", "job", "message"),
     [
-        (("ring", None), "", "'ring' is not one of allreduce"),
+        (("ring", None), "", "'ring' is not one of auto, allreduce"),
         ((None, "zip"), "", "'zip' is not one of none, fp16"),
         ((None, None), '{"kind": "telepathy"}', "'telepathy' is not one of"),
         ((None, None), "[1]", "not a JSON object"),

@@ -207,6 +207,12 @@ def _strategy(spec: jobfile.JobSpec) -> None:
             )
     if asked.kind is jobfile.StrategyKind.PS:
         _parameter_servers(spec)
+    elif asked.kind is jobfile.StrategyKind.AUTO and roles.RoleName.PS in spec.roles:
+        raise errors.InvalidInput(
+            "`auto` does not start parameter servers",
+            path="strategy.kind",
+            hint="Use `kind: ps`. Without `strategy` the role `ps` runs the command.",
+        )
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:
@@ -222,7 +228,7 @@ def _parameter_servers(spec: jobfile.JobSpec) -> None:
             path="strategy.kind",
             hint="Leave `strategy` out: the role `ps` then runs the command.",
         )
-    if spec.strategy.compression not in {None, jobfile.Compression.NONE}:
+    if spec.strategy.compression not in {None, jobfile.Compression.NONE, jobfile.Compression.AUTO}:
         raise errors.InvalidInput(
             "parameter servers do not compress gradients",
             path="strategy.compression",

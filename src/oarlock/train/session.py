@@ -103,7 +103,7 @@ class Session:
         self._strategies = [one for one in (*attached.values(), strategy) if one is not None]
         self._own = {**(per_rank or {}), **({"strategy": strategy} if strategy else {})}
         named = {f"strategy of {name}": one for name, one in attached.items() if one is not None}
-        self._own.update({name: one for name, one in named.items() if one.state_dict()})
+        self._own.update({name: one for name, one in named.items() if one.keeps or one.state_dict()})
         self._heirs = {**named, **({"strategy": strategy} if strategy else {})}
         self._adapt, self._batch_file = adapt, batchsizes.BatchFile(given.report)
         self._parts_left = 0  # parts of the present step that are left
@@ -442,6 +442,9 @@ class Session:
         for strategy in self._strategies:
             strategy.before_save()
         shared = {name: kept.state_dict() for name, kept in self._state.items()} if self.world.is_chief else {}
+        choices = {name: one.choice() for name, one in self._heirs.items() if one.choice()}
+        if choices and self.world.is_chief:
+            shared[adopting.CHOICES] = choices
         own = {"rng": rng.capture(), "per_rank": {name: kept.state_dict() for name, kept in self._own.items()}}
         meta = {"library": VERSION, "torch": torch.__version__, "holds": sorted(self._state), "noise": self._noise}
         if last:

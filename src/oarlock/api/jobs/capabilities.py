@@ -22,7 +22,6 @@ class Capability(StrEnum):
     ELASTIC = "elastic"  # extras above a role's `min`
     GPU_SHARES = "gpu-shares"  # several tasks on one device
     TOPOLOGY = "topology"  # nodes tell their rack, zone or switch
-    AUTOMATIC_STRATEGY = "automatic-strategy"  # the training library chooses its strategy
     IN_PLACE = "in-place"  # tasks can run in the user's own directory
     DATA = "data"  # data is fetched before the start
     DEPENDENCIES = "dependencies"  # an environment is made of a requirements file
@@ -117,10 +116,6 @@ def _wants(spec: jobfile.JobSpec) -> Iterator[tuple[Capability, str, str]]:
         yield Capability.MPI, "framework", "Use another framework than mpi."
     if spec.size is not None:
         yield Capability.SIZES, "size", "Set roles.worker.cpus, .memory and .gpus instead."
-    if spec.strategy.kind is jobfile.StrategyKind.AUTO:
-        yield Capability.AUTOMATIC_STRATEGY, "strategy.kind", "Use `allreduce`."
-    if spec.strategy.compression is jobfile.Compression.AUTO:
-        yield Capability.AUTOMATIC_STRATEGY, "strategy.compression", "Use `none`, or name one."
     if spec.topology is not None and spec.topology.same is not jobfile.Domain.NODE:
         yield Capability.TOPOLOGY, "topology.same", "Use `node`, or leave topology out."
     for name, role in spec.roles.items():

@@ -15,6 +15,9 @@ from oarlock.train.checkpointing.checkpoints import Restored
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.worlds import World
 
+CHOICES = "oarlock.choices"
+"""The shared state with the choices of the strategies, by the strategy's name."""
+
 
 class Adoption:
     """The objects that take states: `state` the shared ones, `own` this rank's, `heirs` those of all ranks."""
@@ -57,7 +60,10 @@ class Adoption:
                 f"{restored.path} holds {', '.join(sorted(restored.shared))}, but no {', '.join(missing)}. "
                 "Leave it out of the Session, or start again with resume=False or another directory."
             )
-        dropped = sorted(set(restored.shared) - set(self._state))
+        for name, choice in restored.shared.get(CHOICES, {}).items():
+            if name in self._heirs:
+                self._heirs[name].keep_choice(choice)
+        dropped = sorted(set(restored.shared) - set(self._state) - {CHOICES})
         if dropped:
             self._say(f"{restored.path.name} also holds {', '.join(dropped)}, which this session does not use: dropped")
         for name, kept in self._state.items():

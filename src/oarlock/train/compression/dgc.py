@@ -143,6 +143,14 @@ class DeepGradientCompression(WholeGradient):
                     momenta.apply(self._optimizer, parameter, everyones)
         return True
 
+    def rehearse(self) -> None:
+        self._exchanges = max(self._exchanges, self.settings.warm_up_steps)
+        super().rehearse()
+
+    def drop(self) -> None:
+        if self._momentum is not None:
+            self._momentum.remove()
+
     def exchange(self) -> None:
         scale = self._clipping() / self.world.world_size
         small = self._start_small(scale)

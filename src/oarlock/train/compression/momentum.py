@@ -46,8 +46,15 @@ class Momentum:
         for group in optimizer.param_groups:
             if group["dampening"] or group["maximize"]:
                 raise errors.StateError("compression dgc has no dampening and no maximize: leave them out of the SGD")
-        optimizer.register_step_pre_hook(self._before)
-        optimizer.register_step_post_hook(self._after)
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Leave the optimizer as it was."""
+        for hook in self._hooks:
+            hook.remove()
 
     def settings(self) -> dict[int, tuple[float, bool]]:
         """Return the present momentum of each parameter, and whether it is Nesterov's, by the parameter's id."""

@@ -47,8 +47,8 @@ class AllReduce(Strategy):
         self._world = worlds.init()
         self._unused, self._bucket_bytes, self._wire = unused_parameters, bucket_bytes, wire
         self._buckets: list[buckets.Bucket] = []
-        self._places: list[tuple[buckets.Bucket, int]] = []  # of each parameter, in the order of the hooks
-        self._pass: backward.BackwardPass | None = None
+        self._places: list[tuple[buckets.Bucket, int]] = []  # of each parameter, in the order of the model
+        self.passes: backward.BackwardPass | None = None
         self._started = 0
         self._measures = False
         self.figures: Figures = Figures(self._world)
@@ -65,12 +65,34 @@ class AllReduce(Strategy):
     def join(self, named: list[tuple[str, nn.Parameter]]) -> None:
         """Exchange the gradients of these parameters from now on."""
         replicas.check_same(self._world, named)
+        self._sort(named)
+        self.passes = backward.BackwardPass([parameter for _, parameter in named], self)
+
+    def take_over(
+        self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None, figures: Figures | None = None
+    ) -> None:
+        """Go on with these parameters, which another strategy has exchanged, and with its figures. The caller tells of
+        the backward passes.
+        """
+        self._sort(named)
+        self.figures = figures or self.figures
+
+    def _sort(self, named: list[tuple[str, nn.Parameter]]) -> None:
         self._buckets = buckets.sort(named, self._bucket_bytes, self._world.world_size, self._unused, self._wire)
-        self._places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
-        self._pass = backward.BackwardPass([bucket.parameters[place] for bucket, place in self._places], self)
+        places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
+        self._places = places[::-1]  # buckets begin with the last parameter
+
+    @torch.no_grad()
+    def rehearse(self) -> None:
+        """Make one exchange of the present gradients, whatever they are."""
+        self.pass_began()
+        self._exchange(self.figures)
+
+    def drop(self) -> None:
+        """Let go of the optimizer."""
 
     def no_sync(self) -> AbstractContextManager[None]:
-        return self._pass.held_back() if self._pass else nullcontext()
+        return self.passes.held_back() if self.passes else nullcontext()
 
     def leave(self) -> None:
         for bucket in self._buckets:
@@ -144,6 +166,6 @@ class AllReduce(Strategy):
         """Give all ranks the chief's running statistics, as DistributedDataParallel does."""
         if self._world.world_size == 1 or not (model.training and torch.is_grad_enabled()):
             return
-        if self._pass is not None and self._pass.exchanges and not self.lost:
+        if self.passes is not None and self.passes.exchanges and not self.lost:
             with self._noticing():
                 replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])

@@ -24,7 +24,7 @@ class BackwardPass:
     """Hooks on `parameters` that tell `listener` of every backward pass outside of `held_back()`."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], listener: Listener) -> None:
-        self._listener = listener
+        self.listener = listener
         self._telling = True
         self._within = False
         for index, parameter in enumerate(parameters):
@@ -49,15 +49,15 @@ class BackwardPass:
                 return
             if not self._within:
                 self._within = True
-                self._listener.pass_began()
+                self.listener.pass_began()
                 torch.autograd.Variable._execution_engine.queue_callback(self._end)
-            self._listener.gradient_ready(index)
+            self.listener.gradient_ready(index)
 
         return ready
 
     def _end(self) -> None:
         self._within = False
-        self._listener.pass_ended()
+        self.listener.pass_ended()
 
 
 def refuse_missing(names: Sequence[str]) -> None:

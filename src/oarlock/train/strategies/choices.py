@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import torch
@@ -17,20 +17,21 @@ from oarlock.train import errors
 from oarlock.train.compression.dgc import DGC, DeepGradientCompression
 from oarlock.train.compression.powersgd import LowRank, PowerSGD
 from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.automatic import Automatic, Exchange
 from oarlock.train.strategies.independent import Independent
 from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Strategy
 
 VARIABLE = "OARLOCK_STRATEGY"
-KINDS = ("allreduce", "ps", "none")
+KINDS = ("auto", "allreduce", "ps", "none")
 WIRES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-COMPRESSIONS = ("none", *WIRES, "powersgd", "dgc")
+COMPRESSIONS = ("none", *WIRES, "powersgd", "dgc", "auto")
 Settings = Union[DGC, PowerSGD]  # evaluated, by a Python that may be 3.9
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy by its names, which are those of the job file."""
+    """A strategy by its names, which are those of the job file. Compression `auto` is chosen later, by measurements."""
 
     kind: str
     compression: str = "none"
@@ -45,8 +46,9 @@ def choose(
 ) -> Choice | Strategy:
     """Return the strategy that the script gives as an object, or the names of the one to make.
 
-    The job file wins, field by field. Where it names the compression of the script, the script's settings hold. Raises
-    StateError for a name that is not one of KINDS or COMPRESSIONS.
+    Strategy `auto` becomes the one that computes the update of dense synchronous training: allreduce. Compression
+    `auto` permits lossy ones. The job file wins, field by field. Where it names the compression of the script, the
+    script's settings hold. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
     """
     told = _told(environ)
     if isinstance(strategy, Strategy):
@@ -58,10 +60,13 @@ def choose(
             return strategy
         strategy = strategy.kind
     settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
-    kind = str(told.get("kind") or strategy or "allreduce")
+    kind = str(told.get("kind") or strategy or "auto")
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS)
     _check("compression", name, COMPRESSIONS)
+    kind = "allreduce" if kind == "auto" else kind
+    if kind == "ps" and name == "auto":
+        name = "none"
     if kind == "ps" and name != "none":
         raise errors.StateError(
             f"parameter servers do not compress gradients, but compression {name} was asked for: leave it out"
@@ -82,6 +87,14 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strat
         return Independent()
     if choice.kind == "ps":
         return ParameterServers(sync=choice.sync, backup=choice.backup, staleness=choice.staleness)
+    if choice.compression == "auto":
+        return Automatic(
+            lambda name: _exchange(replace(choice, compression=name), unused_parameters, bucket_bytes),
+        )
+    return _exchange(choice, unused_parameters, bucket_bytes)
+
+
+def _exchange(choice: Choice, unused_parameters: bool, bucket_bytes: int) -> Exchange:
     settings = choice.settings
     if choice.compression == "dgc":
         given = settings if isinstance(settings, DGC) else None

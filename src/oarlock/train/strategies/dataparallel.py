@@ -26,9 +26,12 @@ def data_parallel(
 ) -> nn.Module:
     """Train `model` on all ranks' batches together. Returns the same model, with the chief's weights.
 
-    `strategy` is `allreduce` (the default), `none` or an object; `compression` is `none` (the default), `fp16`, `bf16`,
-    `powersgd`, `dgc`, or the settings of one of the last two (PowerSGD, DGC). The job file's `strategy:` overrides
-    both. A strategy that takes part in the optimizer's step needs `optimizer`.
+    `strategy` is `auto` (the default), `allreduce`, `ps`, `none` or an object; `compression` is `none` (the default),
+    `fp16`, `bf16`, `powersgd`, `dgc`, the settings of one of the last two (PowerSGD, DGC), or `auto`. The job file's
+    `strategy:` overrides both. A strategy that takes part in the optimizer's step needs `optimizer`.
+
+    Strategy `auto` never changes the result: it computes the update of dense synchronous training. Compression `auto`
+    permits lossy ones, and uses the one that makes a step shortest.
 
     Give `unused_parameters=True` where some backward passes do not reach every parameter; without it that is an error
     which names them.

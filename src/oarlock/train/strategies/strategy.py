@@ -13,7 +13,7 @@ session saves it with this rank's shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -54,6 +54,7 @@ class Strategy:
     lockstep = True
     rejoins = False  # it can go on among other processes: it has `regroup`
     outlives = False  # a session goes on with other processes where an exchange fails; else the failure is raised
+    keeps = False  # its state may be empty now, and not at the next checkpoint
     lost = False  # the exchange of this step has failed, so that it has no gradients
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
@@ -96,6 +97,13 @@ class Strategy:
 
     def regroup(self) -> None:
         """The world has changed. All its ranks call this together, before the next step."""
+
+    def choice(self) -> dict[str, Any]:
+        """Return what was chosen by measurements, in plain values: the same on every rank, empty while nothing is."""
+        return {}
+
+    def keep_choice(self, choice: Mapping[str, Any]) -> None:
+        """Take the choice of a checkpoint, before any other state of it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that this rank must keep: tensors and plain values, empty where there is none."""

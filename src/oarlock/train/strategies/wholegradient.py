@@ -31,7 +31,7 @@ class WholeGradient(Strategy):
         self.named: list[tuple[str, nn.Parameter]] = []
         self._unused = unused_parameters
         self._made: set[int] = set()
-        self._pass: backward.BackwardPass | None = None
+        self.passes: backward.BackwardPass | None = None
         self.figures: Figures = Figures(self.world)
 
     def prepare(self, optimizer: optim.Optimizer | None) -> None:
@@ -53,13 +53,34 @@ class WholeGradient(Strategy):
         self.prepare(optimizer)
         replicas.check_same(self.world, self.named)
         replicas.broadcast(model)
-        self._pass = backward.BackwardPass([parameter for _, parameter in self.named], self)
+        self.passes = backward.BackwardPass([parameter for _, parameter in self.named], self)
         if any(True for _ in model.buffers()):
             model.register_forward_pre_hook(self._share_buffers)
         return model
 
+    def take_over(
+        self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None, figures: Figures | None = None
+    ) -> None:
+        """Go on with these parameters, which another strategy has exchanged, and with its figures. The caller tells of
+        the backward passes.
+        """
+        self.named = named
+        self.figures = figures or self.figures
+        if self.world.world_size == 1:
+            self.alone(optimizer)
+        else:
+            self.prepare(optimizer)
+
+    @torch.no_grad()
+    def rehearse(self) -> None:
+        """Make one exchange of the present gradients, as in a later step of the training."""
+        self.exchange()
+
+    def drop(self) -> None:
+        """Let go of the optimizer."""
+
     def no_sync(self) -> AbstractContextManager[None]:
-        return self._pass.held_back() if self._pass else nullcontext()
+        return self.passes.held_back() if self.passes else nullcontext()
 
     def pass_began(self) -> None:
         self._made.clear()
@@ -94,7 +115,7 @@ class WholeGradient(Strategy):
         self.figures.sent_bytes += round(2 * (ranks - 1) / ranks * flat.numel() * flat.element_size())
 
     def _share_buffers(self, model: nn.Module, inputs: Any) -> None:
-        if model.training and torch.is_grad_enabled() and self._pass is not None and self._pass.exchanges:
+        if model.training and torch.is_grad_enabled() and self.passes is not None and self.passes.exchanges:
             replicas.broadcast_tensors([buffer.detach() for buffer in model.buffers()])
 
 

@@ -1,0 +1,197 @@
+"""The choice of a compression by measurement, where the user permits a lossy one (`compression="auto"`).
+
+Training begins with dense gradients. After some steps every candidate exchanges copies of the present gradients, in
+turn. That changes neither the training nor the optimizer, and it takes the seconds that the candidate needs with this
+model, this link and these ranks. The step of a candidate is then
+
+    the longest step of any rank without its waiting for gradients  +  the seconds of the candidate's exchange
+
+All ranks know all measurements, so they choose the same candidate. It takes part from the next backward pass on. A
+checkpoint holds the choice, and a resumed run keeps it. A run that is resumed from before the choice measures anew.
+
+Without that permission there is nothing to measure: of the strategies that compute the update of dense synchronous
+training, allreduce is the only one that a job without parameter servers has.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Union
+
+import torch
+from torch import nn, optim
+
+from oarlock.train import errors, worlds
+from oarlock.train.strategies import backward, replicas
+from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.strategy import Strategy
+from oarlock.train.strategies.wholegradient import WholeGradient
+
+DENSE = "none"
+CANDIDATES = (DENSE, "bf16", "powersgd", "dgc")
+"""The compressions to choose from, the most exact first."""
+WARM_UP = 3
+MEASURED = 5
+TRIES = 2
+MARGIN = 0.05
+"""A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
+Exchange = Union[AllReduce, WholeGradient]  # evaluated, by a Python that may be 3.9
+
+
+class Measured(NamedTuple):
+    """The measurements of one rank, in seconds: a dense step, the waiting for gradients in it, and one exchange of each
+    candidate.
+    """
+
+    step_s: float
+    wait_s: float
+    exchange_s: Mapping[str, float]
+
+
+def predict(ranks: Sequence[Measured]) -> dict[str, float]:
+    """Return the seconds of a step with each candidate that all ranks have measured.
+
+    A rank that comes late makes the others wait, so the shortest waiting is that for the link alone.
+    """
+    own_s = max(max(0.0, one.step_s - one.wait_s) for one in ranks)
+    steps = {DENSE: own_s + min(one.wait_s for one in ranks)}
+    for kind in CANDIDATES:
+        if all(kind in one.exchange_s for one in ranks):
+            steps[kind] = own_s + max(one.exchange_s[kind] for one in ranks)
+    return steps
+
+
+def choose(steps: Mapping[str, float]) -> str:
+    """Return the most exact of the candidates that are hardly slower than the fastest."""
+    most = (1 + MARGIN) * min(steps.values())
+    return next(kind for kind in CANDIDATES if steps.get(kind, most + 1) <= most)
+
+
+class Automatic(Strategy):
+    """Allreduce with the compression that makes a step shortest. `make` returns a strategy by a candidate's name."""
+
+    kind = "allreduce"
+    keeps = True
+
+    def __init__(self, make: Callable[[str], Exchange]) -> None:
+        self._world = worlds.init()
+        self._make = make
+        self._present: Exchange = make(DENSE)
+        self.figures = self._present.figures
+        self._kind = DENSE  # of `_present`
+        self._chosen: str | None = None
+        self._named: list[tuple[str, nn.Parameter]] = []
+        self._optimizer: optim.Optimizer | None = None
+        self._passes: backward.BackwardPass | None = None
+        self._ended: tuple[float, float] | None = None  # the end of the last exchange, and all waiting until then
+        self._exchanges = 0
+        self._steps: list[tuple[float, float]] = []  # each with its waiting
+
+    def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        self._named, self._optimizer = replicas.trained(model), optimizer
+        attached = self._present.attach(model, optimizer)
+        self._passes = self._present.passes
+        if self._passes is not None:
+            self._passes.listener = self
+        return attached
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._present.no_sync()
+
+    def choice(self) -> dict[str, Any]:
+        return {"compression": self._chosen} if self._chosen else {}
+
+    def keep_choice(self, choice: Mapping[str, Any]) -> None:
+        self._chosen = str(choice["compression"])
+        self._say(f"compression {self._chosen}, as chosen before")
+        self._change()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._present.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self._present.load_state_dict(state)
+
+    def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
+        return bool(chiefs) and self._present.inherit(chiefs, states, ranks)
+
+    def pass_began(self) -> None:
+        self._change()
+        self._present.pass_began()
+
+    def gradient_ready(self, index: int) -> None:
+        self._present.gradient_ready(index)
+
+    def pass_ended(self) -> None:
+        self._present.pass_ended()
+        if self._chosen is not None or self._world.world_size == 1 or self.figures is None:
+            return
+        now, waited_s = time.monotonic(), self.figures.waiting.total_s
+        if self._ended is not None and self._exchanges > WARM_UP:
+            self._steps.append((now - self._ended[0], waited_s - self._ended[1]))
+        self._ended = now, waited_s
+        self._exchanges += 1
+        if len(self._steps) == MEASURED:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Measure the candidates, and choose one with all ranks."""
+        step_s, wait_s = (statistics.median(values) for values in zip(*self._steps))
+        tried = {kind: self._try(kind) for kind in CANDIDATES if kind != DENSE}
+        exchange_s = {kind: took for kind, took in tried.items() if took is not None}
+        told = self._world.gather((step_s, wait_s, exchange_s))
+        steps = predict([Measured(*one) for one in told])
+        self._chosen = choose(steps)
+        size = sum(parameter.numel() * parameter.element_size() for _, parameter in self._named)
+        wait_ms = min(one[1] for one in told) * 1e3
+        known = ", ".join(f"{kind} {took * 1e3:.3g} ms" for kind, took in steps.items())
+        self._say(
+            f"compression {self._chosen} is used from now on. {self._world.world_size} ranks waited {wait_ms:.3g} ms a "
+            f"step for {size / 1e6:.3g} MB of gradients; expected steps: {known}"
+        )
+
+    @torch.no_grad()
+    def _try(self, kind: str) -> float | None:
+        """Return the seconds of one exchange; None for a compression that does not fit the optimizer."""
+        made = self._make(kind)
+        held = [(parameter, parameter.grad) for _, parameter in self._named]
+        try:
+            made.take_over(self._named, self._optimizer)
+            took = []
+            for _ in range(TRIES):
+                for parameter, gradient in held:
+                    copied = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+                    parameter.grad = copied.contiguous()
+                began = self._now()
+                made.rehearse()
+                took.append(self._now() - began)
+            return min(took)
+        except errors.StateError:
+            return None
+        finally:
+            for parameter, gradient in held:
+                parameter.grad = gradient
+            made.drop()
+
+    def _now(self) -> float:
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
+        return time.monotonic()
+
+    def _change(self) -> None:
+        """Let the chosen compression take the place of the present one."""
+        if self._chosen is None or self._chosen == self._kind:
+            return
+        made = self._make(self._chosen)
+        made.take_over(self._named, self._optimizer, self.figures)
+        made.passes = self._passes
+        self._present, self._kind = made, self._chosen
+
+    def _say(self, text: str) -> None:
+        if self._world.is_chief:
+            sys.stderr.write(f"oarlock.train: {text}\n")

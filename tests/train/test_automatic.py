@@ -1,0 +1,238 @@
+"""`auto`: without permission it is dense synchronous training, with permission it measures and keeps to its choice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import crew, scripts
+from torch import distributed, nn
+
+from oarlock import train
+from oarlock.train import errors
+from oarlock.train.strategies import automatic, choices, dataparallel
+from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.automatic import Measured
+
+LINKS_BYTES_PER_S = {"10 Gbit/s": 1.25e9, "1 Gbit/s": 1.25e8, "100 Mbit/s": 1.25e7}
+MODELS = {"small": (1e6, 0.05), "MLP": (25e6, 0.04), "large": (100e6, 0.3)}  # bytes and seconds of computing
+
+
+def measured(size: float, own_s: float, rate: float) -> Measured:
+    """The measurements over a link without latency; PowerSGD and DGC cost 12 ms for each 25 MB."""
+    dense_s, work_s = size / rate, size / 25e6 * 0.012
+    exchanges = {"bf16": dense_s / 2 + work_s / 4, "powersgd": dense_s / 150 + work_s, "dgc": dense_s / 250 + work_s}
+    return Measured(own_s + dense_s, dense_s, exchanges)
+
+
+def test_the_choice_is_hardly_slower_than_the_best_and_as_exact_as_that_allows() -> None:
+    chosen = {}
+    for link, rate in LINKS_BYTES_PER_S.items():
+        for model, (size, own_s) in MODELS.items():
+            steps = automatic.predict([measured(size, own_s, rate)] * 2)
+            kind = automatic.choose(steps)
+            chosen[link, model] = kind
+            assert steps[kind] <= (1 + automatic.MARGIN) * min(steps.values())
+            better = automatic.CANDIDATES[: automatic.CANDIDATES.index(kind)]
+            assert all(steps[each] > (1 + automatic.MARGIN) * min(steps.values()) for each in better)
+    assert chosen["10 Gbit/s", "small"] == "none"
+    assert chosen["1 Gbit/s", "MLP"] == "powersgd"
+    assert chosen["100 Mbit/s", "large"] == "dgc"
+
+
+def test_a_late_rank_makes_no_link_slow() -> None:
+    """One rank computes for 90 ms, the other for 10 ms and waits 80 ms more. The exchange takes 10 ms."""
+    late, early = Measured(0.1, 0.01, {"bf16": 0.008}), Measured(0.1, 0.09, {"bf16": 0.006})
+    assert automatic.predict([late, early]) == {"none": pytest.approx(0.1), "bf16": pytest.approx(0.098)}
+    unknown = Measured(0.1, 0.01, {})
+    assert list(automatic.predict([late, unknown])) == ["none"], "one rank has not measured it"
+
+
+def test_auto_is_the_default_and_only_its_compression_is_lossy() -> None:
+    dense = choices.Choice("allreduce")
+    assert choices.choose(None, None, {}) == dense
+    assert choices.choose("auto", None, {}) == dense
+    assert choices.choose(None, "bf16", {choices.VARIABLE: '{"kind": "auto", "compression": "none"}'}) == dense
+    assert choices.choose("auto", "auto", {}).compression == "auto"  # type: ignore[union-attr]
+    assert choices.choose("ps", "auto", {}) == choices.Choice("ps"), "servers have no compression to choose"
+
+
+class Slow:
+    """An exchange whose end takes as long as a link of this rate needs."""
+
+    def __init__(self, work: Any, seconds: float) -> None:
+        self._work, self._seconds = work, seconds
+
+    def wait(self, *args: Any) -> None:
+        self._work.wait(*args)
+        time.sleep(self._seconds)
+
+
+def slow_down(rate: float) -> None:
+    """Let the model's exchanges take as long as over a link of so many bytes a second."""
+    sums = distributed.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, async_op: bool = False, **options: Any) -> Any:
+        seconds = tensor.numel() * tensor.element_size() / rate if "group" not in options else 0.0
+        work = Slow(sums(tensor, *args, async_op=True, **options), seconds)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    distributed.all_reduce = all_reduce
+
+
+def some_steps(model: nn.Module, optimizer: torch.optim.Optimizer, width: int, steps: int) -> None:
+    x = torch.randn(4, width, dtype=next(model.parameters()).dtype) + train.rank()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) - x).square().mean().backward()
+        optimizer.step()
+
+
+def without_permission() -> None:
+    for rate in (1e9, 1e8, 1e7):
+        slow_down(rate)
+        for layers, width in ((1, 16), (2, 64), (3, 128)):
+            model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+            optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+            train.data_parallel(model, optimizer, strategy="auto")
+            some_steps(model, optimizer, width, 12)
+            strategy = dataparallel.strategy_of(model)
+            assert type(strategy) is AllReduce
+            assert strategy.figures.sent_bytes == 12 * 4 * layers * (width + 1) * width, "dense and in full precision"
+
+
+def equal_after_1000_steps() -> None:
+    results = []
+    for strategy in ("auto", "allreduce"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        train.data_parallel(model, optimizer, strategy=strategy)
+        torch.manual_seed(2)
+        some_steps(model, optimizer, 6, 1000)
+        results.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    assert torch.equal(*results)
+    assert len(set(map(tuple, train.init().gather(results[0].tolist())))) == 1
+
+
+def over_a_slow_link() -> None:
+    slow_down(8e6)
+    width = 512
+    model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    train.data_parallel(model, optimizer, compression="auto")
+    some_steps(model, optimizer, width, automatic.WARM_UP + automatic.MEASURED + 3)
+    chosen = dataparallel.strategy_of(model).choice()["compression"]  # type: ignore[union-attr]
+    assert chosen in ("powersgd", "dgc"), chosen
+    assert len(set(train.init().gather(chosen))) == 1
+
+
+def for_adam() -> None:
+    """Candidates that do not fit the optimizer are left out."""
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.Adam(model.parameters())
+    train.data_parallel(model, optimizer, compression="auto")
+    seen: list[list[str]] = []
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        seen.append(list(ranks[0].exchange_s))
+        return {"none": 2.0, "bf16": 1.0}
+
+    automatic.predict = predict  # type: ignore[assignment]
+    some_steps(model, optimizer, 16, automatic.WARM_UP + automatic.MEASURED + 3)
+    assert seen == [["bf16", "powersgd"]]
+    bytes_before = dataparallel.strategy_of(model).figures.sent_bytes  # type: ignore[union-attr]
+    some_steps(model, optimizer, 16, 1)
+    sent = dataparallel.strategy_of(model).figures.sent_bytes - bytes_before  # type: ignore[union-attr]
+    assert sent == 2 * 17 * 16, "two bytes for each number"
+
+
+def without_a_trace() -> None:
+    """The measurements change nothing: not the gradients, not the momentum, not the hooks of the optimizer."""
+    automatic.predict = lambda ranks: {"none": 1.0, "dgc": 2.0}  # type: ignore[assignment]
+    results = []
+    for compression in ("auto", "none"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 20))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=0.01)
+        train.data_parallel(model, optimizer, compression=compression)
+        torch.manual_seed(2)
+        some_steps(model, optimizer, 20, 20)
+        results.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+        assert not optimizer._optimizer_step_pre_hooks
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "target", [without_permission, equal_after_1000_steps, over_a_slow_link, for_adam, without_a_trace]
+)
+def test_two_ranks(target: Any, tmp_path: Path) -> None:
+    assert crew.run(target, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+
+
+def learn(folder: Path, kind: str, steps: int, stop: int | None) -> None:
+    """Train with momentum; the first start chooses `kind`, a later one must not choose again."""
+
+    def predict(ranks: Sequence[Measured]) -> Mapping[str, float]:
+        assert not (folder / "chosen").exists(), "the choice is made once"
+        train.init().gather(None)
+        (folder / "chosen").touch()
+        return {"none": 2.0, kind: 1.0}
+
+    automatic.predict = predict  # type: ignore[assignment]
+    world = train.init()
+    torch.manual_seed(1 + world.rank)
+    model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    train.data_parallel(model, optimizer, compression="auto")
+    batches = train.Batches(scripts.examples(), 7, seed=3)
+    hooks = [scripts.Interrupt(stop, signal.SIGTERM, rank=0)] if stop else []
+    kept = {"model": model, "optimizer": optimizer, "batches": batches}
+    with train.Session(**kept, checkpoints=folder / "checkpoints", total_steps=steps, hooks=hooks) as session:
+        for x, y in session.steps(batches):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    if world.is_chief:
+        state = {"model": model.state_dict(), "choice": dataparallel.strategy_of(model).choice()}  # type: ignore[union-attr]
+        torch.save(state, folder / "final.pt")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("bf16", marks=pytest.mark.long), pytest.param("powersgd", marks=pytest.mark.long), "dgc"]
+)
+def test_a_resumed_run_keeps_the_choice_and_ends_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder in (whole, parted):
+        folder.mkdir()
+    assert crew.run(learn, whole, kind, 40, None, folder=whole) == [0, 0], crew.output(whole)
+    assert crew.run(learn, parted, kind, 40, 20, folder=parted) == [143, 143], crew.output(parted)
+    assert not (parted / "final.pt").exists()
+    assert crew.run(learn, parted, kind, 40, None, folder=parted) == [0, 0], crew.output(parted)
+    assert f"compression {kind}, as chosen before" in crew.output(parted)
+    one, other = (torch.load(folder / "final.pt") for folder in (whole, parted))
+    assert one["choice"] == other["choice"] == {"compression": kind}
+    for name, tensor in one["model"].items():
+        assert torch.equal(tensor, other["model"][name]), name
+
+
+@pytest.mark.long
+def test_the_choice_outlives_a_start_with_one_process(tmp_path: Path) -> None:
+    assert crew.run(learn, tmp_path, "dgc", 40, 20, folder=tmp_path) == [143, 143], crew.output(tmp_path)
+    assert crew.run(learn, tmp_path, "dgc", 50, 30, folder=tmp_path, world_size=1) == [143], crew.output(tmp_path)
+    assert "strategy of model goes on" in crew.output(tmp_path), "what the two ranks kept back is not lost"
+    assert crew.run(learn, tmp_path, "dgc", 60, None, folder=tmp_path) == [0, 0], crew.output(tmp_path)
+    assert torch.load(tmp_path / "final.pt")["choice"] == {"compression": "dgc"}
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(errors.StateError, match="not one of auto, allreduce"):
+        choices.choose("automatic", None, {})
