@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +174,7 @@ async def test_a_text_that_is_no_place_is_refused(store: logfiles.DirectoryLogs,
     with pytest.raises(errors.InvalidInput) as caught:
         await store.page(ALL, place, before=1, after=1)
     assert caught.value.hint
+    assert caught.value.path == "at"
 
 
 async def test_the_address_of_a_line_that_is_not_there_is_not_found(store: logfiles.DirectoryLogs) -> None:
@@ -304,6 +306,13 @@ def test_a_cut_of_512_tasks_with_two_streams_and_three_attempts_fits_into_a_quer
     assert len(place) < 14_000
     span = cuts.Span(0, 10**8, 10**8)
     assert cuts.at(place, dict.fromkeys(cut, span)) == cut
+
+
+@pytest.mark.parametrize("tasks", range(1, 7))
+def test_a_cut_is_text_that_an_address_need_not_quote(tasks: int) -> None:
+    keys = [attempts.TaskKey("j-1", 1, "worker" * index, index, 1) for index in range(1, tasks + 1)]
+    cut: Any = {Named(key, "stdout.0"): 1000 + key.index for key in keys}
+    assert re.fullmatch(r"\.[A-Za-z0-9_-]+", cuts.text(cut))
 
 
 class Named(NamedTuple):
