@@ -245,6 +245,9 @@ def test_progress_checkpoints_and_metrics_flow(rig):
             "local": 8,
             "noise": 90.5,
             "gpu_type": "a100",
+            "data_s": 0.02,
+            "sent_bytes": 1e6,
+            "slowest_rank": 0,
             "odd": 1,
         },
         {"event": "checkpoint", "step": 5, "path": str(checkpoint), "manifest_sha256": digest, "bytes": 9},
@@ -266,6 +269,7 @@ def test_progress_checkpoints_and_metrics_flow(rig):
     reports = rig.server.reports
     progress = next(r["progress"] for r in reports if r.get("progress"))
     measured = {"step_s": 0.25, "sync_s": 0.1, "local": 8, "noise": 90.5, "gpu_type": "a100"}
+    measured |= {"data_s": 0.02, "sent_bytes": 1e6, "slowest_rank": 0}
     assert progress == {"step": 5, "loss": 0.5, **measured}
     assert next(r["hello"] for r in reports if r.get("hello"))["can_rejoin"] is True
     assert bytes(rig.server.metrics["0"]) == bytes(range(256)) * 8192

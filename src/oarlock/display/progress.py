@@ -25,6 +25,25 @@ def facts(reading: summaries.Reading) -> list[str]:
     return parts
 
 
+def speed(told: attempts.Progress) -> list[str]:
+    """Return `a step takes 0.25 s`, the parts of it that are waiting, and the rank that the others wait for. Empty
+    without measurements.
+    """
+    if told.step_s is None:
+        return []
+    parts = [f"a step takes {amounts.number(told.step_s)} s"]
+    if told.sync_s is not None:
+        parts.append(f"{amounts.number(told.sync_s)} s of it waiting for gradients")
+    if told.data_s is not None:
+        parts.append(f"{amounts.number(told.data_s)} s for data")
+    if told.sent_bytes:
+        parts.append(f"{amounts.number(told.sent_bytes / 1e6)} MB sent")
+    if told.slowest_rank is not None and told.slowest_s is not None and told.fastest_s is not None:
+        times = f"{amounts.number(told.slowest_s)} s a step, the fastest rank {amounts.number(told.fastest_s)} s"
+        parts.append(f"rank {told.slowest_rank} is slow: {times}")
+    return parts
+
+
 def short(reading: summaries.Reading | None) -> str:
     """Return `45%` or `step 120`; empty without a report."""
     if reading is None:

@@ -89,6 +89,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     accumulate: int | None = None
     noise: float | None = None  # gradient noise scale, in examples
     gpu_type: str = ""  # of the devices that its processes train on
+    data_s: float | None = None  # of `step_s`, waiting for the next batch
+    sent_bytes: float | None = None  # of gradients, that one process sent in a step; without transport headers
+    slowest_rank: int | None = None  # the straggler, the rank that the others wait for in each step; told by the chief
+    slowest_s: float | None = None  # its step without waiting for others
+    fastest_s: float | None = None  # that of the fastest rank
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

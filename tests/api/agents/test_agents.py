@@ -232,8 +232,14 @@ async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(ri
         "accumulate": 4,
         "noise": 900,
         "gpu_type": "a100",
+        "data_s": 0.01,
+        "sent_bytes": 25e6,
+        "slowest_rank": 0,
+        "slowest_s": 0.4,
+        "fastest_s": 0.2,
     }
     odd = {"step": 4, "time": 2.0, "step_s": -1, "sync_s": 1e300, "ranks": 0, "local": 2**40, "noise": 1e400}
+    odd |= {"data_s": -0.1, "sent_bytes": 1e300, "slowest_rank": -1}
     async with rig.as_task(key) as http:
         await http.post("/agent/v1/report", json={"phase": "PROCESSING", "progress": told})
         await rig.services.inbox.drain()
@@ -247,6 +253,8 @@ async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(ri
             900,
         )
         assert kept.gpu_type == "a100"
+        assert (kept.data_s, kept.sent_bytes) == (0.01, 25e6)
+        assert (kept.slowest_rank, kept.slowest_s, kept.fastest_s) == (0, 0.4, 0.2), "rank 0 is a rank"
         body = json.dumps({"progress": odd}).replace("Infinity", "1e308")
         answer = await http.post("/agent/v1/report", content=body)
         assert answer.status_code == 200
@@ -260,6 +268,7 @@ async def test_what_a_process_says_of_its_speed_is_kept_where_it_can_be_meant(ri
         None,
         None,
     )
+    assert (kept.data_s, kept.sent_bytes, kept.slowest_rank) == (None, None, None)
 
 
 async def test_a_batch_size_that_was_decided_is_ordered_at_once(rig: rigs.Rig) -> None:

@@ -18,8 +18,9 @@ LONGEST_LINE_BYTES = 1 << 20
 HELLO_FIELDS = ("library", "can_rejoin", "can_stack")
 PROGRESS_FIELDS = (
     *("time", "step", "total_steps", "examples_per_s", "loss", "epoch"),
-    *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type"),
+    *("step_s", "sync_s", "ranks", "local", "accumulate", "noise", "gpu_type", "data_s", "sent_bytes"),
 )
+STRAGGLER_FIELDS = ("slowest_rank", "slowest_s", "fastest_s")  # told by the chief alone, in the first process
 RESTORED_FIELDS = ("step", "path")
 LONGEST_TEXT = 200
 MOST_STEPS = 1 << 53
@@ -58,12 +59,13 @@ class Events:
         self.hello: dict[str, Any] | None = None
         self.restored: dict[str, Any] | None = None
         self.progress: dict[str, Any] | None = None
+        self._straggler: dict[str, Any] = {}
         self.progressed_at: float | None = None  # monotonic; None before the first event
 
     def poll(self) -> list[dict[str, Any]]:
         """Read the new events; return the checkpoint events among them."""
         checkpoints = []
-        for file in self._files:
+        for number, file in enumerate(self._files):
             for event in file.poll():
                 kind = event.get("event")
                 if kind in ("hello", "restored", "progress", "checkpoint", "done"):
@@ -73,7 +75,9 @@ class Events:
                 elif kind == "restored":
                     self.restored = _only(event, RESTORED_FIELDS, LONGEST_PATH)
                 elif kind == "progress":
-                    self.progress = _only(event, PROGRESS_FIELDS)
+                    if number == 0:
+                        self._straggler = _only(event, STRAGGLER_FIELDS)
+                    self.progress = {**_only(event, PROGRESS_FIELDS), **self._straggler}
                 elif kind == "checkpoint":
                     checkpoints.append(event)
         return checkpoints

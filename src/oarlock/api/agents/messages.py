@@ -59,6 +59,11 @@ class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     accumulate: int | None = None
     noise: float | None = None
     gpu_type: str | None = None
+    data_s: float | None = None
+    sent_bytes: float | None = None
+    slowest_rank: int | None = None
+    slowest_s: float | None = None
+    fastest_s: float | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):

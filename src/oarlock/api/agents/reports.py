@@ -92,12 +92,21 @@ def _progress(told: messages.ProgressEvent | None, now: float) -> attempts.Progr
         accumulate=_count(told.accumulate),
         noise=_measure(told.noise),
         gpu_type=(told.gpu_type or "")[:MAX_TYPE_CHARACTERS],
+        data_s=_measure(told.data_s),
+        sent_bytes=_measure(told.sent_bytes),
+        slowest_rank=_rank(told.slowest_rank),
+        slowest_s=_measure(told.slowest_s),
+        fastest_s=_measure(told.fastest_s),
     )
 
 
 def _measure(value: float | None) -> float | None:
     """Return a plausible number, else None: a user's process may report any number, and decisions use it."""
     return value if value is not None and 0 <= value < MAX_MEASURE else None
+
+
+def _rank(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value < MAX_COUNT else None
 
 
 def _count(value: int | None) -> int | None:

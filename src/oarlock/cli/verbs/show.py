@@ -210,7 +210,7 @@ def _decisions(found: bodies.DecisionList) -> None:
 
 def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...]) -> None:
     from oarlock.cli.output import tables
-    from oarlock.display import columns
+    from oarlock.display import columns, progress
 
     _title(f"Attempt {attempt.number}")
     parts = [f"began {_moment(attempt.started_at)}"]
@@ -224,6 +224,9 @@ def _attempt(attempt: attempts.Attempt, all_stacks: bool, before: tuple[str, ...
         parts.append(f"frozen until {_moment(attempt.frozen_until)}")
     terminal.paragraph(", ".join(parts))
     tables.show(columns.TASKS, [_task_row(task) for task in attempt.tasks])
+    told = next((task.progress for task in attempt.tasks if task.progress and task.progress.step_s is not None), None)
+    if told is not None:
+        terminal.paragraph(", ".join(progress.speed(told)))
     _verdict(attempt, before)
     for taken in attempt.stacks:
         _stacks(taken, all_stacks)
