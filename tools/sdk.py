@@ -16,14 +16,29 @@ import unasync
 
 ROOT = Path(__file__).parent.parent
 CLIENT = Path("src", "oarlock", "client")
-MODULES = ("client", "downloading", "sender", "session")
+MODULES = (
+    "caller",
+    "client",
+    "clusterverbs",
+    "dataverbs",
+    "downloading",
+    "jobverbs",
+    "sender",
+    "serververbs",
+    "session",
+)
 NOTE = "# Made by `make sdk` from `asynchronous/{name}.py`: change that file, not this one.\n"
 NAMES = {
     "AsyncBaseTransport": "BaseTransport",
+    "AsyncCaller": "Caller",
     "AsyncClient": "Client",
+    "AsyncClusterVerbs": "ClusterVerbs",
+    "AsyncDataVerbs": "DataVerbs",
     "AsyncDownloads": "Downloads",
     "AsyncExitStack": "ExitStack",
+    "AsyncJobVerbs": "JobVerbs",
     "AsyncSender": "Sender",
+    "AsyncServerVerbs": "ServerVerbs",
     "AsyncSession": "Session",
     "aclose": "close",
     "aiter_bytes": "iter_bytes",

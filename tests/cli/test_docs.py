@@ -101,6 +101,6 @@ def test_every_setting_of_a_cluster_is_documented(setting: str) -> None:
     assert f"`{setting}`" in page("kubernetes.md")
 
 
-@pytest.mark.parametrize("verb", [name for name in vars(client.Client) if not name.startswith("_")])
+@pytest.mark.parametrize("verb", [name for name in dir(client.Client) if not name.startswith("_")])
 def test_every_verb_of_the_sdk_is_documented(verb: str) -> None:
     assert re.search(rf"`{verb}(\(|`)", page("python-sdk.md"))

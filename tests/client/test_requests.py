@@ -190,6 +190,6 @@ def test_the_public_root_has_both_clients() -> None:
 def test_both_clients_have_the_same_verbs() -> None:
 
     def verbs(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+        return {name for name in dir(kind) if not name.startswith("_")}
 
     assert verbs(client.Client) == verbs(asyncclient.AsyncClient)

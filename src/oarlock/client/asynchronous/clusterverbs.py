@@ -1,0 +1,46 @@
+"""The verbs about the cluster: nodes, the queue, pools, usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oarlock.client import requests, verbs
+from oarlock.client.asynchronous import caller
+from oarlock.spec import bodies
+
+# A name, not a module: a method below bears the module's name.
+from oarlock.spec.pools import Pool
+
+
+class AsyncClusterVerbs(caller.AsyncCaller):
+    """Verbs about the cluster."""
+
+    async def nodes(self) -> list[bodies.NodeState]:
+        """Return the nodes and their holdings."""
+        page = await self._sender.send(requests.nodes())
+        return list(page.items)
+
+    async def queue(self) -> list[bodies.QueueRow]:
+        """Return the running and waiting jobs of all users: user, pool, name and held amounts."""
+        page = await self._sender.send(requests.queue())
+        return list(page.items)
+
+    async def pools(self) -> bodies.PoolList:
+        """Return the pools in the order of the drawn tree, and the capacity that they divide."""
+        return await self._sender.send(requests.pools())
+
+    async def set_pool(self, name: str, **fields: Any) -> Pool:
+        """Make the pool or change these fields of it (`oarlock.spec.poolchanges.Change`), as an administrator.
+
+        Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
+        """
+        return await self._sender.send(requests.set_pool(name, verbs.change_of(fields)))
+
+    async def remove_pool(self, name: str) -> None:
+        """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
+        await self._sender.send(requests.remove_pool(name))
+
+    async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
+        """Return device-hours and CPU-hours by `user` or `pool`, of attempts that run or ended after `since`."""
+        page = await self._sender.send(requests.usage(since, by))
+        return list(page.items)

@@ -1,0 +1,81 @@
+"""The verbs about the server: its users and sessions, secrets, and its end."""
+
+from __future__ import annotations
+
+from oarlock.client import requests
+from oarlock.client.asynchronous import caller
+from oarlock.spec import bodies
+
+# Names, not modules: the methods below bear the modules' names.
+from oarlock.spec.users import Right, User
+
+
+class AsyncServerVerbs(caller.AsyncCaller):
+    """Verbs about the server and its users."""
+
+    async def server(self) -> bodies.Server:
+        """Return facts about the server, and the user of this client."""
+        return await self._sender.send(requests.server())
+
+    async def secrets(self) -> list[bodies.SecretInfo]:
+        """Return the secrets that the user's jobs may name, without their values."""
+        page = await self._sender.send(requests.secrets())
+        return list(page.items)
+
+    async def set_secret(
+        self,
+        name: str,
+        value: str | None = None,
+        *,
+        server: bool = False,
+        everyone: bool = False,
+        users: tuple[str, ...] = (),
+    ) -> bodies.SecretInfo:
+        """Make or replace a secret of the user; None keeps the present value.
+
+        Administrators make secrets of the server with `server`, and share them with `users` or `everyone`.
+        """
+        told = bodies.NewSecret(value=value, server=server, everyone=everyone, users=users)
+        return await self._sender.send(requests.set_secret(name, told))
+
+    async def remove_secret(self, name: str, *, server: bool = False) -> None:
+        """Remove a secret of the user, or with `server` one of the server."""
+        await self._sender.send(requests.remove_secret(name, server))
+
+    async def shutdown(self) -> None:
+        """End the server, as an administrator. Running jobs go on."""
+        await self._sender.send(requests.shutdown())
+
+    async def users(self) -> list[User]:
+        """Return all users, as an administrator."""
+        page = await self._sender.send(requests.list_users())
+        return list(page.items)
+
+    async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
+        """Add a user, as an administrator. Raises Conflict where the name is taken."""
+        return await self._sender.send(requests.add_user(name, Right(right)))
+
+    async def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
+        """Make a token of a user, as an administrator. Only this answer shows the token."""
+        return await self._sender.send(requests.add_token(user, note))
+
+    async def remove_token(self, user: str, sha256: str) -> None:
+        """Revoke a token, as an administrator. Raises NotFound."""
+        await self._sender.send(requests.remove_token(user, sha256))
+
+    async def login_code(self) -> bodies.LoginCode:
+        """Make a code that begins one session within a minute. Only this answer shows it."""
+        return await self._sender.send(requests.make_login_code())
+
+    async def begin_session(self, secret: str, note: str = "") -> bodies.ShownSession:
+        """Begin a session with a login code or a token. Raises Unauthenticated for one that is used or not valid."""
+        return await self._sender.send(requests.begin_session(bodies.NewSession(secret, note)))
+
+    async def sessions(self) -> list[bodies.SessionInfo]:
+        """Return the sessions of the user."""
+        page = await self._sender.send(requests.list_sessions())
+        return list(page.items)
+
+    async def end_session(self, sha256: str = "current") -> None:
+        """End a session of the user, by default the one of this client. Raises NotFound."""
+        await self._sender.send(requests.end_session(sha256))

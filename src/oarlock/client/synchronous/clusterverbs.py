@@ -1,0 +1,47 @@
+# Made by `make sdk` from `asynchronous/clusterverbs.py`: change that file, not this one.
+"""The verbs about the cluster: nodes, the queue, pools, usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oarlock.client import requests, verbs
+from oarlock.client.synchronous import caller
+from oarlock.spec import bodies
+
+# A name, not a module: a method below bears the module's name.
+from oarlock.spec.pools import Pool
+
+
+class ClusterVerbs(caller.Caller):
+    """Verbs about the cluster."""
+
+    def nodes(self) -> list[bodies.NodeState]:
+        """Return the nodes and their holdings."""
+        page = self._sender.send(requests.nodes())
+        return list(page.items)
+
+    def queue(self) -> list[bodies.QueueRow]:
+        """Return the running and waiting jobs of all users: user, pool, name and held amounts."""
+        page = self._sender.send(requests.queue())
+        return list(page.items)
+
+    def pools(self) -> bodies.PoolList:
+        """Return the pools in the order of the drawn tree, and the capacity that they divide."""
+        return self._sender.send(requests.pools())
+
+    def set_pool(self, name: str, **fields: Any) -> Pool:
+        """Make the pool or change these fields of it (`oarlock.spec.poolchanges.Change`), as an administrator.
+
+        Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
+        """
+        return self._sender.send(requests.set_pool(name, verbs.change_of(fields)))
+
+    def remove_pool(self, name: str) -> None:
+        """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
+        self._sender.send(requests.remove_pool(name))
+
+    def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
+        """Return device-hours and CPU-hours by `user` or `pool`, of attempts that run or ended after `since`."""
+        page = self._sender.send(requests.usage(since, by))
+        return list(page.items)

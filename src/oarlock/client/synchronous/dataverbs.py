@@ -1,0 +1,186 @@
+# Made by `make sdk` from `asynchronous/dataverbs.py`: change that file, not this one.
+"""The verbs about the data of a job: its log, metrics, checkpoints and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oarlock.client import answers, failures, following, requests
+from oarlock.client.synchronous import caller, waiting
+from oarlock.data import storage
+from oarlock.spec import bodies, errors
+
+# A name, not a module: a method below bears the module's name.
+from oarlock.spec.jobs import Checkpoint
+
+if TYPE_CHECKING:
+    from oarlock.client import downloads
+
+
+class DataVerbs(caller.Caller):
+    """Verbs about the data of a job."""
+
+    def logs(
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        stream: str | None = None,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> Iterator[storage.Line]:
+        """Yield lines, merged by time of arrival; with `follow` until the job has ended and all lines have come.
+
+        While following, the client waits for a lost server, and no line is lost or repeated. `on_contact` gets the
+        error of a loss, and None when the server is back.
+        """
+        choice = requests.LogChoice(
+            attempt=attempt, role=role, index=index, stream=stream, tail=tail, since=since, until=until
+        )
+        for item in self.log_items(job, choice, follow=follow, on_contact=on_contact):
+            if isinstance(item, storage.Line):
+                yield item
+
+    def log_items(
+        self,
+        job: str,
+        choice: requests.LogChoice,
+        *,
+        follow: bool = False,
+        blocks: bool = False,
+        on_contact: Callable[[errors.OarlockError | None], None] | None = None,
+    ) -> Iterator[storage.Line | bodies.Ended]:
+        """Yield lines as `logs` does, and last the end of the job. With `blocks`, one `Lines` may hold many lines."""
+        cursor = following.Cursor(choice)
+        losses = 0
+        while True:
+            try:
+                request = requests.logs(job, cursor.choice(), follow=follow, blocks=blocks and not cursor.started)
+                reader = following.Reader()
+                with self._sender.content(request) as (_, chunks):
+                    if losses >= following.TOLD_LOSSES and on_contact is not None:
+                        on_contact(None)
+                    losses = 0
+                    for chunk in chunks:
+                        for item in reader.feed(chunk):
+                            if isinstance(item, bodies.Ended):
+                                yield item
+                                return
+                            line = cursor.unseen(item)
+                            if line is not None:
+                                yield line
+                    if not follow:
+                        return
+                    failure: errors.OarlockError = failures.Lost("the server closed the log")
+            except errors.Unavailable as error:
+                failure = error
+                if not follow or following.hopeless(error, losses, cursor):
+                    raise
+            losses += 1
+            if on_contact is not None and losses == following.TOLD_LOSSES:
+                on_contact(failure)
+            self._sleep(following.pause_s(losses))
+            self._sender.forget_place()
+
+    def log_page(
+        self,
+        job: str,
+        choice: requests.LogChoice | None = None,
+        *,
+        at: str = "end",
+        before: int = 0,
+        after: int = 0,
+    ) -> storage.LogPage:
+        """Return the lines of the log before and after a place.
+
+        A place is `start`, `end`, TASK:ATTEMPT:INCARNATION:STREAM:OFFSET of a line, or `before` or `after` of another
+        page. Raises NotFound where there is no such line.
+        """
+        return self._sender.send(requests.log_page(job, choice or requests.LogChoice(), at, before, after))
+
+    def search_log(
+        self,
+        job: str,
+        search: storage.LogSearch,
+        choice: requests.LogChoice | None = None,
+        *,
+        at: str = "start",
+        limit: int = 1,
+    ) -> storage.LogHits:
+        """Return the number of lines of the log that have a text, and the first `limit` of them from a place on.
+
+        Raises InvalidInput for a regular expression that RE2 does not know.
+        """
+        return self._sender.send(requests.search_log(job, choice or requests.LogChoice(), search, at, limit))
+
+    def metrics(
+        self,
+        job: str,
+        names: Sequence[str] = (),
+        *,
+        points: int | None = None,
+        steps: tuple[int | None, int | None] = (None, None),
+    ) -> answers.Metrics:
+        """Return the series of each task and name, each thinned to at most `points`.
+
+        `steps` are the first and the last step; None leaves that end open.
+        """
+        return self._sender.send(requests.metrics(job, names, points, steps))
+
+    def metric_names(self, job: str) -> list[str]:
+        """Return the names of all metrics of the job."""
+        return list((self._sender.send(requests.metric_names(job))).names)
+
+    def checkpoints(self, job: str) -> list[Checkpoint]:
+        """Return the visible checkpoints, best first."""
+        page = self._sender.send(requests.checkpoints(job))
+        return list(page.items)
+
+    def files(self, job: str, path: str = "") -> answers.FileList:
+        """List the files of a job at and below `path`: kept files, results, checkpoints and logs, as one tree.
+
+        Raises NotFound where there is no such path.
+        """
+        from oarlock.client import downloads, elsewhere
+
+        under = path.strip("/")
+        found = self._sender.send(requests.files(job, under))
+        items = list(found.items)
+        while found.next is not None:
+            found = self._sender.send(requests.files(job, under, found.next))
+            items += found.items
+        whole = downloads.whole(found, items)
+        return waiting.in_thread(elsewhere.added, whole, under, same_machine=self.loopback)
+
+    def download(
+        self,
+        job: str,
+        path: str = "",
+        to: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        progress: downloads.Progress | None = None,
+    ) -> answers.Downloaded:
+        """Download the files at and below `path`; without a path, the kept files and the results.
+
+        `to` is a directory, by default the present one, or `JOB-files` without a path. Files that are there already are
+        not sent again, and an interrupted download continues. Raises NotFound, and Conflict where another file is in
+        the way and must not be overwritten.
+        """
+        from oarlock.client import downloads
+        from oarlock.client.synchronous import downloading
+
+        found = self._sender.send(requests.job(job))
+        listed = downloads.chosen(self.files(found.id, path), path, found.name)
+        place = downloads.default_place(found.name, path, to)
+        wanted, present = downloads.targets(listed, path.strip("/"), place, overwrite=overwrite)
+        downloads.check_room(wanted, place)
+        size = downloading.Downloads(found.id, self._sender, self._sleep).run(wanted, progress)
+        return answers.Downloaded(to=str(place), files=len(wanted), bytes=size, present=present)
