@@ -15,12 +15,13 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from oarlock.api import application
 from oarlock.api.jobs import capabilities
 from oarlock.api.process import checkpoints, results
 from oarlock.api.security import authentication, secretfiles
-from oarlock.api.services import inbox, meters, provided, wakes
+from oarlock.api.services import forecaster, inbox, meters, provided, wakes
 from oarlock.data import jobfiles, receivedfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
@@ -272,6 +273,11 @@ class Rig:
             self.logs.close()
             self.checkpoints.close()
             await self.store.close()
+
+    def take_time(self, patch: pytest.MonkeyPatch) -> None:
+        """Let forecasts take as long as they need, so that a slow machine computes the same ones."""
+        patch.setattr(self.services.forecaster, "_monotonic", lambda: 0.0)
+        patch.setattr(forecaster, "PATIENCE_S", 240.0)
 
     async def _exec(
         self, key: attempts.TaskKey, command: Sequence[str], *, tty: bool = False, rows: int = 24, columns: int = 80

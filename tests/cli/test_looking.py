@@ -21,7 +21,7 @@ from oarlock.cli.output import tables, terminal
 from oarlock.cli.verbs import show
 from oarlock.client import verbs
 from oarlock.display import columns, endings
-from oarlock.spec import attempts, bodies, errors, intents, phases, refusals, roles
+from oarlock.spec import attempts, bodies, errors, holdings, intents, phases, refusals, roles
 
 
 class Typed:
@@ -170,6 +170,30 @@ def test_ps_in_80_columns(server: live.LiveServer) -> None:
     assert "6 are held by others" * 1 in whole, "nothing is cut for a pipe"
     assert " 0.5 " in typed.run("ps", "--wide").stdout
     assert "\x1b" not in whole
+
+
+def test_the_queue_says_when_each_job_should_start_or_end(
+    type_: Typed, server: live.LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.rig.take_time(monkeypatch)
+    runs = server.submit(name="runs", roles={"worker": {"cpus": 8}}, timeout="2h")
+    server.launch(runs.id)
+    server.do(server.rig.store.write(lambda tx: tx.hold([whole_node(runs.id)])))
+    server.process(runs.id)
+    server.submit(name="waits", roles={"worker": {"cpus": 8}})
+    shown = type_("ps", "--everybody", "--expected").splitlines()
+    assert shown[0].split()[-1] == "EXPECTED"
+    assert shown[1].endswith("Its time-out ends it within 2h.")
+    assert "It should start within" in shown[2]
+    assert "EXPECTED" not in type_("ps", "--everybody")
+    told = json.loads(type_("ps", "--everybody", "--expected", "--json"))
+    assert [one["name"] for one in told["forecasts"]["starts"]] == ["waits"]
+    type_("ps", "--expected", code=2)
+
+
+def whole_node(job: str) -> holdings.Holding:
+    amount = holdings.Resources(8000, 0, 0)
+    return holdings.Holding(job=job, attempt=1, role="worker", index=0, node="here", amount=amount)
 
 
 def test_ps_says_since_when_and_where_or_why(type_: Typed, server: live.LiveServer) -> None:

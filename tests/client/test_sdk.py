@@ -13,7 +13,7 @@ import pytest
 from tests.client import driven, live
 
 from oarlock.client import connection, requests
-from oarlock.spec import bodies, errors, phases
+from oarlock.spec import bodies, errors, phases, plans
 
 
 def code(directory: Path) -> Path:
@@ -109,6 +109,8 @@ def test_secrets_the_queue_and_a_job_s_history(server: live.LiveServer, new_clie
         assert client.secrets() == []
         job = client.submit({"command": "true", "name": "digits"}, directory=None)
         assert [(row.name, row.phase) for row in client.queue()] == [("digits", phases.Phase.QUEUED)]
+        found = client.forecasts()
+        assert [(one.name, one.when) for one in found.starts] == [("digits", plans.When.NOW)]
         server.launch(job.id)
         assert [decision.what for decision in client.decisions(job.id).items] == [bodies.What.ADMITTED]
         assert client.speed(job.id) == bodies.Speed(())

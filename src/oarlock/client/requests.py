@@ -251,6 +251,10 @@ def queue() -> Request[bodies.Queue]:
     return Request(method="GET", path=f"{_V1}/queue", answer=bodies.Queue)
 
 
+def forecasts() -> Request[bodies.Forecasts]:
+    return Request(method="GET", path=f"{_V1}/forecasts", answer=bodies.Forecasts)
+
+
 def pools() -> Request[bodies.PoolList]:
     return Request(method="GET", path=f"{_V1}/pools", answer=bodies.PoolList)
 

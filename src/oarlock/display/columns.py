@@ -47,6 +47,7 @@ QUEUE = (
     *_numbers("CPUS", "GPUS"),
     Column("NODES", weight=1),
 )
+QUEUE_EXPECTED = (*QUEUE, Column("EXPECTED", weight=9, least=16))
 TASKS = (*(Column(title) for title in ("  TASK", "PHASE", "NODE", "GPUS", "STEP", "EXIT")), Column("DETAIL", weight=9))
 METRICS = (
     Column("NAME", weight=1),

@@ -1,19 +1,22 @@
-"""The verdict on a job that is not submitted yet, in lines: it would start now, later or never."""
+"""Forecasts in words: the verdict on a job that is not submitted yet, and when each job should start or end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oarlock.display import amounts
-from oarlock.spec import plans, prices, refusals
+from oarlock.display import amounts, durations
+from oarlock.spec import bodies, plans, prices, refusals
 
 SHOWN_NODES = 16
+Key = tuple[str, str, str]
+"""A job by its user, pool and name, which all users may see. No two active jobs have the same."""
 
 
 def lines(forecast: plans.Forecast, currency: str) -> Iterator[str]:
     """Yield the verdict; then the nodes, the holders, the smallest change, the expected start and the price."""
     yield f"{forecast.when.capitalize()}: {forecast.message}"
-    yield from _nodes(forecast)
+    if forecast.when is plans.When.NOW:  # a later place is a guess
+        yield from _nodes(forecast)
     refusal = forecast.refusal
     yield _holders(refusal) if refusal is not None else ""
     yield forecast.makes_way
@@ -23,6 +26,22 @@ def lines(forecast: plans.Forecast, currency: str) -> Iterator[str]:
         yield f"{forecast.expected} {place if forecast.waiting > 1 else ''}".strip()
     if forecast.price_per_h:
         yield f"It costs about {prices.amount_text(forecast.price_per_h, currency)} an hour."
+
+
+def expected(of: bodies.Forecasts) -> dict[Key, str]:
+    """Return one sentence for each job, by its key: its expected start, or its expected end."""
+    told = {(one.user, one.pool, one.name): one.expected or one.message for one in of.starts}
+    for one in of.ends:
+        told[one.user, one.pool, one.name] = _end(one, of.at)
+    return told
+
+
+def _end(job: bodies.ExpectedEnd, now: float) -> str:
+    if job.end is not None and job.end > now:
+        return f"It should end in about {durations.age(job.end - now)}."
+    if job.latest is not None and job.latest > now:
+        return f"Its time-out ends it within {durations.age(job.latest - now)}."
+    return ""
 
 
 def _nodes(forecast: plans.Forecast) -> Iterator[str]:

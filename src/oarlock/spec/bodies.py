@@ -235,6 +235,47 @@ class Queue(Page[QueueRow], frozen=True):
     """The jobs that run, then the jobs that wait, oldest first."""
 
 
+class Place(msgspec.Struct, frozen=True):
+    """A node, and devices of it by their index."""
+
+    node: str
+    devices: tuple[int, ...] = ()
+
+
+class ExpectedStart(Tenant, frozen=True, kw_only=True):
+    """The forecast of a waiting job, as `plans.Forecast` has it. `message` says why it waits, to those who see the job.
+
+    `places` are expected ones, empty where no start time is known.
+    """
+
+    when: plans.When
+    expected: str
+    message: str = ""
+    start: float | None = None
+    latest: float | None = None
+    position: int = 0
+    places: tuple[Place, ...] = ()
+
+
+class ExpectedEnd(Tenant, frozen=True, kw_only=True):
+    """The end of a job that holds something, in Unix seconds; `latest` is that of its time-out. None: not known."""
+
+    end: float | None = None
+    latest: float | None = None
+
+
+class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
+    """The expected starts of all waiting jobs, in the order of the queue, and the ends of all running ones.
+
+    They were made at `at` (Unix seconds). Without `computed` the starts are the last refusals, without times.
+    """
+
+    at: float
+    starts: tuple[ExpectedStart, ...]
+    ends: tuple[ExpectedEnd, ...]
+    computed: bool = True
+
+
 class PoolState(msgspec.Struct, frozen=True, kw_only=True):
     """A pool with everything below it. Amounts by resource: devices, cores, bytes."""
 

@@ -284,7 +284,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     latest: float | None = None  # of the range in which it is expected to start; None: not known
     position: int = 0  # among those that wait, from 1; 0: it does not wait
     waiting: int = 0  # how many wait
-    placement: tuple[holdings.Holding, ...] = ()
+    placement: tuple[holdings.Holding, ...] = ()  # the expected one, where the job starts later
     price_per_h: float = 0.0  # of where it starts, or is expected to; 0: not known, or free
     stops: tuple[Stop, ...] = ()  # running jobs that would give way to it
     makes_way: str = ""  # the same in one sentence

@@ -102,7 +102,7 @@ class Access:
 
         def look(view: stores.View) -> tuple[list[stores.Usage], list[jobs.Job]]:
             ended = [row for row in view.usage(since=since) if self.admin or row.owner == self.user.name]
-            return ended, [job for job in view.active() if job.live is not None and self._sees(job)]
+            return ended, [job for job in view.active() if job.live is not None and self.sees(job)]
 
         return await self._store.read(look)
 
@@ -118,7 +118,7 @@ class Access:
 
     def tenant(self, job: jobs.Job) -> bodies.Tenant:
         """Return the facts that this user may know of any user's job that holds something or waits."""
-        if self._sees(job):
+        if self.sees(job):
             return bodies.Tenant(user=job.owner, pool=job.pool, name=job.name, job=job.id)
         hidden = self._names.private
         return bodies.Tenant(user=job.owner, pool=job.pool, name=self._names.of(job), job="" if hidden else job.id)
@@ -156,12 +156,13 @@ class Access:
     def _hides(self) -> bool:
         return self._names.private and not self.admin
 
-    def _sees(self, job: jobs.Job) -> bool:
+    def sees(self, job: jobs.Job) -> bool:
+        """Return whether the user may see the whole job."""
         return self.admin or job.owner == self.user.name
 
     def _find(self, view: stores.View, name_or_id: str) -> jobs.Job:
         found = view.find(name_or_id, self.user.name)
-        if found is not None and not self._sees(found):  # another user's id; an own job may bear it
+        if found is not None and not self.sees(found):  # another user's id; an own job may bear it
             mine = stores.JobFilter(owner=self.user.name, name=name_or_id, limit=1)
             found = next(iter(view.jobs(mine)), None)
         if found is None and self.admin:

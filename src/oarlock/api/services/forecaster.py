@@ -84,7 +84,7 @@ class Forecaster:
         for _ in range(2):  # a forecast under way may be older than the job
             told = await self._fresh(access, rules, now)
             if told is None:
-                return _untold(job)
+                return untold(job)
             gang = next((gang for gang in told.look.snapshot.waiting if gang.job == job.id), None)
             if gang is not None:
                 forecast = told.forecasts[job.id]
@@ -93,9 +93,13 @@ class Forecaster:
                     _untried(forecast) if slow else await self._with_remedy(forecast, told.look.snapshot, gang, told.at)
                 )
             if told.took_s > SLOW_S:
-                return _untold(job)
+                return untold(job)
             self._told = None
         return None
+
+    async def all(self, access: authorisation.Access, rules: plans.Rules, now: float) -> Told | None:
+        """Return the forecasts of all waiting jobs, made a moment ago; None where new ones are not ready in time."""
+        return await self._fresh(access, rules, now)
 
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """Return the forecast of a job that is not submitted yet."""
@@ -207,7 +211,7 @@ def _median(took: Sequence[float]) -> float | None:
     return statistics.median(took) if took else None
 
 
-def _untold(job: jobs.Job) -> plans.Forecast:
+def untold(job: jobs.Job) -> plans.Forecast:
     """Return the last refusal that the scheduler wrote, as a forecast without an expected start."""
     message = job.refusal.message if job.refusal is not None else "It waits for the next plan."
     return _untried(

@@ -43,6 +43,7 @@ PAGE = 1000
     is_flag=True,
     help="List the running and waiting jobs of all users, with the resources that they hold.",
 )
+@command.option("--expected", is_flag=True, help="With --everybody: add when each job should start, or end.")
 @command.option("--quiet", "-q", is_flag=True, help="Print only the jobs' ids.")
 @command.json_option
 @command.connected
@@ -58,13 +59,17 @@ def ps(
     sort: str,
     wide: bool,
     everybody: bool,
+    expected: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
     if everybody:
-        _queue(client, pool, owner, as_json=as_json)
+        _queue(client, pool, owner, expected=expected, as_json=as_json)
         return
+    if expected:
+        hint = "Add --everybody, or see one job: oarlock why JOB"
+        raise errors.InvalidInput("--expected is a column of --everybody", path="--expected", hint=hint)
     chosen: dict[str, Any] = {"pool": pool, "owner": owner, "name": name, "text": text}
     order = {"sort": sort, "ascending": True} if sort != SORTS[0] else {}
     most = 10**9 if everything else limit
@@ -96,15 +101,24 @@ def _summaries(client: clients.Client, limit: int, **chosen: Any) -> list[summar
     return found
 
 
-def _queue(client: clients.Client, pool: str | None, owner: str | None, *, as_json: bool) -> None:
+def _queue(client: clients.Client, pool: str | None, owner: str | None, *, expected: bool, as_json: bool) -> None:
     found = [one for one in client.queue() if pool in (None, one.pool) and owner in (None, one.user)]
+    forecasts = client.forecasts() if expected else None
     if as_json:
-        terminal.json_out({"items": found})
+        terminal.json_out({"items": found} if forecasts is None else {"items": found, "forecasts": forecasts})
         return
     from oarlock.cli.output import tables
     from oarlock.display import columns
+    from oarlock.display import forecasts as words
 
-    tables.show(columns.QUEUE, [_queue_row(one) for one in found])
+    rows = [_queue_row(one) for one in found]
+    if forecasts is None:
+        tables.show(columns.QUEUE, rows)
+        return
+    told = words.expected(forecasts)
+    for one, row in zip(found, rows, strict=True):
+        row.append(told.get((one.user, one.pool, one.name), ""))
+    tables.show(columns.QUEUE_EXPECTED, rows)
 
 
 def _queue_row(one: bodies.QueueRow) -> list[str]:

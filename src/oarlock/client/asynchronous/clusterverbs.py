@@ -25,6 +25,10 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         page = await self._sender.send(requests.queue())
         return list(page.items)
 
+    async def forecasts(self) -> bodies.Forecasts:
+        """Return the expected start of every waiting job of all users, and the expected end of every running one."""
+        return await self._sender.send(requests.forecasts())
+
     async def pools(self) -> bodies.PoolList:
         """Return the pools in the order of the drawn tree, and the capacity that they divide."""
         return await self._sender.send(requests.pools())

@@ -26,6 +26,10 @@ class ClusterVerbs(caller.Caller):
         page = self._sender.send(requests.queue())
         return list(page.items)
 
+    def forecasts(self) -> bodies.Forecasts:
+        """Return the expected start of every waiting job of all users, and the expected end of every running one."""
+        return self._sender.send(requests.forecasts())
+
     def pools(self) -> bodies.PoolList:
         """Return the pools in the order of the drawn tree, and the capacity that they divide."""
         return self._sender.send(requests.pools())

@@ -226,6 +226,7 @@ def _later(
         latest=end,
         position=position.get(job, 0),
         waiting=len(position),
+        placement=start.holdings if start is not None else (),
         price_per_h=book.per_hour(expected.holdings) if (expected := start or bound) is not None else 0.0,
     )
 

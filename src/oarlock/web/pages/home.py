@@ -7,7 +7,7 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from oarlock.display import poolbars, progress
+from oarlock.display import forecasts, poolbars, progress
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.web import routing, visits
 from oarlock.web.drawing import charts
@@ -29,7 +29,8 @@ async def show(visit: visits.Visit) -> routing.Filled:
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
-    own = await _reasons(visit)
+    own, expected = await asyncio.gather(_reasons(visit), _expected(visit, waiting))
+    words, order = expected
     sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items))
     return routing.Filled(
         template="home.html",
@@ -41,7 +42,10 @@ async def show(visit: visits.Visit) -> routing.Filled:
                 for one, spark in zip(running.items, sparks, strict=True)
             ],
             "hidden_running": sum(running.phases.get(one, 0) for one in phases.RUNNING) - len(running.items),
-            "waiting": [{"row": one, "reason": own.get(one.job, "")} for one in waiting[:WAITING]],
+            "waiting": [
+                {"row": one, "reason": own.get(one.job, ""), "expected": words.get(_key(one), "")}
+                for one in sorted(waiting, key=lambda one: order.get(_key(one), len(order)))[:WAITING]
+            ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
             "failed": [listed.row(one, failed.now) for one in failed.items],
             "devices": devices(nodes),
@@ -84,6 +88,20 @@ async def _reasons(visit: visits.Visit) -> dict[str, str]:
     """Return why the user's own waiting jobs wait, by id."""
     page = await visit.client.summaries(phases=(phases.Phase.QUEUED,), limit=100)
     return {one.id: one.reason for one in page.items}
+
+
+async def _expected(
+    visit: visits.Visit, waiting: Sequence[bodies.QueueRow]
+) -> tuple[dict[forecasts.Key, str], dict[forecasts.Key, int]]:
+    """Return the expected start of each waiting job in words, and its place in the queue."""
+    if not waiting:
+        return {}, {}
+    found = await visit.client.forecasts()
+    return forecasts.expected(found), {_key(one): place for place, one in enumerate(found.starts)}
+
+
+def _key(one: bodies.Tenant) -> forecasts.Key:
+    return one.user, one.pool, one.name
 
 
 async def _spark(visit: visits.Visit, job: summaries.Summary) -> str:
