@@ -191,6 +191,19 @@ def test_the_queue_says_when_each_job_should_start_or_end(
     type_("ps", "--expected", code=2)
 
 
+def test_nodes_tells_who_held_them(type_: Typed, server: live.LiveServer) -> None:
+    server.rig.clock.now = time.time()
+    runs = server.submit(name="runs")
+    server.launch(runs.id)
+    server.rig.clock.now += 1
+    shown = type_("nodes", "--since", "1h").splitlines()
+    assert shown[0].split() == ["USER", "POOL", "NAME", "ATTEMPT", "FROM", "TO", "HELD"]
+    assert [word for word in shown[1].split() if ":" not in word] == ["root", "default", "runs", "1", "here"]
+    assert json.loads(type_("nodes", "--since", "1h", "--json"))["items"][0]["ended_at"] is None
+    assert "runs" not in type_("nodes", "--since", "2h", "--until", "1h")
+    assert "DEVICE-HOURS" in type_("usage", "--by", "day")
+
+
 def whole_node(job: str) -> holdings.Holding:
     amount = holdings.Resources(8000, 0, 0)
     return holdings.Holding(job=job, attempt=1, role="worker", index=0, node="here", amount=amount)

@@ -109,6 +109,7 @@ def test_secrets_the_queue_and_a_job_s_history(server: live.LiveServer, new_clie
         assert client.secrets() == []
         job = client.submit({"command": "true", "name": "digits"}, directory=None)
         assert [(row.name, row.phase) for row in client.queue()] == [("digits", phases.Phase.QUEUED)]
+        assert (client.history().items, client.usage(by="day")) == ((), [])
         found = client.forecasts()
         assert [(one.name, one.when) for one in found.starts] == [("digits", plans.When.NOW)]
         server.launch(job.id)

@@ -255,6 +255,11 @@ def forecasts() -> Request[bodies.Forecasts]:
     return Request(method="GET", path=f"{_V1}/forecasts", answer=bodies.Forecasts)
 
 
+def history(since: float | None, until: float | None, limit: int) -> Request[bodies.History]:
+    query = _query(since=since, until=until, limit=limit)
+    return Request(method="GET", path=f"{_V1}/history", answer=bodies.History, query=query)
+
+
 def pools() -> Request[bodies.PoolList]:
     return Request(method="GET", path=f"{_V1}/pools", answer=bodies.PoolList)
 

@@ -64,6 +64,15 @@ NODES = (
     Column("TYPE", weight=1),
     Column("HELD BY", weight=9),
 )
+HISTORY = (
+    Column("USER"),
+    Column("POOL"),
+    Column("NAME", weight=2),
+    *_numbers("ATTEMPT"),
+    Column("FROM"),
+    Column("TO"),
+    Column("HELD", weight=9),
+)
 SIZES = (Column("SIZE"), *_numbers("GPUS"), Column("TYPE"), *_numbers("CPUS", "MEMORY"), Column("SOURCE"))
 USAGE_HOURS = _numbers("DEVICE-HOURS", "CPU-HOURS", "COST")
 USERS = (Column("USER", weight=1), Column("RIGHT"))

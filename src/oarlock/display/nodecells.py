@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oarlock.display import amounts
+from oarlock.display import amounts, durations
 from oarlock.spec import bodies, nodes, quantities
 
 
@@ -20,6 +20,19 @@ def row(view: bodies.NodeState) -> list[str]:
         _taken(node),
         ", ".join(types),
         ", ".join(holders),
+    ]
+
+
+def held_before(one: bodies.HeldBefore, until: float) -> list[str]:
+    """Return the cells of an attempt in the table of the past (`columns.HISTORY`), which ends at `until`."""
+    return [
+        one.user,
+        one.pool,
+        one.name,
+        str(one.attempt),
+        durations.moment(one.started_at, until),
+        "" if one.ended_at is None else durations.moment(one.ended_at, until),
+        ", ".join(f"{place.node}{amounts.gpus(place.devices)}" for place in one.places),
     ]
 
 

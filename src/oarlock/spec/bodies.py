@@ -276,6 +276,27 @@ class Forecasts(msgspec.Struct, frozen=True, kw_only=True):
     computed: bool = True
 
 
+class HeldBefore(Tenant, frozen=True, kw_only=True):
+    """One attempt of a job with its places. Times are Unix seconds; `ended_at` is None while it holds them."""
+
+    attempt: int
+    started_at: float
+    ended_at: float | None
+    places: tuple[Place, ...]
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts that held something between `since` and `until`, oldest first.
+
+    `cut` says that there were more: the attempts that ended first are left out.
+    """
+
+    since: float
+    until: float
+    items: tuple[HeldBefore, ...]
+    cut: bool = False
+
+
 class PoolState(msgspec.Struct, frozen=True, kw_only=True):
     """A pool with everything below it. Amounts by resource: devices, cores, bytes."""
 
@@ -302,7 +323,7 @@ class PoolList(Page[PoolState], frozen=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """The use of one user or pool."""
+    """The use of one user, pool or day. A day is named `2026-11-23`, in UTC."""
 
     name: str
     device_hours: float
@@ -311,7 +332,7 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class UsageList(Page[UsageRow], frozen=True):
-    """The use of each user or pool, by name."""
+    """The use of each user, pool or day, by name."""
 
 
 # The server, its users and secrets

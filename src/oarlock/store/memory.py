@@ -237,6 +237,16 @@ class MemoryTransaction:
                 sums[key] = _sum(sums[key], one) if key in sums else msgspec.structs.replace(one, job="", attempt=0)
         return [sums[key] for key in sorted(sums)]
 
+    def attempts_used(
+        self, *, since: float, until: float, owner: str | None = None, limit: int | None = None
+    ) -> list[stores.Usage]:
+        found = [
+            one
+            for one in self._usage.values()
+            if one.ended_at > since and one.started_at < until and owner in (None, one.owner)
+        ]
+        return sorted(found, key=lambda one: (-one.ended_at, one.job, one.attempt))[:limit]
+
     def snapshots_in_use(self) -> set[str]:
         return {job.snapshot for job in self._jobs.values() if job.snapshot is not None}
 

@@ -159,6 +159,15 @@ class View(Protocol):
         """
         ...
 
+    def attempts_used(
+        self, *, since: float, until: float, owner: str | None = None, limit: int | None = None
+    ) -> list[Usage]:
+        """Return the usage of each attempt that was held at some time between `since` and `until`, newest end first.
+
+        Running attempts are in `holdings`. The usage of a removed job stays.
+        """
+        ...
+
     def snapshots_in_use(self) -> set[str]:
         """Digests that a stored job names."""
         ...

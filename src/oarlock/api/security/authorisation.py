@@ -106,6 +106,16 @@ class Access:
 
         return await self._store.read(look)
 
+    async def usage_between(self, since: float, until: float) -> tuple[list[stores.Usage], list[jobs.Job]]:
+        """Return the attempts that were held between, and the running jobs: the user's, or all for an administrator."""
+        owner = None if self.admin else self.user.name
+
+        def look(view: stores.View) -> tuple[list[stores.Usage], list[jobs.Job]]:
+            ended = view.attempts_used(since=since, until=until, owner=owner)
+            return ended, [job for job in view.active() if job.live is not None and self.sees(job)]
+
+        return await self._store.read(look)
+
     async def administer(self, change: Callable[[stores.Transaction], T]) -> T:
         """Run a change of the cluster or its users within one transaction, for administrators."""
         self.demand(users.Right.ADMIN)

@@ -13,12 +13,19 @@ from oarlock.spec import prices
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
 
+MOST_HELD = 5000
+
 
 @command.verb("nodes", short_help="List the machines and the jobs on them")
+@command.option("--since", metavar="TIME", help="List the jobs that held the machines from then on: 2h (ago).")
+@command.option("--until", metavar="TIME", show_default="now", help="With --since: end of the period.")
 @command.json_option
 @command.connected
-def nodes(client: clients.Client, as_json: bool) -> None:
+def nodes(client: clients.Client, since: str | None, until: str | None, as_json: bool) -> None:
     """List the machines: their resources, the part that is held, and the jobs that hold it."""
+    if since is not None or until is not None:
+        _history(client, since, until, as_json=as_json)
+        return
     found = client.nodes()
     if as_json:
         terminal.json_out({"items": found})
@@ -27,6 +34,22 @@ def nodes(client: clients.Client, as_json: bool) -> None:
     from oarlock.display import columns, nodecells
 
     tables.show(columns.NODES, [nodecells.row(view) for view in found])
+
+
+def _history(client: clients.Client, since: str | None, until: str | None, *, as_json: bool) -> None:
+    from oarlock.client import verbs
+
+    bounds = {name: verbs.since_of(text) for name, text in (("since", since), ("until", until)) if text is not None}
+    found = client.history(**bounds, limit=MOST_HELD)
+    if as_json:
+        terminal.json_out(found)
+        return
+    from oarlock.cli.output import tables
+    from oarlock.display import columns, nodecells
+
+    tables.show(columns.HISTORY, [nodecells.held_before(one, found.until) for one in found.items])
+    if found.cut:
+        terminal.say(f"Only the last {MOST_HELD:,} attempts of that time are listed. Choose a shorter time.")
 
 
 @command.verb("sizes", short_help="List the T-shirt sizes of `run --size`")
@@ -57,7 +80,11 @@ def sizes(as_json: bool) -> None:
 
 @command.verb("usage", short_help="Sum up device-hours and CPU-hours")
 @command.option(
-    "--by", type=click.Choice(["user", "pool"]), default="user", show_default=True, help="One row for each of these."
+    "--by",
+    type=click.Choice(["user", "pool", "day"]),
+    default="user",
+    show_default=True,
+    help="One row for each of these.",
 )
 @command.option("--since", metavar="TIME", help="Start of the period: 30d (ago), or 2026-01-31.")
 @command.json_option

@@ -29,6 +29,15 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         """Return the expected start of every waiting job of all users, and the expected end of every running one."""
         return await self._sender.send(requests.forecasts())
 
+    async def history(
+        self, *, since: float | None = None, until: float | None = None, limit: int = 1000
+    ) -> bodies.History:
+        """Return which jobs held which devices from `since`, by default a day before `until`, to `until` or now.
+
+        At most `limit` ended attempts are told, those that ended last.
+        """
+        return await self._sender.send(requests.history(since, until, limit))
+
     async def pools(self) -> bodies.PoolList:
         """Return the pools in the order of the drawn tree, and the capacity that they divide."""
         return await self._sender.send(requests.pools())
@@ -45,6 +54,9 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         await self._sender.send(requests.remove_pool(name))
 
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
-        """Return device-hours and CPU-hours by `user` or `pool`, of attempts that run or ended after `since`."""
+        """Return the hours and the cost by `user`, `pool` or `day`, of attempts that run or ended after `since`.
+
+        A day has the part of each attempt that lies within it; the last 30 days are told where no time is given.
+        """
         page = await self._sender.send(requests.usage(since, by))
         return list(page.items)

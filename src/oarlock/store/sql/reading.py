@@ -240,6 +240,16 @@ class SqlView:
     def usage(self, *, since: float = 0.0) -> list[stores.Usage]:
         return [stores.Usage(**row) for row in self._connection.execute(_USAGE, {"since": since}).mappings()]
 
+    def attempts_used(
+        self, *, since: float, until: float, owner: str | None = None, limit: int | None = None
+    ) -> list[stores.Usage]:
+        table = schema.usage.c
+        wanted = sa.select(schema.usage).where(table.ended_at > since, table.started_at < until)
+        if owner is not None:
+            wanted = wanted.where(table.owner == owner)
+        wanted = wanted.order_by(table.ended_at.desc(), table.job, table.attempt).limit(limit)
+        return [stores.Usage(**row) for row in self._connection.execute(wanted).mappings()]
+
     def snapshots_in_use(self) -> set[str]:
         return set(self._connection.execute(_SNAPSHOTS).scalars())
 
