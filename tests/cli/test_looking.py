@@ -197,7 +197,7 @@ def test_nodes_tells_who_held_them(type_: Typed, server: live.LiveServer) -> Non
     server.launch(runs.id)
     server.rig.clock.now += 1
     shown = type_("nodes", "--since", "1h").splitlines()
-    assert shown[0].split() == ["USER", "POOL", "NAME", "ATTEMPT", "FROM", "TO", "HELD"]
+    assert shown[0].split() == ["USER", "POOL", "NAME", "ATTEMPT", "FROM", "HELD"]
     assert [word for word in shown[1].split() if ":" not in word] == ["root", "default", "runs", "1", "here"]
     assert json.loads(type_("nodes", "--since", "1h", "--json"))["items"][0]["ended_at"] is None
     assert "runs" not in type_("nodes", "--since", "2h", "--until", "1h")

@@ -235,3 +235,16 @@ def test_a_resource_that_nobody_has_or_speaks_of_is_not_drawn() -> None:
     assert "gpus" not in shown
     wanting = bodies.PoolList(items=(msgspec.structs.replace(view, demand={"gpus": 2.0}),), capacity=tree.capacity)
     assert "gpus" in "\n".join(pooltree.lines(wanting)), "somebody waits for what is not there"
+
+
+def test_a_dry_run_tells_the_effects_and_changes_nothing(server: live.LiveServer, type_: Typed) -> None:
+    machine(server, 4, 8)
+    server.submit(name="waits", roles={"worker": {"gpus": 2}})
+    out, _ = type_("pool set research --reserve gpus=3 --dry-run")
+    assert "research: reserves gpus=3" in out
+    assert "research would be entitled to " in out
+    assert "at once" in out
+    assert "research" not in type_("pools")[0]
+    told = json.loads(type_("pool set research --share 2 --dry-run --json")[0])
+    assert told["pool"]["share"]["gpus"] == 2.0
+    type_("pool set research --parent nowhere --dry-run", code=2)

@@ -22,6 +22,8 @@ def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer, n
         assert client.set_pool("research", reserve={"memory": None}, share=None, version=1).share == {}
         with pytest.raises(errors.VersionMismatch):
             client.set_pool("research", policy="las", version=1)
+        preview = client.preview_pool("research", reserve={"gpus": 2})
+        assert (preview.pool.reserve["gpus"], preview.planned) == (2.0, True)
         tree = client.pools()
         assert [view.pool.name for view in tree] == ["default", "research"]
         assert (len(tree), tree.capacity["gpus"], tree.notes) == (2, 2.0, ())

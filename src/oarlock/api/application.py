@@ -20,7 +20,7 @@ from starlette import responses, routing, types
 from oarlock.api import failures, openapi, routes
 from oarlock.api.administration import operations, server, sessions, users, usersecrets
 from oarlock.api.agents import agents, receivedfiles
-from oarlock.api.cluster import forecasts, history, nodes, pools, usage
+from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
 from oarlock.api.data import blobs, files, logpages, logs, metrics
 from oarlock.api.jobs import decisions, events, execution, jobs, outlook, speed, summaries
 from oarlock.api.security import authorisation
@@ -46,6 +46,7 @@ TABLE: tuple[routes.Route, ...] = openapi.described(
         *forecasts.ROUTES,
         *history.ROUTES,
         *pools.ROUTES,
+        *poolpreviews.ROUTES,
         *usage.ROUTES,
         *users.ROUTES,
         *sessions.ROUTES,

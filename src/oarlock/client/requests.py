@@ -271,6 +271,11 @@ def set_pool(name: str, change: poolchanges.Change) -> Request[pool_nouns.Pool]:
     )
 
 
+def preview_pool(name: str, change: poolchanges.Change) -> Request[bodies.PoolPreview]:
+    """Request the effects of a change. The change is not made, so that the request is repeatable."""
+    return Request(method="POST", path=f"{_pool(name)}/preview", answer=bodies.PoolPreview, body=change)
+
+
 def remove_pool(name: str) -> Request[answers.Nothing]:
     return Request(method="DELETE", path=_pool(name), answer=answers.Nothing)
 

@@ -322,6 +322,23 @@ class PoolList(Page[PoolState], frozen=True):
         return len(self.items)
 
 
+class PoolPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """The effects of a change that is not made: the tree before and after it, and the jobs that are affected at once.
+
+    `starts` would start because of it, `stops` would give way and wait again, `shrinks` would go on with another
+    number of tasks. Without `planned` the cluster is too large for a plan on demand, and the three are empty.
+    """
+
+    pool: pools.Pool
+    before: tuple[PoolState, ...]
+    after: tuple[PoolState, ...]
+    notes: tuple[str, ...] = ()
+    starts: tuple[Tenant, ...] = ()
+    stops: tuple[Tenant, ...] = ()
+    shrinks: tuple[Tenant, ...] = ()
+    planned: bool = True
+
+
 class UsageRow(msgspec.Struct, frozen=True):
     """The use of one user, pool or day. A day is named `2026-11-23`, in UTC."""
 

@@ -30,6 +30,7 @@ def body_of(route: routes.Route) -> dict[str, object]:
         "want": {"intent": "halt"},
         "add": {"name": "new"},
         "change": {},
+        "preview": {},
         "add_token": {},
         "confide": {"value": "v"},
         "begin": {"secret": "oac_" + "A" * 43},

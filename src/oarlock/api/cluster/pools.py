@@ -21,7 +21,7 @@ COUNTED_JOBS = 100
 
 
 async def show_all(call: routes.Call) -> bodies.PoolList:
-    return await call.access.shared(_look)
+    return await call.access.shared(lambda view: tree(view, view.pools()))
 
 
 async def change(call: routes.Call) -> routes.Answer:
@@ -30,15 +30,24 @@ async def change(call: routes.Call) -> routes.Answer:
         registry.named(wanted.policy)
 
     def write(tx: stores.Transaction) -> tuple[bool, pools.Pool]:
-        declared = tx.pools()
-        before = next((pool for pool in declared if pool.name == name), None)
-        _check_version(name, before, wanted.version)
-        after = poolchanges.changed(before or pools.Pool(name=name), wanted)
-        pooltrees.check(after, declared, lambda pool: _names(tx, pool))
+        before, after = checked(tx, name, wanted)
         return before is None, after if after == before else tx.put_pool(after)
 
     made, pool = await call.access.administer(write)
     return routes.Answer(201 if made else 200, pool)
+
+
+def checked(view: stores.View, name: str, wanted: poolchanges.Change) -> tuple[pools.Pool | None, pools.Pool]:
+    """Return the stored pool, None where it is new, and the pool after the change.
+
+    Raises VersionMismatch, and InvalidInput or Conflict with the numbers for a change that does not fit into the tree.
+    """
+    declared = view.pools()
+    before = next((pool for pool in declared if pool.name == name), None)
+    _check_version(name, before, wanted.version)
+    after = poolchanges.changed(before or pools.Pool(name=name), wanted)
+    pooltrees.check(after, declared, lambda pool: _names(view, pool))
+    return before, after
 
 
 async def remove(call: routes.Call) -> None:
@@ -66,8 +75,9 @@ def _names(view: stores.View, pool: str) -> list[str]:
     return [job.name for job in view.jobs(which)]
 
 
-def _look(view: stores.View) -> bodies.PoolList:
-    declared, active = view.pools(), view.active()
+def tree(view: stores.View, declared: Sequence[pools.Pool]) -> bodies.PoolList:
+    """Return the tree that the declared pools make of the present jobs and nodes."""
+    active = view.active()
     held: dict[str, list[holdings.Holding]] = {}
     for holding in view.holdings():
         held.setdefault(holding.job, []).append(holding)
@@ -81,20 +91,20 @@ def _look(view: stores.View) -> bodies.PoolList:
     demand = entitlement.demand(snapshot.waiting, snapshot.running)
     entitled = entitlement.divide(declared, capacity, demand)
     reserved = entitlement.reserved(declared, capacity)
-    tree = _Sums(declared, [job.pool for job in active], demand)
+    sums = _Sums(declared, [job.pool for job in active], demand)
     for job in active:
-        tree.count(job, held.get(job.id, []))
+        sums.count(job, held.get(job.id, []))
     items = tuple(
         bodies.PoolState(
-            pool=tree.known[name],
-            held=tree.held[name],
+            pool=sums.known[name],
+            held=sums.held[name],
             entitled=entitled.get(name, {}),
-            demand=tree.demand[name],
+            demand=sums.demand[name],
             reserved=reserved.get(name, {}),
-            running=tree.running[name],
-            waiting=tree.waiting[name],
+            running=sums.running[name],
+            waiting=sums.waiting[name],
         )
-        for name in tree.order()
+        for name in sums.order()
     )
     return bodies.PoolList(items=items, capacity=capacity, notes=_notes(declared, capacity))
 

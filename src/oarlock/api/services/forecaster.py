@@ -149,6 +149,10 @@ class Forecaster:
 
     # The snapshot
 
+    def snapshot(self, view: stores.View, rules: plans.Rules, now: float) -> plans.Snapshot:
+        """Return the cluster as the scheduler sees it, with the durations that are known from earlier jobs."""
+        return self._look(view, rules, now).snapshot
+
     def _look(self, view: stores.View, rules: plans.Rules, now: float) -> Look:
         held: dict[str, list[holdings.Holding]] = {}
         for holding in view.holdings():

@@ -14,6 +14,7 @@ from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
+    from oarlock.spec import bodies
     from oarlock.spec import pools as nouns
 
 NONE = "none"
@@ -73,6 +74,7 @@ def pool() -> None:
 @command.option(
     "--policy", metavar="POLICY", help="Policy that orders the pool's jobs. `none` for the cluster's policy."
 )
+@command.option("--dry-run", is_flag=True, help="Tell the effects of the change, and do not make it.")
 @command.json_option
 @command.connected
 def set_pool(
@@ -84,6 +86,7 @@ def set_pool(
     share: Sequence[str],
     static: Sequence[str],
     policy: str | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Create the pool NAME, or change the given fields of it.
@@ -103,6 +106,9 @@ def set_pool(
         given["share"] = _shares(share)
     if static:
         given["static"] = [] if list(static) == [NONE] else list(_parts(static))
+    if dry_run:
+        _preview(client.preview_pool(name, **given), as_json=as_json)
+        return
     made = client.set_pool(name, **given)
     if as_json:
         terminal.json_out(made)
@@ -110,6 +116,17 @@ def set_pool(
     terminal.out(told(made))
     for note in client.pools().notes:
         terminal.say(terminal.clean(note))
+
+
+def _preview(found: bodies.PoolPreview, *, as_json: bool) -> None:
+    if as_json:
+        terminal.json_out(found)
+        return
+    from oarlock.display import poolpreviews
+
+    terminal.out(told(found.pool))
+    for line in (*poolpreviews.lines(found), *found.notes):
+        terminal.out(terminal.clean(line))
 
 
 @command.verb("rm", short_help="Remove a pool")

@@ -48,6 +48,13 @@ class ClusterVerbs(caller.Caller):
         """
         return self._sender.send(requests.set_pool(name, verbs.change_of(fields)))
 
+    def preview_pool(self, name: str, **fields: Any) -> bodies.PoolPreview:
+        """Return the effects of the same change by `set_pool`, which is not made: entitlements, starts, stops.
+
+        Raises the errors that `set_pool` would raise.
+        """
+        return self._sender.send(requests.preview_pool(name, verbs.change_of(fields)))
+
     def remove_pool(self, name: str) -> None:
         """Remove a pool, as an administrator. Raises Conflict while it has jobs or pools below it."""
         self._sender.send(requests.remove_pool(name))
