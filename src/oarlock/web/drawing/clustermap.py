@@ -1,0 +1,209 @@
+"""The map of the cluster as SVG: a row for each node, with a cell for each device and a Gantt chart beside it. Pure.
+
+A row has two drawings on one scale for all rows: the cells are the devices now, the bars are the jobs on them from the
+past, as recorded, to the forecast. All parts are rectangles with a class for their colour and a title in words.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from oarlock.display import amounts, forecasts, marks
+from oarlock.spec import bodies, nodes
+
+WIDTH, CELL = 480, 14
+COLOURS = 8
+LEAST_HEIGHT, MOST_LANES = 16, 16
+LANE = 8
+Say = Callable[[float], str]
+"""Returns a time in words."""
+
+
+class Box(msgspec.Struct, frozen=True):
+    """A rectangle. `kind` is `held`, `forecast`, `range` (of an expected start), `idle` or `closed`."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    colour: str
+    title: str
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A node: its state in words, its devices, and its past and future."""
+
+    name: str
+    ready: bool
+    state: str
+    used: str
+    cells: tuple[Box, ...]
+    cells_width: int
+    bars: tuple[Box, ...]
+    height: int
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The time that the Gantt chart shows, in Unix seconds."""
+
+    begin: float
+    now: float
+    end: float
+
+    def x(self, at: float) -> float:
+        return WIDTH * (min(max(at, self.begin), self.end) - self.begin) / (self.end - self.begin)
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All that the map is drawn from. `phases` has the phase of each active job."""
+
+    past: Sequence[bodies.HeldBefore]
+    expected: bodies.Forecasts
+    phases: Mapping[forecasts.Key, str]
+
+
+class Map:
+    """The rows of nodes. `by` chooses the colour: job, owner, pool or phase; `say` tells a time."""
+
+    def __init__(self, facts: Facts, window: Window, by: str, say: Say) -> None:
+        self._window, self._by, self._say = window, by, say
+        self._phases = facts.phases
+        self._ends = {key(one): one for one in facts.expected.ends}
+        self._held: dict[str, list[tuple[bodies.HeldBefore, tuple[int, ...]]]] = {}
+        for one in facts.past:
+            for place in one.places:
+                self._held.setdefault(place.node, []).append((one, place.devices))
+        self._expected: dict[str, list[tuple[bodies.ExpectedStart, tuple[int, ...]]]] = {}
+        for start in facts.expected.starts:
+            for place in start.places:
+                self._expected.setdefault(place.node, []).append((start, place.devices))
+
+    def row(self, state: bodies.NodeState) -> Row:
+        node = state.node
+        lanes = max(1, len(node.devices))
+        height = max(LEAST_HEIGHT, min(lanes, MOST_LANES) * LANE // (2 if lanes > 4 else 1))
+        return Row(
+            name=node.name,
+            ready=node.ready,
+            state=_state(node),
+            used=_used(state),
+            cells=tuple(self._cells(node)),
+            cells_width=CELL * lanes,
+            bars=tuple(self._bars(node, height)),
+            height=height,
+        )
+
+    def colour(self, one: bodies.Tenant, phase: str = "") -> str:
+        """Return the class of the job's colour. The same text has the same colour on every page."""
+        if self._by == "phase":
+            mark = marks.PHASES.get(phase)
+            return mark.colour if mark is not None else "open"
+        return f"fill-{colour_of({'owner': one.user, 'pool': one.pool}.get(self._by, '/'.join(key(one))))}"
+
+    def _cells(self, node: nodes.Node) -> Iterator[Box]:
+        """Yield a cell for each device, or one for a node without devices; a shared device is split."""
+        for place, index in enumerate([device.index for device in node.devices] or [None]):
+            holders = [one for one, devices in self._holders(node) if index is None or index in devices]
+            word = node.name if index is None else f"GPU {index}"
+            if not node.ready or not holders:
+                kind, said = ("closed", node.reason or "not ready") if not node.ready else ("idle", "idle")
+                yield Box(CELL * place, 0, CELL - 2, LEAST_HEIGHT, kind, "open", f"{word}: {said}")
+            for number, one in enumerate(holders):
+                part = (CELL - 2) / len(holders)
+                colour = self.colour(one, self._phases.get(key(one), ""))
+                x = CELL * place + number * part
+                yield Box(x, 0, part, LEAST_HEIGHT, "held", colour, f"{word}: {self._told(one)}")
+
+    def _holders(self, node: nodes.Node) -> list[tuple[bodies.HeldBefore, tuple[int, ...]]]:
+        return [pair for pair in self._held.get(node.name, ()) if pair[0].ended_at is None]
+
+    def _told(self, one: bodies.HeldBefore) -> str:
+        """Return the holder of a device, since when and until when."""
+        words = f"{one.name} ({one.user}, {one.pool}), since {self._say(one.started_at)}"
+        if one.ended_at is not None:
+            return f"{words}, until {self._say(one.ended_at)}"
+        end = self._ends.get(key(one))
+        if end is not None and end.end is not None:
+            return f"{words}, until about {self._say(end.end)}"
+        if end is not None and end.latest is not None:
+            return f"{words}, until {self._say(end.latest)} at the latest"
+        return f"{words}; its end is not known"
+
+    def _bars(self, node: nodes.Node, height: int) -> Iterator[Box]:
+        window, lanes = self._window, _Lanes(node, height)
+        for one, devices in sorted(self._held.get(node.name, ()), key=lambda pair: pair[0].started_at):
+            stop = window.now if one.ended_at is None else one.ended_at
+            colour = self.colour(one, self._phases.get(key(one), "") if one.ended_at is None else "COMPLETED")
+            end = self._ends.get(key(one)) if one.ended_at is None else None
+            until = None if end is None else end.latest if end.end is None else end.end
+            last = max(stop, until or stop)
+            for y, tall in lanes.places(devices, one.started_at, last):
+                yield self._bar(one.started_at, stop, y, tall, "held", colour, self._told(one))
+                if last > window.now and one.ended_at is None:
+                    yield self._bar(window.now, last, y, tall, "forecast", colour, self._told(one))
+        for start, devices in self._expected.get(node.name, ()):
+            if start.start is None:
+                continue
+            begin = max(start.start, window.now)
+            latest = f" to {self._say(start.latest)}" if start.latest is not None and start.latest > begin else ""
+            words = f"{start.name} ({start.user}, {start.pool}): expected start {self._say(begin)}{latest}"
+            colour = self.colour(start, "QUEUED")
+            for y, tall in lanes.places(devices, begin, window.end):
+                yield self._bar(begin, window.end, y, tall, "forecast", colour, words)
+                if latest:
+                    yield self._bar(begin, start.latest or begin, y, tall, "range", colour, words)
+
+    def _bar(self, first: float, last: float, y: float, height: float, kind: str, colour: str, title: str) -> Box:
+        x = self._window.x(first)
+        return Box(x, y, max(1.0, self._window.x(last) - x), height, kind, colour, title)
+
+
+class _Lanes:
+    """The heights at which bars lie: those of their devices, or the first free one on a node without devices."""
+
+    def __init__(self, node: nodes.Node, height: int) -> None:
+        self._index = {device.index: place for place, device in enumerate(node.devices)}
+        self._tall = height / max(1, len(node.devices)) if node.devices else height / 4
+        self._until = [0.0] * 4
+
+    def places(self, devices: Iterable[int], first: float, last: float) -> Iterator[tuple[float, float]]:
+        """Yield position and height for each stretch of neighbouring devices."""
+        held = sorted(self._index[device] for device in devices if device in self._index)
+        if not held:
+            lane = next((number for number, until in enumerate(self._until) if until <= first), 3)
+            self._until[lane] = max(self._until[lane], last)
+            yield lane * self._tall, self._tall
+            return
+        begin = before = held[0]
+        for place in held[1:]:
+            if place != before + 1:
+                yield begin * self._tall, (before - begin + 1) * self._tall
+                begin = place
+            before = place
+        yield begin * self._tall, (before - begin + 1) * self._tall
+
+
+def key(one: bodies.Tenant) -> forecasts.Key:
+    return one.user, one.pool, one.name
+
+
+def colour_of(text: str) -> int:
+    """Return the colour of a name: the same on every page, whatever else is shown."""
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % COLOURS
+
+
+def _state(node: nodes.Node) -> str:
+    if not node.ready:
+        return node.reason or "not ready"
+    return "ready" if node.open else f"closed: {', '.join(map(str, node.taints))}"
+
+
+def _used(state: bodies.NodeState) -> str:
+    held, whole = state.held, state.node.capacity
+    if whole.gpus:
+        return f"{amounts.number(held.devices)} of {whole.gpus} GPUs held"
+    return f"{amounts.number(held.cpus_milli / 1000)} of {amounts.number(whole.cpus_milli / 1000)} CPUs held"

@@ -1,0 +1,139 @@
+"""The cluster: a map of nodes and devices, and beside it the jobs that held them and those that are expected next.
+
+The past is the API's record, the present its nodes, the future its forecast. All users see the same jobs here as in the
+queue; the jobs that the reader may open are links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from oarlock.display import forecasts as words
+from oarlock.spec import bodies, users
+from oarlock.web import routing, templating, visits
+from oarlock.web.drawing import clustermap
+
+SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
+COLOURS = ("job", "owner", "pool", "phase")
+GROUPS = ("type", "rack", "none")
+AHEAD = 0.5
+"""The part of the past's length that is shown of the future."""
+
+MOST_NODES = 200
+MOST_HELD = 5000
+TICKS = 6
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    client = visit.client
+    chosen = _chosen(visit)
+    span = SPANS[chosen["span"]]
+    now = (await client.summaries(limit=1)).now
+    nodes, queue, past, expected = await asyncio.gather(
+        client.nodes(), client.queue(), client.history(since=now - span, limit=MOST_HELD), client.forecasts()
+    )
+    window = clustermap.Window(now - span, now, now + AHEAD * span)
+    phases = {clustermap.key(one): str(one.phase) for one in queue}
+    drawn = clustermap.Map(
+        clustermap.Facts(past.items, expected, phases), window, chosen["colour"], lambda at: _clock(at, now)
+    )
+    found = [one for one in nodes if chosen["node"].casefold() in one.node.name.casefold()]
+    return routing.Filled(
+        template="cluster.html",
+        facts={
+            "chosen": chosen,
+            "spans": tuple(SPANS),
+            "colours": COLOURS,
+            "groupings": GROUPS,
+            "groups": _groups(found, chosen, drawn),
+            "nodes": len(found),
+            "all": len(nodes),
+            "width": clustermap.WIDTH,
+            "now_x": window.x(now),
+            "ticks": _ticks(window),
+            "jobs": _jobs(visit, queue, expected, drawn),
+            "cut": past.cut,
+            "computed": expected.computed,
+            "now": now,
+            "refresh": 30 if queue else 0,
+        },
+    )
+
+
+def _chosen(visit: visits.Visit) -> dict[str, str]:
+    """Return the choices of the address; an unknown one is the default."""
+    spans, colours, groups = (visit.asked(name) for name in ("span", "colour", "group"))
+    return {
+        "span": spans if spans in SPANS else "6h",
+        "colour": colours if colours in COLOURS else COLOURS[0],
+        "group": groups if groups in GROUPS else GROUPS[0],
+        "node": visit.asked("node"),
+        "in": visit.asked("in"),
+    }
+
+
+def _groups(found: Sequence[bodies.NodeState], chosen: dict[str, str], drawn: clustermap.Map) -> list[dict[str, Any]]:
+    """Return the groups of nodes with their sums. Rows are drawn for the first nodes, or for the group `in`."""
+    by_name: dict[str, list[bodies.NodeState]] = {}
+    for one in found:
+        by_name.setdefault(_group(one, chosen["group"]), []).append(one)
+    groups, left = [], MOST_NODES
+    for number, (name, states) in enumerate(sorted(by_name.items())):
+        asked = not chosen["in"] or chosen["in"] == name
+        shown = states[:left] if asked else []
+        left -= len(shown)
+        groups.append(
+            {
+                "id": f"group-{number}",
+                "name": name,
+                "nodes": len(states),
+                "ready": sum(one.node.ready for one in states),
+                "held": sum(one.held.devices for one in states),
+                "devices": sum(one.node.capacity.gpus for one in states),
+                "rows": [drawn.row(one) for one in shown],
+                "hidden": len(states) - len(shown),
+            }
+        )
+    return groups
+
+
+def _group(state: bodies.NodeState, by: str) -> str:
+    if by == "rack":
+        return state.node.domains.get("rack", "no rack")
+    if by == "type":
+        return ", ".join(sorted({device.type for device in state.node.devices})) or "no GPUs"
+    return "all nodes"
+
+
+def _jobs(
+    visit: visits.Visit, queue: Sequence[bodies.QueueRow], expected: bodies.Forecasts, drawn: clustermap.Map
+) -> list[dict[str, Any]]:
+    """Return the legend, which is the text of the map, too: each active job, what it holds, and its forecast."""
+    told = words.expected(expected)
+    everything = visit.may(users.Right.ADMIN)
+    return [
+        {
+            "row": one,
+            "colour": drawn.colour(one, str(one.phase)),
+            "expected": told.get(clustermap.key(one), ""),
+            "seen": bool(one.job) and (everything or one.user == visit.server.user),
+        }
+        for one in queue
+    ]
+
+
+def _ticks(window: clustermap.Window) -> list[tuple[float, str]]:
+    step = (window.end - window.begin) / TICKS
+    times = [window.begin + step * number for number in range(TICKS)]
+    return [(window.x(at), _clock(at, window.now)) for at in times]
+
+
+def _clock(at: float, now: float) -> str:
+    """Return the time of day in UTC, after the day if that is another one."""
+    day, here = templating.moment(at), templating.moment(now)
+    return day[11:16] if day[:10] == here[:10] else f"{day[5:10]} {day[11:16]}"
+
+
+PAGES: tuple[routing.Page, ...] = (routing.Page(path="/cluster", title="Cluster", handler=show, key="c"),)

@@ -1,0 +1,142 @@
+"""The map of the cluster: each device tells its holder, bars tell the past and the forecast, long lists fold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from tests.api.cluster import test_history
+from tests.api.jobs import test_outlook
+from tests.web import browsers
+
+from oarlock.spec import bodies, holdings, nodes
+from oarlock.web.drawing import clustermap
+
+
+async def page(rig: browsers.WebRig, path: str, who: str = "ann") -> str:
+    async with rig.browser(who) as browser:
+        answer = await browser.get(path)
+    assert answer.status_code == 200, answer.text
+    browsers.elements(answer.text)
+    return answer.text
+
+
+def titles(found: str, kind: str) -> list[str]:
+    return re.findall(rf'<rect class="{kind} [^>]*><title>([^<]*)</title>', found)
+
+
+async def test_each_device_tells_its_holder_and_the_bars_tell_the_rest(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    await test_history.ran(rig, "before", 600)
+    await test_outlook.fill(rig, "theirs", 1, "bob", timeout="1h", roles={"worker": {"gpus": 1}})
+    rig.clock.now += 60
+    await rig.submit("ann", name="next", roles={"worker": {"gpus": 2}})
+    found = await page(rig, "/cluster")
+    cells = re.findall(r"<title>(GPU [^<]*)</title>", found)
+    assert len(cells) == 2
+    assert re.fullmatch(r"GPU 0: theirs \(bob, default\), since 22:23, until \d\d:\d\d at the latest", cells[0]), cells[
+        0
+    ]
+    assert cells[1] == "GPU 1: idle"
+    assert any(re.fullmatch(r"before \(ann, default\), since 22:13, until 22:23", one) for one in titles(found, "held"))
+    assert any(one.startswith("theirs") for one in titles(found, "forecast"))
+    table = found[found.index('id="jobs"') :]
+    assert "next</a>" in table, "the reader's own job is a link"
+    assert "theirs</a>" not in table, "another's is its name"
+    assert "theirs</a>" in await page(rig, "/cluster", "root")
+
+
+async def test_a_node_that_is_not_ready_says_why(rig: browsers.WebRig) -> None:
+    await rig.store.write(
+        lambda tx: tx.put_node(msgspec.structs.replace(tx.nodes()[0], ready=False, reason="no contact"))
+    )
+    found = await page(rig, "/cluster")
+    assert titles(found, "closed") == ["GPU 0: no contact", "GPU 1: no contact"]
+    assert "no contact" in browsers.text(found)
+
+
+async def test_a_thousand_nodes_are_grouped_and_no_node_is_left_out_in_silence(rig: browsers.WebRig) -> None:
+    def many(tx: Any) -> None:
+        for number in range(1000):
+            rack = f"r{number % 10}"
+            tx.put_node(nodes.Node(name=f"n{number}", capacity=holdings.Resources(1000), domains={"rack": rack}))
+
+    await rig.store.write(many)
+    found = await page(rig, "/cluster?group=rack")
+    assert found.count('<svg class="gantt"') == 200
+    assert re.findall(r"r9: 100 nodes, 100 ready", found)
+    assert "100 more nodes of r9" in found
+    one = await page(rig, "/cluster?group=rack&in=r9")
+    assert one.count('<svg class="gantt"') == 100
+    named = await page(rig, "/cluster?group=none&node=n99")
+    assert named.count('<svg class="gantt"') == 11, "n99, n990 to n999"
+    assert "No node has this name" in await page(rig, "/cluster?node=nowhere")
+
+
+WINDOW = clustermap.Window(0.0, 100.0, 150.0)
+NODE = nodes.Node(
+    name="n",
+    capacity=holdings.Resources(8000, 0, 4),
+    devices=tuple(nodes.Device(index=index, type="h100") for index in range(4)),
+)
+
+
+def held(name: str, devices: tuple[int, ...], first: float, last: float | None) -> bodies.HeldBefore:
+    places = (bodies.Place("n", devices),)
+    return bodies.HeldBefore(user="ann", pool="p", name=name, attempt=1, started_at=first, ended_at=last, places=places)
+
+
+def row(*past: bodies.HeldBefore, by: str = "job", **facts: Any) -> clustermap.Row:
+    told = bodies.Forecasts(at=100.0, starts=facts.get("starts", ()), ends=facts.get("ends", ()))
+    drawn = clustermap.Map(clustermap.Facts(past, told, facts.get("phases", {})), WINDOW, by, lambda at: f"{at:g}")
+    return drawn.row(bodies.NodeState(NODE, holdings.Resources(), ()))
+
+
+def test_a_shared_device_is_split_and_apart_devices_are_apart() -> None:
+    found = row(held("a", (0, 1, 3), 10, None), held("b", (3,), 20, None))
+    assert [(one.x, one.width, one.kind) for one in found.cells] == [
+        (0, 12, "held"),
+        (14, 12, "held"),
+        (28, 12, "idle"),
+        (42, 6, "held"),
+        (48, 6, "held"),
+    ]
+    lane = found.height / 4
+    assert [(one.y, one.height) for one in found.bars[:2]] == [(0, 2 * lane), (3 * lane, lane)]
+
+
+def test_a_bar_ends_at_its_end_now_or_the_border() -> None:
+    found = row(held("a", (0,), -50, 50), held("b", (1,), 60, None))
+    scale = clustermap.WIDTH / 150
+    assert [(one.x, round(one.x + one.width, 3)) for one in found.bars] == [
+        (0.0, round(50 * scale, 3)),
+        (60 * scale, round(100 * scale, 3)),
+    ]
+
+
+def test_the_forecast_is_apart_from_the_past() -> None:
+    ends = (bodies.ExpectedEnd(user="ann", pool="p", name="a", end=120.0),)
+    start = bodies.ExpectedStart(
+        user="ann",
+        pool="p",
+        name="b",
+        when="later",  # type: ignore[arg-type]  # as it arrives
+        expected="",
+        start=120.0,
+        latest=130.0,
+        places=(bodies.Place("n", (0,)),),
+    )
+    found = row(held("a", (0,), 10, None), ends=ends, starts=(start,))
+    assert [one.kind for one in found.bars] == ["held", "forecast", "forecast", "range"]
+    assert found.bars[2].title == "b (ann, p): expected start 120 to 130"
+
+
+def test_a_job_keeps_its_colour_and_a_phase_has_its_own() -> None:
+    one, other = row(held("a", (0,), 10, None)), row(held("z", (0,), 10, None), held("a", (1,), 10, None))
+    assert one.cells[0].colour == other.cells[1].colour
+    phased = row(held("a", (0,), 10, None), by="phase", phases={("ann", "p", "a"): "PROCESSING"})
+    assert phased.cells[0].colour == "blue"
