@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import cluster, home, job, jobs, live, log, login, metrics, sessions
+from oarlock.web.pages import cluster, home, job, jobs, live, log, login, metrics, pools, sessions
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -28,6 +28,7 @@ PAGES: tuple[table.Page, ...] = (
     *log.PAGES,
     *metrics.PAGES,
     *cluster.PAGES,
+    *pools.PAGES,
     *sessions.PAGES,
     *login.PAGES,
     *live.PAGES,

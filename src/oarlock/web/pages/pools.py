@@ -1,0 +1,152 @@
+"""The tree of pools with its bars; for administrators the change of a pool, which shows its effects before it is made.
+
+A form holds the whole pool. A resource that is missing in it is removed from the pool, and the version that the form
+was made from goes with it: a change that another administrator made meanwhile is shown, and not overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette import responses
+
+from oarlock.display import poolpreviews
+from oarlock.spec import bodies, errors, pools, pooltrees, users
+from oarlock.web import routing, visits
+from oarlock.web.drawing import poolscale
+
+AMOUNTS = ("reserve", "limit", "share")
+FIELDS = ("parent", "policy", *AMOUNTS, "static")
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    tree = await visit.client.pools()
+    parents = {state.pool.name: state.pool.parent for state in tree}
+    kinds = poolscale.resources(tree.items, tree.capacity)
+    scales = {kind: poolscale.scale(tree.items, tree.capacity, kind) for kind in kinds}
+    return routing.Filled(
+        template="pools.html",
+        facts={
+            "rows": [
+                {
+                    "state": state,
+                    "depth": _depth(state.pool.name, parents),
+                    "bars": [poolscale.bar(state, kind, scales[kind]) for kind in kinds],
+                }
+                for state in tree
+            ],
+            "notes": tree.notes,
+            "width": poolscale.WIDTH,
+            "admin": visit.may(users.Right.ADMIN),
+        },
+    )
+
+
+async def edit(visit: visits.Visit) -> routing.Filled:
+    """Show the form of a pool, empty for a new one."""
+    tree = await visit.client.pools()
+    name = visit.asked("pool")
+    found = next((state.pool for state in tree if state.pool.name == name), pools.Pool(name=name))
+    return _form(found.name, found.version, _typed(found))
+
+
+async def change(visit: visits.Visit) -> routing.Filled | responses.Response:
+    """Show the effects of a change, or make it. A refused one comes back with its form as it was typed."""
+    form = await visit.form()
+    name, typed = visits.one(form, "pool").strip(), {field: visits.one(form, field).strip() for field in FIELDS}
+    version = visits.one(form, "version")
+    number = int(version) if version.isascii() and version.isdigit() and len(version) < 18 else 0
+    try:
+        fields = {**_fields(typed), "version": number}
+        if visits.one(form, "action") == "apply":
+            await visit.client.set_pool(name, **fields)
+            return routing.to("/pools")
+        return _form(name, number, typed, preview=await visit.client.preview_pool(name, **fields))
+    except errors.VersionMismatch as error:
+        present = next((state.pool for state in await visit.client.pools() if state.pool.name == name), None)
+        return _form(name, present.version if present is not None else 0, typed, error=error, present=present)
+    except (errors.InvalidInput, errors.Conflict) as error:
+        return _form(name, number, typed, error=error)
+
+
+def _form(
+    name: str,
+    version: int,
+    typed: Mapping[str, str],
+    *,
+    preview: bodies.PoolPreview | None = None,
+    error: errors.OarlockError | None = None,
+    present: pools.Pool | None = None,
+) -> routing.Filled:
+    facts: dict[str, Any] = {
+        "name": name,
+        "version": version,
+        "typed": typed,
+        "effects": [*poolpreviews.lines(preview), *preview.notes] if preview is not None else [],
+        "error": error,
+        "present": _typed(present) if present is not None else {},
+        "command": _command(name, typed) if preview is not None else "",
+    }
+    return routing.Filled(template="pool.html", facts=facts, status=error.status if error is not None else 200)
+
+
+def _typed(pool: pools.Pool) -> dict[str, str]:
+    """Return the fields as they are typed: `gpus=8, memory=64Gi`."""
+    amounts = {
+        field: ", ".join(f"{name}={_amount(field, name, value)}" for name, value in getattr(pool, field).items())
+        for field in AMOUNTS
+    }
+    return {"parent": pool.parent or "", "policy": pool.policy or "", **amounts, "static": ", ".join(pool.static)}
+
+
+def _amount(field: str, resource: str, value: float) -> str:
+    return f"{value:g}" if field == "share" else pooltrees.typed(resource, value)
+
+
+def _fields(typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of the change. Raises InvalidInput."""
+    return {
+        "parent": typed["parent"] or None,
+        "policy": typed["policy"] or None,
+        **{field: _amounts(field, typed[field]) for field in AMOUNTS},
+        "static": tuple(_parts(typed["static"])),
+    }
+
+
+def _amounts(field: str, text: str) -> dict[str, str | None]:
+    """Return the amount of every resource, None for those that are not in the text."""
+    found: dict[str, str | None] = dict.fromkeys(pools.RESOURCES)
+    for part in _parts(text):
+        resource, equals, value = part.partition("=")
+        if not equals or not value.strip():
+            raise errors.InvalidInput(f"{part[:40]!r} is not a resource with its amount", path=field, hint="gpus=8")
+        found[resource.strip()] = value.strip()
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _command(name: str, typed: Mapping[str, str]) -> str:
+    """Return the command that does the same."""
+    flags = {"parent": "--parent", "policy": "--policy", "reserve": "--reserve", "limit": "--limit"}
+    flags |= {"share": "--share", "static": "--static"}
+    told = [f"{flag} {typed[field].replace(' ', '') or 'none'}" for field, flag in flags.items()]
+    return f"oarlock pool set {name} {' '.join(told)}"
+
+
+def _depth(name: str, parents: Mapping[str, str | None]) -> int:
+    """Return the number of pools above the pool."""
+    above = [name]
+    while (parent := parents.get(above[-1])) is not None and parent in parents and parent not in above:
+        above.append(parent)
+    return len(above) - 1
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/pools", title="Pools", handler=show, key="p"),
+    routing.Page(path="/pools/edit", title="Pool", handler=edit, right=users.Right.ADMIN),
+    routing.Page(path="/pools/edit", handler=change, method="POST", right=users.Right.ADMIN),
+)
