@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import cluster, home, job, jobs, live, log, login, metrics, pools, sessions
+from oarlock.web.pages import cluster, home, job, jobs, live, log, login, metrics, pools, sessions, usage
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -29,6 +29,7 @@ PAGES: tuple[table.Page, ...] = (
     *metrics.PAGES,
     *cluster.PAGES,
     *pools.PAGES,
+    *usage.PAGES,
     *sessions.PAGES,
     *login.PAGES,
     *live.PAGES,
