@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oarlock import configuration, main
-from oarlock.spec import errors
+from oarlock.spec import errors, holdings
 
 CLUSTER = """
 [server]
@@ -23,6 +23,14 @@ image = "registry.example/oarlock:1"
 [kubernetes.domains]
 rack = "example.com/rack"
 """
+
+
+CLASS = """
+[kubernetes.node_classes.large]
+cpus = 96
+memory = "1Ti"
+"""
+CLUSTER += CLASS + "max = 3\n"
 
 
 def told(home: Path, text: str) -> configuration.Settings:
@@ -39,12 +47,34 @@ def test_the_table_of_the_cluster_is_read(home: Path) -> None:
     assert found.kubernetes.gpu_resource == "nvidia.com/gpu"
 
 
+def test_the_scheduler_gets_the_classes_of_nodes_with_their_prices(home: Path) -> None:
+    more = 'gpus = 2\ngpu_type = "h100"\ngpu_memory = "80Gi"\ndomains = { zone = "a", rack = 4 }\n'
+    found = told(home, CLUSTER + more + "[prices]\nmachines = { large = 32.0 }\n")
+    (one,) = found.rules.node_classes
+    assert (one.name, one.most, one.shared) == ("large", 3, {"rack": 4})
+    assert one.model.capacity == holdings.Resources(96_000, 1 << 40, 2)
+    assert [(device.type, device.memory_bytes) for device in one.model.devices] == [("h100", 80 << 30)] * 2
+    assert (one.model.price_per_h, one.model.node_class) == (32.0, "large")
+    assert [one.node(index).domains for index in (3, 4)] == [
+        {"zone": "a", "rack": "large/0"},
+        {"zone": "a", "rack": "large/1"},
+    ]
+
+
+def test_a_server_of_one_machine_adds_no_nodes(home: Path) -> None:
+    assert told(home, CLUSTER.replace('"kubernetes"', '"local"')).rules.node_classes == ()
+
+
 @pytest.mark.parametrize(
     ("change", "path", "hint"),
     [
         (('server = "https://oarlock.example:7317"\n', ""), "kubernetes.server", "inside the cluster"),
         (("https://oarlock", "oarlock"), "kubernetes.server", "http://HOST:PORT"),
         (('"kubernetes"', '"nomad"'), "backend", "local, kubernetes"),
+        ((CLASS + "max = 3", CLASS + "max = 0"), "kubernetes.node_classes.large.max", "1 to"),
+        (("1Ti", "much"), "kubernetes.node_classes.large", "2Gi"),
+        (("max = 3", "max = 3\ndomains = { rack = 0 }"), "kubernetes.node_classes.large.domains", "from 1"),
+        (("max = 3", "max = 3\ngpus = -1"), "kubernetes.node_classes.large.gpus", "0 to"),
     ],
 )
 def test_settings_without_which_no_pod_runs_are_refused(

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oarlock.backends.kubernetes import site
-from oarlock.spec import errors, plans, prices, quantities
+from oarlock.spec import errors, nodes, plans, prices, quantities
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"
@@ -84,6 +84,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def rules(self) -> plans.Rules:
         """How jobs are to be scheduled."""
         return plans.Rules(**{name: getattr(self, name) for name in plans.Rules.__struct_fields__})
+
+    @property
+    def node_classes(self) -> tuple[nodes.NodeClass, ...]:
+        """The nodes that an autoscaler of the cluster may add, with their prices."""
+        if self.backend != KUBERNETES:
+            return ()
+        declared = (one.declared(name) for name, one in self.kubernetes.node_classes.items())
+        return tuple(msgspec.structs.replace(one, model=self.prices.priced(one.model)) for one in declared)
 
     @property
     def hosts(self) -> frozenset[str] | None:
@@ -184,6 +192,7 @@ def _check(told: Settings) -> None:
 def _check_cluster(told: Settings) -> None:
     """Refuse settings with which no pod could start or reach the server."""
     cluster = told.kubernetes
+    told.node_classes  # noqa: B018  (it is checked when it is read)
     if cluster.server and not _URL.fullmatch(cluster.server):
         raise errors.InvalidInput(
             f"{cluster.server!r} is not a URL of a server.",
@@ -223,11 +232,12 @@ def _file(path: Path) -> dict[str, Any]:
             )
     scheduler = tables.get("scheduler", {})
     said = {name: value for name, value in scheduler.items() if not isinstance(value, dict)}
-    unknown = sorted(said.keys() - set(plans.Rules.__struct_fields__))
+    known = [name for name in plans.Rules.__struct_fields__ if name in FLAGS]
+    unknown = sorted(said.keys() - set(known))
     if unknown:
         raise errors.InvalidInput(
             f"{path}: the table `scheduler` has no {unknown[0]!r}.",
-            hint=f"There are: {', '.join(plans.Rules.__struct_fields__[:-1])}; and a table for each policy's own.",
+            hint=f"There are: {', '.join(known)}; and a table for each policy's own.",
         )
     policies = {name: value for name, value in scheduler.items() if isinstance(value, dict)}
     own = {"policies": policies, **{name: tables.get(name, {}) for name in ("prices", "kubernetes")}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from oarlock.spec import holdings
@@ -68,3 +70,25 @@ class Node(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def usable(self) -> holdings.Resources:
         """The capacity less the part that programs of others take."""
         return self.capacity - self.taken
+
+
+class NodeClass(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Nodes that an autoscaler may add, at most `most` of this class together with those that are there.
+
+    `model` is one of them, empty. A level of the topology in `shared` has so many nodes in each domain.
+    """
+
+    name: str
+    model: Node
+    most: int
+    shared: dict[str, int] = {}
+
+    def node(self, index: int) -> Node:
+        """Return a node of this class that is not there yet. No node of a cluster has such a name."""
+        domains = {level: f"{self.name}/{index // count}" for level, count in self.shared.items()}
+        name = f"{self.name}/new-{index}"
+        return msgspec.structs.replace(self.model, name=name, domains={**self.model.domains, **domains})
+
+    def missing(self, there: Iterable[Node]) -> int:
+        """Return how many more nodes of this class there may be."""
+        return max(0, self.most - sum(node.node_class == self.name for node in there))

@@ -191,6 +191,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     min_runtime_s: float = 120.0  # a gang that was started is not stopped for others earlier
     restart_s: float = 30.0  # the assumed price of a restart
     backfill: bool = True
+    node_classes: tuple[nodes.NodeClass, ...] = ()  # nodes that may be added
     policies: dict[str, dict[str, float]] = {}  # a policy's own parameters by its name, where they are not the default
 
 

@@ -7,14 +7,72 @@ tolerate = ["nvidia.com/gpu"]
 
 [kubernetes.domains]
 rack = "example.com/rack"
+
+[kubernetes.node_classes.large]
+cpus = 96
+memory = "1Ti"
+gpus = 8
+gpu_type = "h100"
+max = 10
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from oarlock.spec import errors, holdings, nodes, quantities
+
 DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.clique"}
 NVIDIA = "nvidia.com/gpu"
+
+
+MAX_NODES = 10_000
+MAX_GPUS = 1024
+
+
+class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nodes that an autoscaler may add: the amounts that tasks get on one of them, and the most nodes.
+
+    `domains` has, by level of the topology, the domain of all of them, or the number of nodes that share one.
+    """
+
+    cpus: float | str
+    memory: str | int
+    max: int
+    gpus: int = 0
+    gpu_type: str = "gpu"
+    gpu_memory: str | int = 0
+    domains: dict[str, str | int] = {}
+
+    def declared(self, name: str) -> nodes.NodeClass:
+        """Return the class as the scheduler reads it. Raises InvalidInput, with the place of an invalid value."""
+        path = f"kubernetes.node_classes.{name}"
+        if not 1 <= self.max <= MAX_NODES:
+            raise errors.InvalidInput(f"{self.max} is no number of nodes", path=f"{path}.max", hint="Give 1 to 10000.")
+        if not 0 <= self.gpus <= MAX_GPUS:
+            raise errors.InvalidInput(f"{self.gpus} is no number of GPUs", path=f"{path}.gpus", hint="Give 0 to 1024.")
+        shared = {level: count for level, count in self.domains.items() if isinstance(count, int)}
+        if any(count < 1 for count in shared.values()):
+            raise errors.InvalidInput(
+                "a domain has at least one node", path=f"{path}.domains", hint="Give a name, or a number from 1."
+            )
+        try:
+            memory = quantities.memory_bytes(self.gpu_memory)
+            capacity = holdings.Resources(
+                quantities.cpus_milli(self.cpus), quantities.memory_bytes(self.memory), self.gpus
+            )
+        except errors.InvalidInput as error:
+            raise errors.InvalidInput(error.message, path=path, hint=error.hint) from error
+        model = nodes.Node(
+            name=name,
+            capacity=capacity,
+            devices=tuple(
+                nodes.Device(index=index, type=self.gpu_type, memory_bytes=memory) for index in range(self.gpus)
+            ),
+            domains={level: domain for level, domain in self.domains.items() if isinstance(domain, str)},
+            node_class=name,
+        )
+        return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,4 +103,5 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     pull_secrets: tuple[str, ...] = ()
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
+    node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
     user_id: int = 10_001  # of the processes in pods, and their group

@@ -39,7 +39,7 @@ class Context:
         declared: impossible.Declared | None = None,
     ) -> None:
         self.snapshot = snapshot
-        self.declared = declared or impossible.Declared(snapshot.nodes, snapshot.pools)
+        self.declared = declared or impossible.Declared(snapshot.nodes, snapshot.pools, snapshot.rules.node_classes)
         self.space = freespace.FreeSpace(snapshot.nodes, _held(snapshot)) if space is None else space
         # Reserved for gangs that came first: taken in `space`, but free.
         self.kept: Callable[[], Iterable[holdings.Holding]] = tuple

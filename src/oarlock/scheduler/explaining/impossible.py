@@ -23,33 +23,50 @@ KEPT = 10_000
 
 
 class Declared:
-    """The declared nodes and pools, as if all nodes were open and empty.
+    """The declared nodes, node classes and pools, as if all nodes were open and empty.
 
     Its answers are kept while the declaration stays.
     """
 
-    def __init__(self, nodes: tuple[nodes.Node, ...], pools: tuple[pools.Pool, ...]) -> None:
+    def __init__(
+        self,
+        nodes: tuple[nodes.Node, ...],
+        pools: tuple[pools.Pool, ...],
+        classes: tuple[nodes.NodeClass, ...] = (),
+    ) -> None:
         self.nodes = nodes
         self.pools = pools
+        self.classes = classes
         self._never: dict[object, refusals.Refusal | None] = {}
 
     def follow(self, snapshot: plans.Snapshot) -> Declared:
         """Return itself, or a new one if the snapshot declares other nodes or pools."""
-        same = _same(self.nodes, snapshot.nodes) and _same(self.pools, snapshot.pools)
-        return self if same else Declared(snapshot.nodes, snapshot.pools)
+        classes = snapshot.rules.node_classes
+        same = _same(self.nodes, snapshot.nodes) and _same(self.pools, snapshot.pools) and _same(self.classes, classes)
+        return self if same else Declared(snapshot.nodes, snapshot.pools, classes)
 
     @cached_property
     def empty(self) -> freespace.FreeSpace:
         return freespace.FreeSpace(self._ready)
 
     @cached_property
+    def grown(self) -> freespace.FreeSpace:
+        """The empty cluster with as many nodes as there may be."""
+        return freespace.FreeSpace([*self._ready, *self._new]) if self._new else self.empty
+
+    @cached_property
     def reserved(self) -> dict[str, entitlement.Amounts]:
         """The reserved amounts, by leaf pool and resource."""
-        return entitlement.reserved(self.pools, entitlement.capacity(self._ready))
+        return entitlement.reserved(self.pools, entitlement.capacity([*self._ready, *self._new]))
 
     @cached_property
     def _ready(self) -> list[nodes.Node]:
         return [msgspec.structs.replace(node, ready=True, taken=freespace.NOTHING, taints=()) for node in self.nodes]
+
+    @cached_property
+    def _new(self) -> list[nodes.Node]:
+        """The nodes that may be added."""
+        return [one.node(index) for one in self.classes for index in range(one.missing(self.nodes))]
 
     def never(self, gang: plans.Gang) -> refusals.Refusal | None:
         """Return the refusal of a gang that can never run; None if it can.
@@ -71,19 +88,27 @@ def _same(ones: Sequence[object], others: Sequence[object]) -> bool:
 
 def _never(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
     above = _above_limit(gang, cluster) or _above_reservation(gang, cluster)
-    if above is not None or not cluster.nodes:
+    if above is not None or not (cluster.nodes or cluster.classes):
         return above
+    if placing.fits(gang, cluster.grown, gang.smallest):
+        return None
     if any(ask.amount.devices and not _has_device(ask, cluster) for ask in gang.asks):
         return _no_such_device(gang, cluster)
-    if placing.fits(gang, cluster.empty, gang.smallest):
-        return None
     return refusals.Refusal(
         code=Code.NEVER_FITS,
-        message=f"It needs {wording.wanted(gang)}; {_lacking_when_empty(gang, cluster)}.",
+        message=f"It needs {wording.wanted(gang)}; {_lacking_when_empty(gang, cluster)}{_nor_new(cluster)}.",
         needed=wording.needed(gang),
         total=wording.total(cluster.nodes, wording.cards(gang)),
-        change=_would_fit(gang, cluster.empty),
+        change=_would_fit(gang, cluster.grown),
     )
+
+
+def _nor_new(cluster: Declared) -> str:
+    """Return a clause about the node classes, which do not help; an empty text where there are none."""
+    if not cluster.classes:
+        return ""
+    most = [f"{one.most} of {one.name}" for one in cluster.classes]
+    return f". More nodes do not help: there may be at most {wording.named(most, 'more classes')}"
 
 
 def _would_fit(gang: plans.Gang, space: freespace.FreeSpace) -> str:
@@ -235,7 +260,7 @@ def _above_limit(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None
 
 def _above_reservation(gang: plans.Gang, cluster: Declared) -> refusals.Refusal | None:
     """Return a refusal if the reservation of its pool, with all nodes ready, is below the minimum of the gang."""
-    if gang.preemptible or not cluster.nodes:
+    if gang.preemptible or not (cluster.nodes or cluster.classes):
         return None
     reserved = cluster.reserved.get(gang.pool)
     if reserved is None:
@@ -249,7 +274,8 @@ def _above_reservation(gang: plans.Gang, cluster: Declared) -> refusals.Refusal 
 def _no_such_device(gang: plans.Gang, cluster: Declared) -> refusals.Refusal:
     wanted = wording.cards(gang)
     with_memory = f" with {quantities.memory_text(wanted.memory_bytes)}" if wanted.memory_bytes else ""
-    devices = {(one.type, one.memory_bytes) for node in cluster.nodes for one in node.devices}
+    every = (*cluster.nodes, *(one.model for one in cluster.classes))
+    devices = {(one.type, one.memory_bytes) for node in every for one in node.devices}
     present = [f"{kind} ({quantities.memory_text(size)})" if with_memory else kind for kind, size in sorted(devices)]
     types = f"{' or '.join(wanted.types)} " if wanted.types else ""
     return refusals.Refusal(
@@ -265,4 +291,4 @@ def _no_such_device(gang: plans.Gang, cluster: Declared) -> refusals.Refusal:
 def _has_device(ask: plans.Ask, cluster: Declared) -> bool:
     """Return whether a node has a device that matches the request."""
     cards = wording.Cards(ask.gpu_types, ask.gpu_memory_bytes)
-    return any(cards.on(node) for node in cluster.nodes)
+    return any(cards.on(node) for node in (*cluster.nodes, *(one.model for one in cluster.classes)))
