@@ -25,6 +25,7 @@ from oarlock.spec import (
     events,
     holdings,
     intents,
+    jobfile,
     jobs,
     nodes,
     observations,
@@ -295,7 +296,10 @@ class Plant:
         if look.exit is not None:
             await self.tell(key.job, events.TaskExited(**of, exit=look.exit))
         elif self.world.began(key):
-            await self.tell(key.job, events.TaskReported(**of, phase="PROCESSING"))
+            can_rejoin = jobfile.rejoins(job.spec) or None
+            after = await self.tell(key.job, events.TaskReported(**of, phase="PROCESSING", can_rejoin=can_rejoin))
+            if after.live is not None and after.live.task(key.role, key.index).leave_by is not None:
+                self.world.end(key)  # it has heard of the round without it
         else:
             after = await self.tell(
                 key.job,

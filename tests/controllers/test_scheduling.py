@@ -211,6 +211,88 @@ async def test_a_resize_is_a_restart_at_the_new_size_and_place() -> None:
     assert seen.waiting[0].stopped_at is not None
 
 
+ELASTIC = "{{grace: 5s, roles: {{worker: {{count: {count}, min: 1, max: 4, gpus: 1, on_failure: restart}}}}}}"
+
+
+def sizes(*plans_of: tuple[str, int]) -> Decide:
+    """Give each job the next size, in turn, once it has that before, as the scheduler does: all of it placed anew."""
+    left = list(plans_of)
+
+    def decide(snapshot: plans.Snapshot) -> plans.Plan | None:
+        if not left or not snapshot.reallocate:
+            return None
+        job_id, count = left[0]
+        job = next((one for one in snapshot.running if one.job == job_id and not one.starting), None)
+        if job is None or len(job.holdings) == count:
+            return None
+        left.pop(0)
+        to = claims(job.gang, "n0", *range(count))
+        return plans.Plan(resizes=(plans.Resize(job=job_id, size=(count,), to=to, reason="it is better so"),))
+
+    return decide
+
+
+async def test_an_elastic_gang_grows_and_shrinks_within_its_attempt() -> None:
+    plant = planted(Planner(sizes(("j-0001", 3), ("j-0001", 1), ("j-0001", 2))), devices=4)
+    plant.behaviours["j-0001"] = LONG
+    await plant.submit(ELASTIC.format(count=2), name="j-0001")
+    for count in (2, 3, 1, 2):
+        await plant.until(lambda now, count=count: members(plant, "j-0001") == count)
+        await plant.until(lambda now, count=count: len(plant.store._state.holdings("j-0001")) == count, within_s=5.0)
+        held = await plant.store.read(lambda view: view.holdings("j-0001"))
+        job = await plant.job("j-0001")
+        assert job.live.held == sum((claim.amount for claim in held), holdings.Resources())
+        assert {claim.task for claim in held} == {task.name for task in job.live.tasks if task.holds}
+        assert len({claim.devices for claim in held}) == count
+    assert (job.live.number, job.restarts, job.live.stop) == (1, 0, None)
+    told = await kinds(plant, "j-0001", "reshaped")
+    assert [one["reason"] for one in told] == [
+        "resized from 2 to 3 workers: it is better so",
+        "resized from 3 to 1 worker: it is better so",
+        "resized from 1 to 2 workers: it is better so",
+    ]
+    assert plant.world.starts[attempts.TaskKey("j-0001", 1, "worker", 0, 1)] == 1
+    assert attempts.TaskKey("j-0001", 1, "worker", 1, 2) in plant.world.starts, "the index is used again"
+
+
+async def test_what_a_gang_gives_back_is_free_for_others_and_both_are_counted() -> None:
+    plant = planted(Planner(sizes(("j-0001", 1))), devices=2)
+    plant.behaviours |= {"j-0001": LONG, "j-next": fake.Behaviour(runs_s=30.0, at_barrier=True, lingers=True)}
+    await plant.submit(ELASTIC.format(count=2), name="j-0001")
+    await plant.until_phase("j-0001", Phase.PROCESSING)
+    await plant.submit("{roles: {worker: {gpus: 1}}}", name="j-next")
+    await plant.until_phase("j-next", Phase.PROCESSING)
+    assert (await plant.job("j-0001")).live.number == 1
+    shrunk_at = (await plant.job("j-0001")).live.held_at
+    assert shrunk_at is not None
+    await plant.run_for(10)
+    await plant.intend("j-0001", "cancel")
+    await plant.until_rest()
+    job = await plant.job("j-0001")
+    (used,) = await plant.store.read(lambda view: view.usage())
+    began, ended = job.attempt.started_at, job.attempt.ended_at
+    assert job.served_s == pytest.approx(2 * (shrunk_at - began) + (ended - shrunk_at))
+    assert used.device_seconds == pytest.approx(job.served_s + (await plant.job("j-next")).served_s)
+
+
+async def test_a_gang_that_finds_its_place_taken_goes_on_as_it_is() -> None:
+    plant = planted(Planner(sizes(("j-0001", 2))), devices=2)
+    plant.behaviours |= {"j-0001": LONG, "j-other": LONG}
+    await plant.submit(ELASTIC.format(count=1), name="j-0001")
+    await plant.submit("{priority: 99, roles: {worker: {gpus: 1}}}", name="j-other")
+    await plant.until(lambda now: now["j-0001"] is now["j-other"] is Phase.PROCESSING)
+    await plant.run_for(40)
+    job = await plant.job("j-0001")
+    assert (job.live.number, job.intent, members(plant, "j-0001")) == (1, intents.Intent.RUN, 1)
+    assert await kinds(plant, "j-0001", "reshaped", "intended") == []
+
+
+def members(plant: Plant, job_id: str) -> int:
+    job = plant.store._state.job(job_id)
+    live = job.live if job is not None else None
+    return sum(task.round > 0 for task in live.members) if live is not None else 0
+
+
 async def test_a_move_is_a_restart_elsewhere() -> None:
     def move(snapshot: plans.Snapshot) -> plans.Plan | None:
         job = next((one for one in snapshot.running if snapshot.reallocate), None)

@@ -237,7 +237,7 @@ async def test_a_clock_set_forward_ages_nothing_and_a_night_asleep_does(server: 
 
 def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
     """A new field that ends in `_at` (or is a date) has to be thought of here and in `lifecycle.shifting`."""
-    dates = {"at", "failing_since", "frozen_until", "not_before"}
+    dates = {"at", "failing_since", "frozen_until", "leave_by", "not_before"}
     found = {
         f"{noun.__name__}.{name}"
         for noun in (jobs.Job, attempts.Attempt, attempts.Task)
@@ -250,6 +250,7 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         "Attempt.ended_at",  # over
         "Attempt.failing_since",
         "Attempt.frozen_until",
+        "Attempt.held_at",
         "Attempt.launched_at",
         "Attempt.processing_at",
         "Attempt.stacks_at",
@@ -261,6 +262,7 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         "Job.phase_at",
         "Job.started_at",
         "Job.stopped_at",
+        "Task.leave_by",
         "Task.moved_at",
         "Task.phase_at",
     }

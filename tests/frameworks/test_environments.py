@@ -203,6 +203,17 @@ def test_an_elastic_gang_is_told_how_large_it_is_and_not_how_large_it_was_asked_
     assert set(sizes) == {present}
 
 
+def test_a_worker_that_is_to_leave_is_told_of_a_round_without_its_rank() -> None:
+    one = job("torch", {"worker": jobfile.Role(count=3, min=1, on_failure=roles.OnFailure.RESTART)})
+    (attempt,) = one.attempts
+    leaves = msgspec.structs.replace(attempt.tasks[2], part=attempts.Part.LEFT, leave_by=9.0)
+    after = msgspec.structs.replace(attempt, round=2, tasks=(*attempt.tasks[:2], leaves))
+    one = msgspec.structs.replace(one, attempts=(after,))
+    envs = {index: told(one, "worker", index)[0] for index in range(3)}
+    assert [envs[index].get("RANK") for index in range(3)] == ["0", "1", None]
+    assert [envs[index]["WORLD_SIZE"] for index in (0, 1)] == ["2", "2"]
+
+
 def test_workers_and_servers_are_told_where_the_parameter_servers_are() -> None:
     shape = {"worker": jobfile.Role(count=2), "ps": jobfile.Role(count=2, nproc=2)}
     one = job("torch", shape, strategy=jobfile.Strategy(kind=jobfile.StrategyKind.PS))

@@ -8,6 +8,7 @@ now.
     intend INTENT ...   an intent, `by=` and `reason=`
     admit [ROLE=N] ...  the scheduler places the gang, with N tasks of that role, `reason=`, `batch=LOCALxACCUMULATE`
     batch LOCALxACCUMULATE  the scheduler gives the attempt another batch size
+    reshape ROLE=N      the scheduler gives the running gang another size
     launched, launch_failed REASON
     register TASK ...   agents at the barrier
     report TASK [PHASE] [idle=] [step=] [of=] [loss=] [detail=] [rejoin]
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from oarlock.lifecycle import noticing, orders, stepping, wanting
+from oarlock.lifecycle import noticing, orders, reshaping, stepping, wanting
 from oarlock.spec import (
     actions,
     attempts,
@@ -72,6 +73,34 @@ def places(job: jobs.Job, number: int, sizes: dict[str, int] | None = None) -> t
         for place, (role, said) in enumerate(job.spec.roles.items())
         for index in range((sizes or {}).get(str(role), said.count))
     )
+
+
+def held_by(job: jobs.Job) -> tuple[holdings.Holding, ...]:
+    """Return the holdings of the job's tasks, by its record: those that leave still hold theirs."""
+    live = job.live
+    assert live is not None, "there is no live attempt"
+    return tuple(
+        holdings.Holding(
+            job=job.id,
+            attempt=live.number,
+            role=str(task.role),
+            index=task.index,
+            node=task.node,
+            amount=holdings.Resources(quantities.cpus_milli(job.spec.roles[task.role].held_cpus)),
+            devices=task.devices,
+            ports=task.ports,
+        )
+        for task in live.tasks
+        if task.part is not attempts.Part.AWAY
+    )
+
+
+def reshaped_to(job: jobs.Job, sizes: dict[str, int]) -> tuple[holdings.Holding, ...]:
+    """Return a place for the gang at another size, as the scheduler places it: all of it anew."""
+    live = job.live
+    assert live is not None, "there is no live attempt"
+    now = {str(role): sum(task.role is role and task.holds for task in live.tasks) for role in job.spec.roles}
+    return places(job, 0, now | sizes)
 
 
 def batch(text: str) -> curves.Batch:
@@ -127,6 +156,25 @@ class Play:
         said = self.tell(events.BatchDecided(attempt=number, batch=batch(rest)))
         told = self.job.attempt.batch if self.job.attempt else None
         return said if said == ["same"] or told is None else [f"batch {told.local}x{told.accumulate}"]
+
+    def on_reshape(self, rest: str) -> list[str]:
+        """`impossible`: the gang has to end for that."""
+        _, named = split(rest)
+        held = held_by(self.job)
+        to = reshaped_to(self.job, {named_role: int(count) for named_role, count in named.items()})
+        change = reshaping.change(self.job, held, to)
+        if change is None:
+            return ["impossible"]
+        claims = (*held, *change.added)
+        return self.tell(
+            events.Reshaped(
+                attempt=self.live.number,
+                round=self.live.round,
+                added=change.added,
+                removed=change.removed,
+                held=sum((claim.amount for claim in claims), holdings.Resources()),
+            )
+        )
 
     def on_account(self, rest: str) -> list[str]:
         job = self.job
@@ -269,6 +317,11 @@ class Play:
                     self.show_task(task.key(self.job.id, number), State.GONE)
             case actions.Note(event=event):
                 yield from self.tell(event)
+            case actions.Vacate(attempt=number, tasks=tasks):
+                keys = tuple(task.key(self.job.id, number) for task in tasks)
+                names = {task.name for task in tasks}
+                left = (claim.amount for claim in held_by(self.job) if claim.task not in names)
+                yield from self.tell(events.Vacated(attempt=number, tasks=keys, held=sum(left, holdings.Resources())))
             case actions.Release(attempt=number):
                 yield from self.tell(events.Released(attempt=number))
             case actions.Discard(attempt=number):
@@ -380,7 +433,9 @@ def understood(words: list[str], named: dict[str, str], now: float) -> attempts.
 
 def mark(task: attempts.Task) -> str:
     again = f"/{task.incarnation}" if task.incarnation > 1 else ""
-    return f"{task.phase}{again}{'+gone' if task.gone else ''}"
+    if task.part is attempts.Part.AWAY:
+        return f"away{again}"
+    return f"{task.phase}{again}{'+gone' if task.gone else ''}{'+leaves' if task.leave_by is not None else ''}"
 
 
 def task_line(task: attempts.Task) -> str:
@@ -396,6 +451,8 @@ def described(action: actions.Action) -> str:
             return f"launch {number}: {names(tasks)}"
         case actions.Kill(attempt=number, tasks=tasks, reason=reason):
             return f"kill {number}: {names(tasks)} ({reason})"
+        case actions.Vacate(attempt=number, tasks=tasks):
+            return f"vacate {number}: {names(tasks)}"
         case actions.Release(attempt=number):
             return f"release {number}"
         case actions.Discard(attempt=number):

@@ -13,8 +13,21 @@ from tests import examples
 from tests.lifecycle import script
 
 from oarlock.backends import backends, fake
-from oarlock.lifecycle import noticing, orders, stepping, wanting
-from oarlock.spec import actions, assignments, attempts, curves, errors, events, holdings, intents, nodes, phases, roles
+from oarlock.lifecycle import noticing, orders, reshaping, stepping, wanting
+from oarlock.spec import (
+    actions,
+    assignments,
+    attempts,
+    curves,
+    errors,
+    events,
+    holdings,
+    intents,
+    jobfile,
+    nodes,
+    phases,
+    roles,
+)
 
 SPECS = (
     "{max_restarts: 1, grace: 2s}",
@@ -24,6 +37,7 @@ SPECS = (
     "{grace: 1s, max_restarts: 0, freeze: 30s, timeout: 200s, start_timeout: 40s, roles: {worker: {count: 2}}}",
     "{framework: plain, grace: 0s, max_restarts: 3, roles: {worker: {count: 2, on_failure: ignore}}}",
     "{grace: 2s, max_restarts: 1, roles: {worker: {count: 2, min: 1, max: 3, gpus: 1}}}",
+    "{grace: 2s, max_restarts: 2, roles: {worker: {count: 2, min: 1, max: 3, on_failure: restart}}}",
     "{framework: plain, grace: 1s, roles: {worker: {count: 2, min: 1, on_failure: restart}, ps: {}}}",
 )
 STRONG = tuple(intent for intent in intents.Intent if intent is not intents.Intent.CANCEL)
@@ -112,6 +126,29 @@ class Interleavings(RuleBasedStateMachine):
         self.tell(events.BatchDecided(attempt=self.job.live.number, batch=curves.Batch(local)))
 
     @precondition(lambda self: self.job.live is not None)
+    @rule(size=st.integers(1, 3))
+    def reshape(self, size: int) -> None:
+        """The scheduler gives the gang another size, if it can go on at that."""
+        live = self.job.live
+        assert live is not None
+        held = script.held_by(self.job)
+        change = reshaping.change(self.job, held, script.reshaped_to(self.job, {"worker": size}))
+        if change is None:
+            return
+        claims = (*held, *change.added)
+        self.tell(
+            events.Reshaped(
+                attempt=live.number,
+                round=live.round,
+                added=change.added,
+                removed=change.removed,
+                held=sum((claim.amount for claim in claims), holdings.Resources()),
+            )
+        )
+        assert self.job.live is not None
+        assert sum(task.holds for task in self.job.live.tasks) == size
+
+    @precondition(lambda self: self.job.live is not None)
     @rule(step=st.integers(0, 50))
     def checkpoint(self, step: int) -> None:
         assert self.job.live is not None
@@ -146,6 +183,13 @@ class Interleavings(RuleBasedStateMachine):
             case actions.Kill(attempt=number, tasks=tasks):
                 for task in tasks:
                     self.world.kill(task.key(self.job.id, number))
+            case actions.Vacate(attempt=number, tasks=tasks):
+                keys = tuple(task.key(self.job.id, number) for task in tasks)
+                assert not set(keys) & set(self.world.running()), "a place is free only once nothing runs there"
+                names = {task.name for task in tasks}
+                left = (claim.amount for claim in script.held_by(self.job) if claim.task not in names)
+                if recorded:
+                    self.tell(events.Vacated(attempt=number, tasks=keys, held=sum(left, holdings.Resources())))
             case actions.Release(attempt=number):
                 self.tell(events.Released(attempt=number))
                 assert self.job.live is None, "a release that was wanted is a release"
@@ -171,7 +215,8 @@ class Interleavings(RuleBasedStateMachine):
         if left is not None:
             self.tell(events.TaskExited(**self.of(key), exit=left))
         elif self.world.began(key):
-            self.tell(events.TaskReported(**self.of(key), phase="PROCESSING", idle_s=0.0))
+            can_rejoin = jobfile.rejoins(self.job.spec) or None
+            self.tell(events.TaskReported(**self.of(key), phase="PROCESSING", idle_s=0.0, can_rejoin=can_rejoin))
         else:
             self.tell(events.TaskReported(**self.of(key), phase="DOWNLOADING"))
             self.tell(events.TaskRegistered(**self.of(key), address="10.0.0.1"))

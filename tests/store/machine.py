@@ -49,6 +49,7 @@ def steps(draw: st.DrawFn) -> Step:
                 share, st.lists(st.tuples(IDS, st.integers(0, 1), NODES, st.sampled_from((300, 500))), max_size=3)
             ),
             st.builds(lambda job, attempt: lambda t: t.release(job, attempt), IDS, st.integers(1, 2)),
+            st.builds(lambda job, index: lambda t: t.release(job, 1, [f"worker-{index}"]), IDS, st.integers(0, 1)),
             st.builds(put_named, st.sampled_from(["node", "pool", "user"]), NODES, VERSIONS),
             st.builds(lambda name: lambda t: t.remove_node(name), NODES),
             st.builds(lambda job, step: lambda t: t.add_checkpoint(nouns.checkpoint(job, step=step)), IDS, EPOCHS),

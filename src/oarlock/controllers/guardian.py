@@ -14,6 +14,7 @@ from typing import NamedTuple
 from oarlock.backends import backends
 from oarlock.controllers import assigning, bulkwrites, launching, leadership, leftovers, rosters
 from oarlock.lifecycle import noticing, stepping, wanting
+from oarlock.scheduler import pricing
 from oarlock.spec import actions, attempts, events, failpoints, holdings, jobs, observations
 from oarlock.store import stores
 
@@ -213,6 +214,8 @@ class Guardian:
                 match action:
                     case actions.Kill():
                         await self._kill(job, action, now)
+                    case actions.Vacate():
+                        await self._vacate(job, action, epoch, now)
                     case actions.Release(attempt=number):
                         released.append((job.id, number))
                     case actions.Discard(attempt=number):
@@ -242,6 +245,8 @@ class Guardian:
             if self._leading.epoch != epoch:
                 return
             held = self._roster.held.get(job.id, ())
+            if {task.name for task in action.tasks} - {claim.task for claim in held}:
+                continue  # the job was read after the holdings: the next refresh brings them together
             if not await self._launching.begin(job, action, held, known, lambda: self._leading.epoch == epoch):
                 break
         await self._tell(self._launching.take(), epoch, now)
@@ -268,6 +273,20 @@ class Guardian:
             if job is not None:
                 self._failures.pop(job_id, None)
                 await self._discard(job_id, number, now)
+
+    async def _vacate(self, job: jobs.Job, action: actions.Vacate, epoch: int, now: float) -> None:
+        """Free the holdings of tasks that have left for good, in one transaction with the record of it."""
+        keys = tuple(task.key(job.id, action.attempt) for task in action.tasks)
+
+        def free(tx: stores.Transaction, job_id: str) -> tuple[jobs.Job, tuple[holdings.Holding, ...]] | None:
+            return _vacated(tx, job_id, keys, now)
+
+        failpoints.hit("guardian.before_release")
+        done = await bulkwrites.each(self._store, [job.id], free, epoch=epoch, report=self._report)
+        failpoints.hit("guardian.after_release")
+        for written in done:
+            if written is not None:
+                self._roster.hold(*written)
 
     async def _discard(self, job_id: str, number: int, now: float) -> None:
         failpoints.hit("guardian.before_discard")
@@ -375,23 +394,43 @@ def _freed(tx: stores.Transaction, job_id: str, number: int, now: float) -> jobs
     after = stepping.step(job, event, now) if job is not None else None
     if job is None or after is None or after is job:
         return None
-    live = job.live
-    held = tx.release(job_id, number)
-    started_at = live.started_at if live is not None else now
-    tx.add_usage(_usage(job, number, held, started_at, now))
+    tx.release(job_id, number)
+    if job.live is not None:
+        tx.add_usage(_usage(job, job.live, now))
     return tx.put_job(after, [event], at=now)
 
 
-def _usage(job: jobs.Job, number: int, held: Sequence[holdings.Holding], started_at: float, now: float) -> stores.Usage:
-    duration_s = max(0.0, now - started_at)
+def _vacated(
+    tx: stores.Transaction, job_id: str, keys: tuple[attempts.TaskKey, ...], now: float
+) -> tuple[jobs.Job, tuple[holdings.Holding, ...]] | None:
+    job = tx.job(job_id)
+    if job is None:
+        return None
+    number, names = keys[0].attempt, {f"{key.role}-{key.index}" for key in keys}
+    left = tuple(claim for claim in tx.holdings(job_id) if claim.attempt == number and claim.task not in names)
+    event = events.Vacated(
+        attempt=number,
+        tasks=keys,
+        held=sum((claim.amount for claim in left), holdings.Resources()),
+        price_per_h=pricing.Book(tx.nodes()).per_hour(left),
+    )
+    after = stepping.step(job, event, now)
+    if after is job:
+        return None
+    tx.release(job_id, number, names)
+    return tx.put_job(after, [event], at=now), left
+
+
+def _usage(job: jobs.Job, live: attempts.Attempt, now: float) -> stores.Usage:
+    spent = live.spent_at(now)
     return stores.Usage(
         owner=job.owner,
         pool=job.pool,
         job=job.id,
-        attempt=number,
-        started_at=started_at,
+        attempt=live.number,
+        started_at=live.started_at,
         ended_at=now,
-        device_seconds=duration_s * sum(claim.amount.devices for claim in held),
-        cpu_seconds=duration_s * sum(claim.amount.cpus_milli for claim in held) / 1000,
-        cost=job.live.cost_at(now) if job.live is not None else 0.0,
+        device_seconds=spent.device_s,
+        cpu_seconds=spent.cpu_s,
+        cost=spent.cost,
     )

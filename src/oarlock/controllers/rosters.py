@@ -71,6 +71,8 @@ class Roster:
     def _learn(self, job_id: str, job: jobs.Job | None, claims: tuple[holdings.Holding, ...]) -> bool:
         known = self.jobs.get(job_id)
         if job is not None and known is not None and job.version <= known.version:
+            if job.version == known.version and job.live is not None:
+                self.held[job_id] = claims  # the job may have been adopted without the holdings that came with it
             return False
         if job is None or not is_active(job):
             self.held.pop(job_id, None)

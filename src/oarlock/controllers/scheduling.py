@@ -1,8 +1,9 @@
 """The scheduling controller: builds the snapshot, asks the scheduler for a plan, and commits the plan.
 
 Each launch is one transaction: holdings, attempt and phase. The transaction reads the job again, so an outdated plan
-launches nothing. A gang that must give way, or run at another size or place, is told so (`stops`): it ends at its next
-checkpoint and waits again, and a later plan launches both gangs. A refusal is written when it says something new.
+launches nothing. Workers of an elastic gang join and leave at once (`reshaping`). Any other gang that must give way, or
+run at another size or place, is told so (`stops`): it ends at its next checkpoint and waits again, and a later plan
+launches both gangs. A refusal is written when it says something new.
 
 A queue of a thousand jobs must not slow down each launch. A plan is therefore made only after a change that a
 scheduler can see, or when time alone asks for one (`planningrounds`). While the queue is long, most plans look at its
@@ -13,14 +14,14 @@ plans. The event log does not carry progress: running jobs are read again before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from oarlock.controllers import bulkwrites, candidates, histories, leadership, planningrounds, rosters, stops
-from oarlock.lifecycle import stepping
+from oarlock.lifecycle import reshaping, stepping
 from oarlock.scheduler import pricing
-from oarlock.spec import events, failpoints, jobs, nodes, plans, pools, privacy, refusals
+from oarlock.spec import errors, events, failpoints, holdings, jobs, nodes, plans, pools, privacy, refusals
 from oarlock.store import stores
 
 Named = TypeVar("Named", nodes.Node, pools.Pool)
@@ -150,7 +151,9 @@ class Scheduling:
         failpoints.hit("scheduling.before_commit")
         await self._launch(plan.launches, epoch, now)
         failpoints.hit("scheduling.after_launches")
-        await self._tell(stops.of(plan, self._roster.jobs), epoch, now)
+        within = await self._reshape(plan, epoch, now)
+        told = stops.of(plan, self._roster.jobs)
+        await self._tell([one for one in told if one[0] not in within], epoch, now)
         failpoints.hit("scheduling.after_stops")
         await self._tell(self._batches(plan), epoch, now)
         await self._refuse(plan.refusals, epoch, now)
@@ -182,6 +185,43 @@ class Scheduling:
             if launched is not None:
                 self._roster.hold(launched[0], launched[1].holdings)
                 self._notice([launched[0].id])
+
+    async def _reshape(self, plan: plans.Plan, epoch: int, now: float) -> frozenset[str]:
+        """Change the size of the gangs that can go on at another size; return those that need not be stopped for it."""
+
+        def commit(tx: stores.Transaction, resize: plans.Resize) -> _Reshaping | None:
+            job = tx.job(resize.job)
+            held = tuple(tx.holdings(resize.job))
+            change = reshaping.change(job, held, resize.to) if job is not None else None
+            if job is None or job.live is None or change is None:
+                return None
+            claims = (*held, *change.added)
+            reshaped = events.Reshaped(
+                attempt=job.live.number,
+                round=job.live.round,
+                added=change.added,
+                removed=change.removed,
+                reason=stops.resized(job, resize),
+                held=sum((claim.amount for claim in claims), holdings.Resources()),
+                price_per_h=self._book.per_hour(claims),
+            )
+            after = stepping.step(job, reshaped, now)
+            if after is job:  # it has that size already, or it is on the way
+                return _Reshaping(job, held)
+            try:
+                tx.hold(change.added)
+            except errors.AlreadyHeld:  # another gang has yet to make room: a later plan finds it
+                return _Reshaping(job, held)
+            return _Reshaping(tx.put_job(after, [reshaped], at=now), claims)
+
+        done = await bulkwrites.each(
+            self._store, plan.resizes, commit, epoch=epoch, report=self._report, named=lambda resize: resize.job
+        )
+        changed = [one for one in done if one is not None]
+        for one in changed:
+            self._roster.hold(one.job, one.claims)
+        self._notice([one.job.id for one in changed])
+        return frozenset(one.job.id for one in changed)
 
     def _batches(self, plan: plans.Plan) -> list[tuple[str, events.AnyEvent]]:
         known = ((job_id, self._roster.jobs.get(job_id), batch) for job_id, batch in plan.batches.items())
@@ -217,6 +257,13 @@ class Scheduling:
         self._due = self._rounds.due
 
 
+class _Reshaping(NamedTuple):
+    """A job that goes on at another size, or is on its way there, with its holdings."""
+
+    job: jobs.Job
+    claims: tuple[holdings.Holding, ...]
+
+
 def _processes(job: jobs.Job | None) -> bool:
     return job is not None and job.live is not None and job.live.processing_at is not None
 
@@ -226,7 +273,7 @@ def _shape(job: jobs.Job | None) -> object:
     if planningrounds.waits(job):
         return ("waits", job.not_before)
     if job is not None and job.live is not None:
-        return ("runs", job.live.number, job.intent)
+        return ("runs", job.live.number, job.intent, tuple(task.name for task in job.live.tasks if task.holds))
     return None
 
 

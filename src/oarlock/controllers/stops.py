@@ -26,14 +26,18 @@ def of(plan: plans.Plan, known: Mapping[str, jobs.Job]) -> list[tuple[str, event
         told.append((preemption.job, _wish(intents.Intent.PREEMPT, preemption.reason, by=by)))
     for resize in plan.resizes:
         if (job := known.get(resize.job)) is not None and job.live is not None:
-            reason = _sentence(f"resized {_sizes(job, resize.to)}", resize.reason)
-            told.append((resize.job, _wish(intents.Intent.RESIZE, reason, to=resize.to)))
+            told.append((resize.job, _wish(intents.Intent.RESIZE, resized(job, resize), to=resize.to)))
     for move in plan.moves:
         if (job := known.get(move.job)) is not None and job.live is not None:
             places = f"from {_nodes(task.node for task in job.live.tasks)} to {_nodes(one.node for one in move.to)}"
             reason = _sentence(f"moved {places}", move.reason)
             told.append((move.job, _wish(intents.Intent.RESIZE, reason, to=move.to)))
     return told
+
+
+def resized(job: jobs.Job, resize: plans.Resize) -> str:
+    """Return the sentence for the record of a job that gets another size."""
+    return _sentence(f"resized {_sizes(job, resize.to)}", resize.reason)
 
 
 def _wish(
@@ -47,7 +51,7 @@ def _sizes(job: jobs.Job, to: Sequence[holdings.Holding]) -> str:
     assert job.live is not None
     parts = []
     for name in job.spec.roles:
-        before = sum(task.role is name for task in job.live.tasks)
+        before = sum(task.role is name and task.holds for task in job.live.tasks)
         after = sum(one.role == name for one in to)
         if before != after:
             one, many = _PLURAL.get(name, (str(name), f"{name}s"))

@@ -47,6 +47,7 @@ def rendezvous(job: jobs.Job, key: attempts.TaskKey, restore: Sequence[str] = ()
                     **elastic.environment(job.spec, task),
                 }.items()
                 if name not in job.spec.env  # the job file's own values win
+                and not (name == "RANK" and task.part is attempts.Part.LEFT)  # by this it knows that it is to end
             }
         )
         for process in range(member.nproc)

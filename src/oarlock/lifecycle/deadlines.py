@@ -101,6 +101,13 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     """Return when the task is ended by force. A task without a user process needs no grace."""
     if task.gone:
         return None
+    if task.leave_by is not None and task.phase not in phases.ENDED:
+        at_end = _at_end(job, live, task)
+        return task.leave_by if at_end is None else min(task.leave_by, at_end)
+    return _at_end(job, live, task)
+
+
+def _at_end(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | None:
     if (leave_at := let_go(job, live, task)) is not None:
         return leave_at + LEAVE_S
     stop_at = stop(job, live, task)

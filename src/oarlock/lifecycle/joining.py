@@ -62,17 +62,16 @@ def take_in(live: attempts.Attempt) -> attempts.Attempt:
     )
 
 
-def not_made(live: attempts.Attempt) -> attempts.Attempt | None:
-    """Return the attempt without the tasks that the platform could not make, if all of them were to join others."""
-    missing = [task for task in live.tasks if task.phase is TaskPhase.PENDING]
+def not_made(live: attempts.Attempt, now: float) -> attempts.Attempt | None:
+    """Return the attempt without the tasks that the platform could not make, if all of them were to join others. They
+    give their places back, so that the scheduler may find others.
+    """
+    missing = [task for task in live.tasks if task.phase is TaskPhase.PENDING and task.holds]
     if live.launched_at is None or any(task.part is not Part.JOINING for task in missing):
         return None
     return replace(
         live,
-        tasks=tuple(
-            replace(task, part=Part.LEFT, phase=TaskPhase.STOPPED, gone=True) if task in missing else task
-            for task in live.tasks
-        ),
+        tasks=tuple(replace(task, part=Part.LEFT, leave_by=now) if task in missing else task for task in live.tasks),
     )
 
 
@@ -81,7 +80,7 @@ def _may_leave(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bo
         return False
     if task.part is Part.JOINING:
         return True
-    if task.part is Part.LEFT or not task.round:
+    if task.part is not Part.MEMBER or not task.round:
         return False
     others = [one for one in live.members if one.role in ends.COLLECTIVE_ROLES and one.phase not in phases.ENDED]
     workers = job.spec.roles[roles.RoleName.WORKER]
@@ -96,7 +95,7 @@ def _may_leave(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bo
 
 def _returns(job: jobs.Job, task: attempts.Task) -> bool:
     """Whether the task is started again: not after the same end as before, with no progress between."""
-    if task.part is not Part.LEFT or not task.gone or task.exit is None:
+    if task.part is not Part.LEFT or task.leave_by is not None or not task.gone or task.exit is None:
         return False
     before = task.last_end
     if retries.spends_restart(task.exit.cause):

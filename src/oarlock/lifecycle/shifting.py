@@ -18,6 +18,7 @@ _OF_ATTEMPT = (
     "stacks_at",
     "frozen_until",
     "checkpoint_at",
+    "held_at",
 )
 
 
@@ -49,4 +50,6 @@ def _task(task: attempts.Task, by_s: float) -> attempts.Task:
         for name in ("progress", "first_progress", "exit")
         if (one := getattr(task, name)) is not None
     }
+    if task.leave_by is not None:
+        task = replace(task, leave_by=task.leave_by + by_s)
     return replace(task, phase_at=task.phase_at + by_s, moved_at=task.moved_at + by_s, **dated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 
 from oarlock.spec import attempts, errors, holdings, jobs
@@ -27,12 +28,14 @@ def check(job: jobs.Job, claims: Iterable[holdings.Holding]) -> None:
 
 def served_s(live: attempts.Attempt, now: float) -> float:
     """Device-seconds that the attempt has held by `now`; CPU-seconds where it holds no device."""
-    return max(0.0, now - live.started_at) * (live.held.devices or live.held.cpus_milli / 1000)
+    spent = live.spent_at(now)
+    return spent.device_s if live.held.devices else spent.cpu_s
 
 
 def as_asked(job: jobs.Job, live: attempts.Attempt) -> bool:
     """Whether it has as many tasks of every role as its owner would have."""
-    return all(sum(task.role is name for task in live.tasks) == role.count for name, role in job.spec.roles.items())
+    held = collections.Counter(task.role for task in live.tasks if task.holds)
+    return all(held[name] == role.count for name, role in job.spec.roles.items())
 
 
 def _no_gang(job: jobs.Job, what: str) -> errors.Conflict:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oarlock.lifecycle import blame, ends, joining, settling, shifting, sizes, verdicts
+from oarlock.lifecycle import blame, ends, joining, reshaping, settling, shifting, sizes, verdicts
 from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
 
 Intent = intents.Intent
@@ -132,6 +132,22 @@ def _batch_decided(job: jobs.Job, event: events.BatchDecided, now: float) -> job
     return _with(job, replace(live, batch=event.batch))
 
 
+def _reshaped(job: jobs.Job, event: events.Reshaped, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None:
+        return job
+    after = reshaping.reshaped(job, live, event, now)
+    return job if after is live else _with(job, after)
+
+
+def _vacated(job: jobs.Job, event: events.Vacated, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None:
+        return job
+    after = reshaping.vacated(live, event, now)
+    return job if after is live else _with(job, after)
+
+
 def _measured(job: jobs.Job, event: events.Measured, now: float) -> jobs.Job:
     return replace(job, curve=event.curve)
 
@@ -160,7 +176,7 @@ def _launch_failed(job: jobs.Job, event: events.LaunchFailed, now: float) -> job
     live = _live(job, event.attempt)
     if live is None or live.stop is not None:
         return job
-    without = joining.not_made(live) if jobfile.rejoins(job.spec) else None
+    without = joining.not_made(live, now) if jobfile.rejoins(job.spec) else None
     if without is not None:
         return _with(job, without)
     return _with(job, _stopped(live, attempts.Cause.PLATFORM, f"the launch failed: {event.reason}", "", now))
@@ -263,7 +279,7 @@ def _gone(job: jobs.Job, event: events.TaskGone, now: float) -> jobs.Job:
         return job
     if task.exit is None:
         unknown = attempts.Exit(code=1, cause=attempts.Cause.PLATFORM, at=now, reason="exit_unknown")
-        if live.stop is not None:
+        if live.stop is not None or task.leave_by is not None:
             unknown = replace(unknown, code=137, cause=attempts.Cause.STOPPED)
         task = _ended(job, live, task, unknown, now)
     return _with_task(job, live, replace(task, gone=True))
@@ -274,7 +290,10 @@ def _ended(
 ) -> attempts.Task:
     """Return the task with its end, understood in the light of the job's intent."""
     how = blame.refined(told)
-    if live.stop is None:
+    if task.leave_by is not None:
+        if how.cause is not attempts.Cause.SUCCEEDED:  # it was to leave, so its end is no failure
+            how = replace(how, cause=attempts.Cause.STOPPED)
+    elif live.stop is None:
         if how.cause is attempts.Cause.STOPPED:  # not by us: a drained node, an agent that was told so by mistake
             how = replace(how, cause=attempts.Cause.PLATFORM, reason=how.reason or "stopped")
         elif how.cause is attempts.Cause.SUCCEEDED and not task.round:
@@ -389,6 +408,8 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.Intended: _intended,
     events.Refused: _refused,
     events.Admitted: _admitted,
+    events.Reshaped: _reshaped,
+    events.Vacated: _vacated,
     events.BatchDecided: _batch_decided,
     events.Measured: _measured,
     events.Launched: _launched,

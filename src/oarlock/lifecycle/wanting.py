@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oarlock.lifecycle import blame, deadlines, ends
+from oarlock.lifecycle import blame, deadlines, ends, reshaping
 from oarlock.spec import actions, attempts, events, jobs, observations, phases, quantities, roles
 
 State = observations.State
@@ -24,6 +24,7 @@ def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) 
     seen = {one.key: one for one in observed if one.key.attempt == live.number}
     found += _notes(job, live, seen, now)
     found += _launches(live)
+    found += _vacations(job, live, seen)
     found += _kills(job, live, seen, now)
     if _is_over(job, live, seen, now):
         found.append(actions.Release(attempt=live.number))
@@ -131,9 +132,28 @@ def _hanging(job: jobs.Job, live: attempts.Attempt) -> attempts.Task | None:
 
 
 def _launches(live: attempts.Attempt) -> Iterator[actions.Action]:
-    pending = tuple(task for task in live.tasks if task.phase is TaskPhase.PENDING)
+    pending = tuple(task for task in live.tasks if task.phase is TaskPhase.PENDING and task.holds)
     if live.stop is None and pending:
         yield actions.Launch(attempt=live.number, tasks=pending)
+
+
+def _vacations(
+    job: jobs.Job, live: attempts.Attempt, seen: dict[attempts.TaskKey, observations.Observed]
+) -> Iterator[actions.Action]:
+    """Yield the places to give back: of tasks that have left for good and of which the backend shows nothing."""
+    vacant = tuple(task for task in live.tasks if reshaping.is_vacant(task) and _is_gone(job, live, task, seen))
+    if live.stop is None and vacant:
+        yield actions.Vacate(attempt=live.number, tasks=vacant)
+
+
+def _is_gone(
+    job: jobs.Job,
+    live: attempts.Attempt,
+    task: attempts.Task,
+    seen: dict[attempts.TaskKey, observations.Observed],
+) -> bool:
+    one = seen.get(task.key(job.id, live.number))
+    return one is None or one.state is State.GONE
 
 
 def _kills(
@@ -150,7 +170,11 @@ def _kills(
         and (one.state is State.ENDED or _due(deadlines.kill(job, live, task), now))
     )
     if overdue:
-        yield actions.Kill(attempt=live.number, tasks=overdue, reason=live.stop_message or "its agent is gone")
+        yield actions.Kill(attempt=live.number, tasks=overdue, reason=live.stop_message or _why(overdue))
+
+
+def _why(overdue: Sequence[attempts.Task]) -> str:
+    return "its place was given away" if all(task.leave_by is not None for task in overdue) else "its agent is gone"
 
 
 def _is_over(

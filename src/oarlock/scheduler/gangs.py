@@ -153,7 +153,7 @@ def expected_end(job: jobs.Job) -> float | None:
     live = job.live
     if live is None or live.processing_at is None:
         return None
-    ends = [task.progress.at + left_s for task in live.tasks if task.progress and (left_s := task.left_s) is not None]
+    ends = [task.progress.at + left_s for task in live.members if task.progress and (left_s := task.left_s) is not None]
     if job.spec.timeout is not None:
         limit = live.processing_at + quantities.seconds(job.spec.timeout) - job.processed_s
         return min(limit, max(ends)) if ends else limit

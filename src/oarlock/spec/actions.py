@@ -37,6 +37,13 @@ class Release(Action, frozen=True, kw_only=True, tag="release"):
     attempt: int
 
 
+class Vacate(Action, frozen=True, kw_only=True, tag="vacate"):
+    """These tasks have left for good and are confirmed gone: free their holdings (`events.Vacated`)."""
+
+    attempt: int
+    tasks: tuple[attempts.Task, ...]
+
+
 class Discard(Action, frozen=True, kw_only=True, tag="discard"):
     """The attempt was released, all of it is gone: the backend may forget it."""
 

@@ -31,6 +31,7 @@ class Part(StrEnum):
     MEMBER = "member"  # trains with the others, once it is admitted
     JOINING = "joining"  # runs, and waits for the others to take it in
     LEFT = "left"  # the others go on without it: its end is no loss
+    AWAY = "away"  # it has left, and given its place back
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +132,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     log_gap: int = 0  # acknowledged bytes of its logs that are gone from the server's disk
     last_end: End | None = None  # of the incarnation before this one
     part: Part = Part.MEMBER
+    leave_by: float | None = None  # it has left for good, and is ended by force then; its place is given back
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has a place, and is to keep it."""
+        return self.part is not Part.AWAY and self.leave_by is None
 
     @property
     def name(self) -> str:
@@ -201,6 +208,14 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True):
     stacks: dict[str, str]
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """The service that an attempt has used: device-seconds, CPU-seconds, and their cost."""
+
+    device_s: float = 0.0
+    cpu_s: float = 0.0
+    cost: float = 0.0
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """`number` counts from 1. `stop` says that its end was decided, and why; `verdict` is written once it has ended."""
 
@@ -230,12 +245,27 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at: float | None = None  # when that became visible
     batch: curves.Batch | None = None  # its batch size, where that was decided with its place
     held: holdings.Resources = holdings.Resources()  # by all its tasks together
-    price_per_h: float = 0.0  # of all that it holds, at the prices of when it began
+    price_per_h: float = 0.0  # of all that it holds, at the prices of when it took it
+    held_at: float | None = None  # since when it has held so much; None: since its start
+    spent: Spent = Spent()  # before that
 
     def cost_at(self, now: float) -> float:
         """Return the cost until `now`, or until the end: devices are paid for from launch to release."""
         end = now if self.ended_at is None else self.ended_at
-        return self.price_per_h * max(0.0, end - self.started_at) / 3600
+        return self.spent.cost + self.price_per_h * max(0.0, end - self.held_since) / 3600
+
+    @property
+    def held_since(self) -> float:
+        return self.started_at if self.held_at is None else self.held_at
+
+    def spent_at(self, now: float) -> Spent:
+        """Return what it has used by `now`."""
+        for_s = max(0.0, now - self.held_since)
+        return Spent(
+            device_s=self.spent.device_s + for_s * self.held.devices,
+            cpu_s=self.spent.cpu_s + for_s * self.held.cpus_milli / 1000,
+            cost=self.spent.cost + for_s * self.price_per_h / 3600,
+        )
 
     @property
     def members(self) -> tuple[Task, ...]:

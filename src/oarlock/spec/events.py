@@ -44,6 +44,34 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     price_per_h: float = 0.0  # of all that it holds
 
 
+class Reshaped(Event, frozen=True, kw_only=True, tag="reshaped"):
+    """The scheduler gives the running attempt more workers, or takes some away; the others live on.
+
+    The holdings of `added` are taken in the same transaction. Those of `removed` are given back once they are gone.
+    `held` and `price_per_h` are of all that it holds then; `round` is the one in which that was decided.
+    """
+
+    attempt: int
+    round: int
+    added: tuple[holdings.Holding, ...] = ()
+    removed: tuple[str, ...] = ()  # `worker-1`
+    reason: str = ""
+    held: holdings.Resources
+    price_per_h: float = 0.0
+
+
+class Vacated(Event, frozen=True, kw_only=True, tag="vacated"):
+    """Nothing of these tasks runs, and they have left for good: their holdings are freed in the same transaction.
+
+    `held` and `price_per_h` are of all that the attempt still holds.
+    """
+
+    attempt: int
+    tasks: tuple[attempts.TaskKey, ...]
+    held: holdings.Resources
+    price_per_h: float = 0.0
+
+
 class BatchDecided(Event, frozen=True, kw_only=True, tag="batch_decided"):
     """The scheduler gives the running attempt another batch size; its processes hear of it and take it up."""
 
@@ -173,6 +201,8 @@ AnyEvent = (
     Intended
     | Refused
     | Admitted
+    | Reshaped
+    | Vacated
     | BatchDecided
     | Measured
     | Launched

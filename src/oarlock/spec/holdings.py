@@ -67,6 +67,11 @@ class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     devices: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
 
+    @property
+    def task(self) -> str:
+        """The name of the task: `worker-1`."""
+        return f"{self.role}-{self.index}"
+
 
 Claims = tuple[Holding, ...]
 """The holdings of a gang, or a place for it."""

@@ -161,7 +161,7 @@ def _tasks(job: jobs.Job) -> dict[str, int]:
     """Return the number of tasks by role. An elastic gang may have fewer than it asks for."""
     counts = {str(name): role.count for name, role in job.spec.roles.items()}
     if job.live is not None:
-        held = collections.Counter(str(task.role) for task in job.live.tasks)
+        held = collections.Counter(str(task.role) for task in job.live.tasks if task.holds)
         counts = {name: held[name] for name in counts}
     return counts
 
@@ -183,5 +183,7 @@ def _places(job: jobs.Job) -> tuple[Place, ...]:
 def _devices(attempt: attempts.Attempt) -> dict[str, list[int]]:
     devices: dict[str, list[int]] = {}
     for task in attempt.tasks:
+        if not task.holds:
+            continue
         devices.setdefault(task.node, []).extend(task.devices)
     return devices

@@ -352,8 +352,8 @@ class MemoryTransaction:
                 self._slots.put((claim.node, kind, number), claim.job)
             self._share(claim, 1)
 
-    def release(self, job: str, attempt: int) -> list[Holding]:
-        freed = [claim for claim in self.holdings(job) if claim.attempt == attempt]
+    def release(self, job: str, attempt: int, tasks: Collection[str] | None = None) -> list[Holding]:
+        freed = [claim for claim in self.holdings(job) if rules.is_of(claim, attempt, tasks)]
         for claim in freed:
             self._claims.drop(_claim_key(claim))
             self._used.put(claim.node, self._used[claim.node] - claim.amount)

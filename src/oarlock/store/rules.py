@@ -7,7 +7,7 @@ constraints of the tables, and these checks only give them words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -206,6 +206,11 @@ def slots(claim: holdings.Holding) -> list[tuple[str, int]]:
     """Return the parts of a node that can have one holder only: ports, and devices that are not shared."""
     whole = () if claim.amount.gpu_milli else claim.devices
     return [("device", number) for number in whole] + [("port", number) for number in claim.ports]
+
+
+def is_of(claim: holdings.Holding, attempt: int, tasks: Collection[str] | None) -> bool:
+    """Return whether the claim is the attempt's, and one of these tasks' where they are named."""
+    return claim.attempt == attempt and (tasks is None or claim.task in tasks)
 
 
 def share_of(claim: holdings.Holding) -> tuple[int, int] | None:

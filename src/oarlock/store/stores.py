@@ -220,8 +220,10 @@ class Transaction(View, Protocol):
         """
         ...
 
-    def release(self, job: str, attempt: int) -> list[Holding]:
-        """Free the attempt's holdings and return them. A repeated call frees nothing."""
+    def release(self, job: str, attempt: int, tasks: Collection[str] | None = None) -> list[Holding]:
+        """Free the attempt's holdings and return them; those of these tasks alone (`worker-1`), where they are named.
+        A repeated call frees nothing.
+        """
         ...
 
     def add_usage(self, usage: Usage) -> None:

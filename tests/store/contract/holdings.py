@@ -149,6 +149,20 @@ class Holdings:
         assert await store.read(lambda v: v.holdings()) == [second]
         await store.write(lambda t: t.hold([replace(claim, job="j-2") for claim in first]))
 
+    async def test_release_of_some_tasks_leaves_the_others(self, store: stores.Store) -> None:
+        await writing.add(store, "j-1", "j-2")
+        claims = [nouns.claim(index=index, devices=(index,), ports=(20000 + index,)) for index in range(3)]
+        later = nouns.claim(attempt=2, index=1, devices=(3,))
+        await store.write(lambda t: (t.put_node(nouns.node()), t.hold([*claims, later])))
+        assert await store.write(lambda t: t.release("j-1", 1, ["worker-1", "worker-7"])) == [claims[1]]
+        assert await store.write(lambda t: t.release("j-1", 1, ["worker-1"])) == []
+        assert await store.write(lambda t: t.release("j-1", 1, [])) == []
+        assert await store.read(lambda v: v.holdings()) == [claims[0], claims[2], later]
+        await store.write(lambda t: t.hold([replace(claims[1], job="j-2")]))
+        with pytest.raises(errors.AlreadyHeld):
+            await store.write(lambda t: t.hold([replace(claims[2], job="j-2")]))
+        assert await store.write(lambda t: t.release("j-1", 1)) == [claims[0], claims[2]]
+
     async def test_a_node_leaves_when_nothing_is_held_on_it(self, store: stores.Store) -> None:
         await writing.add(store, "j-1")
         await store.write(lambda t: (t.put_node(nouns.node()), t.hold([nouns.claim()])))

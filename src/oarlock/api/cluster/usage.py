@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import bodies, errors, holdings, jobs
+from oarlock.spec import attempts, bodies, errors, holdings, jobs
 from oarlock.store import stores
 
 DAY_S = 86_400.0
@@ -85,20 +85,18 @@ async def _running(call: routes.Call, running: list[jobs.Job], now: float) -> li
     held: dict[str, holdings.Resources] = {}
     for holding in await call.access.shared(lambda view: view.holdings()):
         held[holding.job] = held.get(holding.job, holdings.Resources()) + holding.amount
-    return [_until(job, held[job.id], now) for job in running if job.live is not None and job.id in held]
+    return [_until(job, job.live, held[job.id], now) for job in running if job.live is not None and job.id in held]
 
 
-def _until(job: jobs.Job, amount: holdings.Resources, now: float) -> stores.Usage:
-    live = job.live
-    assert live is not None
-    seconds = max(0.0, now - live.started_at)
+def _until(job: jobs.Job, live: attempts.Attempt, amount: holdings.Resources, now: float) -> stores.Usage:
+    seconds = max(0.0, now - live.held_since)
     return stores.Usage(
         owner=job.owner,
         pool=job.pool,
         started_at=live.started_at,
         ended_at=now,
-        device_seconds=amount.devices * seconds,
-        cpu_seconds=amount.cpus_milli / 1000 * seconds,
+        device_seconds=live.spent.device_s + amount.devices * seconds,
+        cpu_seconds=live.spent.cpu_s + amount.cpus_milli / 1000 * seconds,
         cost=live.cost_at(now),
     )
 

@@ -78,7 +78,15 @@ def _decision(record: events.Record) -> bodies.Decision | None:
         return bodies.Decision(
             at=record.at, what=bodies.What.BATCH, text=_batch(batch), attempt=int(data.get("attempt", 0))
         )
+    if record.kind == "reshaped":
+        return _resized(record.at, data.get("reason", ""))
     return _wish(record) if record.kind == "intended" else None
+
+
+def _resized(at: float, reason: str) -> bodies.Decision:
+    said, _, why = reason.partition(": ")
+    what = bodies.What.MOVED if said.startswith("moved") else bodies.What.RESIZED
+    return bodies.Decision(at=at, what=what, text=said.removeprefix(f"{what} "), reason=why)
 
 
 def _wish(record: events.Record) -> bodies.Decision:
@@ -88,9 +96,7 @@ def _wish(record: events.Record) -> bodies.Decision:
             at=record.at, what=bodies.What.PREEMPTED, text=f"by {by or 'the scheduler'}", reason=reason
         )
     if intent == intents.Intent.RESIZE:
-        said, _, why = reason.partition(": ")
-        what = bodies.What.MOVED if said.startswith("moved") else bodies.What.RESIZED
-        return bodies.Decision(at=record.at, what=what, text=said.removeprefix(f"{what} "), reason=why)
+        return _resized(record.at, reason)
     word = {"halt": "halted", "cancel": "canceled", "run": "resumed"}.get(intent, intent)
     return bodies.Decision(at=record.at, what=bodies.What.OWNER, text=f"{word} by {by}" if by else word, reason=reason)
 

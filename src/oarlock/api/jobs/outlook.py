@@ -97,9 +97,10 @@ def _placed(job: nouns.Job, live: attempts.Attempt, now: float) -> str:
     """Return the resources that the job holds, since when and why; or why it is being stopped."""
     if job.intent is not intents.Intent.RUN or live.stop is not None:
         return _sentence(job.reason or live.stop_message) or "It is being stopped."
-    devices = sum(len(task.devices) for task in live.tasks)
+    tasks = [task for task in live.tasks if task.holds]
+    devices = sum(len(task.devices) for task in tasks)
     held = f"{wording.shown('gpus', devices)} on " if devices else ""
-    nodes = wording.named(dict.fromkeys(task.node for task in live.tasks), "more nodes")
+    nodes = wording.named(dict.fromkeys(task.node for task in tasks), "more nodes")
     reason = f" It was admitted for this reason: {live.reason.rstrip('.')}." if live.reason else ""
     return f"It has held {held}{nodes} for {wording.about(max(0.0, now - live.started_at))}.{reason}"
 

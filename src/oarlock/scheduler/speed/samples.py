@@ -194,5 +194,5 @@ def _worth(job: jobs.Job, total: int, noise: float | None) -> float:
 
 
 def _ranked(live: attempts.Attempt) -> list[attempts.Task]:
-    found = [task for task in live.tasks if task.role in RANKED]
+    found = [task for task in live.members if task.role in RANKED]
     return sorted(found, key=lambda task: (RANKED.index(task.role), task.index))

@@ -217,13 +217,25 @@ class SqlTransaction(reading.SqlView):
         self._insert(sa.insert(schema.holdings), [_claim(claim) for claim in claims], twice)
         self._insert(sa.insert(schema.slots), [slot for claim in claims for slot in _slots(claim)], twice)
 
-    def release(self, job: str, attempt: int) -> list[Holding]:
-        freed = [claim for claim in self.holdings(job) if claim.attempt == attempt]
-        if freed:
+    def release(self, job: str, attempt: int, tasks: Collection[str] | None = None) -> list[Holding]:
+        freed = [claim for claim in self.holdings(job) if rules.is_of(claim, attempt, tasks)]
+        if tasks is not None:
+            for claim in freed:
+                self._free(claim)
+        elif freed:
             for table in (schema.slots, schema.holdings):
                 gone = sa.delete(table).where(table.c.job == job, table.c.attempt == attempt)
                 self._connection.execute(gone)
         return freed
+
+    def _free(self, claim: Holding) -> None:
+        held, slots = schema.holdings.c, schema.slots.c
+        same = (held.job == claim.job, held.attempt == claim.attempt, held.role == claim.role)
+        gone = sa.delete(schema.holdings).where(*same, held.place == claim.index, held.node == claim.node)
+        self._connection.execute(gone)
+        for kind, number in rules.slots(claim):
+            taken = (slots.node == claim.node, slots.kind == kind, slots.number == number)
+            self._connection.execute(sa.delete(schema.slots).where(*taken))
 
     def add_usage(self, usage: stores.Usage) -> None:
         there = sa.select(schema.usage.c.job).where(

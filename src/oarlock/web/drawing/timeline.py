@@ -14,6 +14,7 @@ MARKS = {
     "checkpoint_visible": ("◆", "checkpoint"),
     "stacks_asked": ("!", "hang: stacks were asked for"),
     "batch_decided": ("b", "another batch size"),
+    "reshaped": ("↕", "another number of workers"),
 }
 INTENTS = {"halt": ("‖", "halt"), "run": ("▶", "resume"), "cancel": ("■", "cancel"), "preempt": ("<", "preempted")}
 INTENTS |= {"resize": ("↔", "resized")}
