@@ -214,3 +214,90 @@ def test_two_jobs_share_a_gpu_and_a_third_waits(fresh: shells.Shell) -> None:
     ends.touch()
     for name in ("one", "other", "third"):
         fresh.wait_phase(name, "COMPLETED")
+
+
+ELASTIC = """
+    import os, sys, time, torch
+    from torch import nn
+    from oarlock import train
+
+    world = train.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    train.data_parallel(model, optimizer)
+    batches = train.Batches((torch.arange(int(sys.argv[1])),), 4, seed=3)
+    diary = open(f"{sys.argv[2]}/{os.environ['OARLOCK_ATTEMPT']}-{os.getpid()}", "a")
+    with train.Session(model=model, optimizer=optimizer, batches=batches) as session:
+        for (which,) in session.steps(batches, epochs=1):
+            loss = model(which.float().unsqueeze(1)).square().mean() * 1e-9
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0 if os.path.exists(sys.argv[2] + ".hurry") else 0.03)
+            print(session.step, world.world_size, *which.tolist(), file=diary, flush=True)
+"""
+
+
+class Processes:
+    """The steps of each process, by attempt and pid: number, world size, examples."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def steps(self) -> dict[str, list[list[int]]]:
+        told = {path.name: path.read_text().split("\n")[:-1] for path in self.folder.iterdir()}
+        return {name: [[int(word) for word in line.split()] for line in lines] for name, lines in told.items() if lines}
+
+    def sizes(self) -> list[int]:
+        """The sizes of the world that the first process has met, in their order."""
+        steps = self.steps()
+        if not steps:
+            return []
+        longest = max(steps.values(), key=len)
+        return [size for place, (_, size, *_) in enumerate(longest) if not place or longest[place - 1][1] != size]
+
+
+@pytest.mark.long
+def test_workers_that_may_come_and_go_do_so_within_the_attempt(busy: shells.Shell) -> None:
+    """1 worker, 2, 1, 2: one attempt, in which the first process stays and no step is lost or done again."""
+    told = Processes(busy.work / "diary")
+    first, second = busy.work / "first", busy.work / "second"
+    busy.write("comes.py", ELASTIC)
+    busy.do("run", "--detach", "--name", "first", "--gpus", "1", "--", "python", "waits.py", str(first))
+    busy.wait_phase("first", "PROCESSING")
+    busy.write(
+        "comes.yaml",
+        f"""
+        name: comes
+        command: [python, comes.py, "40000", "{told.folder}"]
+        max_restarts: 0
+        roles: {{worker: {{count: 2, min: 1, gpus: 1, on_failure: restart}}}}
+        """,
+    )
+    busy.do("submit", "comes.yaml")
+
+    def sizes(*wanted: int) -> None:
+        over = ("FAILED", "COMPLETED")
+        busy.wait_for("comes", lambda job: told.sizes() == [*wanted] or job["phase"] in over, timeout_s=280)
+        assert told.sizes() == [*wanted], busy.job("comes")
+
+    sizes(1)
+    first.touch()
+    sizes(1, 2)
+    busy.do("run", "--detach", "--name", "second", "--gpus", "1", "--", "python", "waits.py", str(second))
+    sizes(1, 2, 1)
+    busy.wait_phase("second", "PROCESSING", timeout_s=280)
+    second.touch()
+    sizes(1, 2, 1, 2)
+    told.folder.with_suffix(".hurry").touch()
+    job = busy.wait_phase("comes", "COMPLETED", "FAILED", timeout_s=280)
+    assert (job["phase"], job.get("restarts", 0), len(job["attempts"])) == ("COMPLETED", 0, 1), job["reason"]
+    steps = told.steps()
+    assert len(steps) == 3, "one process for each worker that came"
+    longest = max(steps.values(), key=len)
+    assert [step for step, *_ in longest] == list(range(1, len(longest) + 1)), "no step was lost or done again"
+    examples = [example for lines in steps.values() for _, _, *taken in lines for example in taken]
+    assert len(examples) == len(set(examples)), "every example once"
+    resized = [one["text"] for one in busy.json("show", "comes")["decisions"] if one["what"] == "resized"]
+    assert resized == ["from 1 to 2 workers", "from 2 to 1 worker", "from 1 to 2 workers"]
