@@ -15,7 +15,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import getpass
-import hashlib
 import os
 import secrets
 import signal
@@ -215,6 +214,7 @@ class Server:
             meters=measured,
             authenticator=authentication.Authenticator(store, secret, time.monotonic, engine.clock),
             rules=settings.rules,
+            manifests=engine.manifests,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
             hosts=settings.hosts,
@@ -336,6 +336,7 @@ class Engine:
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backends.Backend
@@ -402,20 +403,24 @@ class Engine:
     async def _kubernetes(self) -> backends.Backend:
         """Raises InvalidInput where there is no kubeconfig, Unavailable where the cluster does not answer."""
         try:
-            from oarlock.backends.kubernetes import backend
+            from oarlock.backends.kubernetes import backend, site
         except ModuleNotFoundError as error:
             raise errors.Unsupported(
                 f"The Kubernetes backend needs the package {error.name}, which is not installed.",
                 hint="Install it: pip install 'oarlock[kubernetes]'",
             ) from error
-        settings, site = self._settings, self._settings.kubernetes
+        from oarlock.controllers import launching
+
+        settings, told = self._settings, self._settings.kubernetes
         made = msgspec.structs.replace(
-            site,
-            installation=site.installation or _installation(self._home.task_secret(secrets.token_bytes)),
-            ca_pem=site.ca_pem or (Path(settings.tls_ca).read_text(encoding="utf-8") if settings.tls_ca else ""),
+            told,
+            installation=told.installation or site.installation(self._home.task_secret(secrets.token_bytes)),
+            ca_pem=told.ca_pem or (Path(settings.tls_ca).read_text(encoding="utf-8") if settings.tls_ca else ""),
         )
         opened = await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
+        agents = self._told_to_agents(Path())
+        self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:
@@ -573,11 +578,6 @@ def _capabilities(settings: Settings) -> Collection[str]:
             settings.kubernetes.images, checkpoint_claim=settings.kubernetes.checkpoint_claim
         )
     return capabilities.LOCAL
-
-
-def _installation(task_secret: bytes) -> str:
-    """Return the name of this installation in its cluster: the same for each server that shares the task secret."""
-    return hashlib.sha256(b"installation:" + task_secret).hexdigest()[:12]
 
 
 def main(arguments: Sequence[str]) -> int:

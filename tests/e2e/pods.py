@@ -85,6 +85,10 @@ class PodShell(shells.Shell):
     def secrets(self) -> list[objects.Bare]:
         return self.on_cluster(self._api.list(self.cluster.path("secrets"), objects.Bare))
 
+    def raw(self, plural: str) -> list[dict[str, Any]]:
+        """Return the objects of the namespace with all their fields."""
+        return self.on_cluster(self._api.list(self.cluster.path(plural), dict))
+
     def starts(self, name: str) -> int:
         """Return how many pods of the job have started."""
         prefix = self.job(name)["id"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import yaml
 from tests import objectstores
-from tests.backends.kubernetes import apiserver
+from tests.backends.kubernetes import apiserver, test_rendering
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
 from tests.e2e import pods, test_files, test_life
 from tests.e2e import shell as shells
@@ -67,6 +70,43 @@ def test_a_server_that_pods_do_not_reach_does_not_start(shell: pods.PodShell) ->
     assert f"pods do not reach the server at http://127.0.0.1:{closed}: ConnectionRefusedError" in done.stderr
     assert "kubectl apply -k deploy/overlays/sqlite" in done.stderr
     assert not (home / "server.json").exists()
+
+
+def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -> None:
+    """They differ in the id of the job alone, in what follows from it, and in the tokens, which nobody may print."""
+    shell.write(
+        "shown.yaml",
+        """
+        name: shown
+        command: sleep 600
+        framework: plain
+        image: registry.example/plain:1
+        grace: 1s
+        roles: {worker: {count: 2, cpus: 0.5, memory: 64Mi}}
+        """,
+    )
+    said = shell.do("plan", "shown.yaml", "--backend", "kubernetes", "-o", "yaml").stdout
+    planned = list(yaml.safe_load_all(said))
+    assert [one["kind"] for one in planned] == ["Secret", "Pod", "Pod"]
+    shell.do("submit", "shown.yaml", "--no-snapshot")
+    shell.wait_phase("shown", "PROCESSING")
+    job = shell.job("shown")["id"]
+    made = {one["metadata"]["name"]: one for one in (*shell.raw("secrets"), *shell.raw("pods"))}
+    secret = next(name for name in made if name.startswith(f"{job}-1-") and made[name].get("type") == "Opaque")
+    text = said.replace(planned[0]["metadata"]["name"], secret).replace("j-planned", job)
+    for manifest in yaml.safe_load_all(text):
+        there = made[manifest["metadata"]["name"]]
+        if manifest["kind"] == "Pod":
+            assert test_rendering.lacking(manifest["spec"], there["spec"]) == []
+            assert test_rendering.lacking(manifest["metadata"], there["metadata"]) == []
+            continue
+        for item, content in manifest["data"].items():
+            shown, told = (json.loads(base64.b64decode(one)) for one in (content, there["data"][item]))
+            assert shown.pop("token") != told.pop("token")
+            assert json.dumps(shown).replace("j-planned", job) == json.dumps(told)
+    shell.do("cancel", "shown", "--wait")
+    refused = shell.do("plan", "shown.yaml", "--backend", "local", code=1)
+    assert "has the backend kubernetes" in refused.stderr
 
 
 def test_a_failing_rank_is_blamed_and_its_lines_outlive_the_pod(shell: pods.PodShell) -> None:

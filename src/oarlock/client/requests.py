@@ -112,6 +112,10 @@ def plan(submission: jobfile.Submission) -> Request[plans.Forecast]:
     return Request(method="POST", path=f"{_V1}/plan", answer=plans.Forecast, body=submission)
 
 
+def manifests(submission: jobfile.Submission) -> Request[bodies.Manifests]:
+    return Request(method="POST", path=f"{_V1}/plan/manifests", answer=bodies.Manifests, body=submission)
+
+
 def list_jobs(**query: Any) -> Request[bodies.JobPage]:
     """Request a page of jobs. `query` has the parameters of the route."""
     return Request(method="GET", path=f"{_V1}/jobs", answer=bodies.JobPage, query=_query(**query))

@@ -14,10 +14,13 @@ import asyncio
 import contextlib
 from collections.abc import Collection
 
+import msgspec
+
 from oarlock.backends import backends
 from oarlock.controllers import assigning, bulkwrites
-from oarlock.lifecycle import deadlines
-from oarlock.spec import actions, errors, events, failpoints, holdings, jobs, nodes
+from oarlock.lifecycle import deadlines, stepping
+from oarlock.scheduler import gangs
+from oarlock.spec import actions, errors, events, failpoints, holdings, jobs, nodes, tasktokens
 
 CLOSE_S = 4.0
 """The time that launches have to end by themselves when the server is told to end."""
@@ -120,6 +123,20 @@ class Launching:
         whole = job.live is not None and job.live.launched_at is None
         made = () if whole else tuple(task.key(job.id, action.attempt) for task in action.tasks)
         return events.Launched(attempt=action.attempt, tasks=made)
+
+
+def rehearsed(job: jobs.Job, settings: assigning.Settings, now: float) -> list[backends.TaskLaunch]:
+    """Return the launches of a job that is only planned, at the size that it asks for. Nodes are not chosen yet, and
+    the tokens are not valid.
+    """
+    settings = msgspec.structs.replace(settings, task_secret=bytes(tasktokens.SECRET_BYTES))
+    claims = tuple(
+        holdings.Holding(job=job.id, attempt=1, role=task.role, index=task.index, node="", amount=task.amount)
+        for task in gangs.gang(job).tasks
+    )
+    admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), now)
+    assert admitted.live is not None
+    return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings)
 
 
 def _launches(

@@ -66,6 +66,12 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
+class Manifests(msgspec.Struct, frozen=True):
+    """The Kubernetes objects of a gang, in the order of their creation."""
+
+    items: tuple[dict[str, Any], ...]
+
+
 class CheckpointList(Page[jobs.Checkpoint], frozen=True):
     """Checkpoints of a job, best first."""
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.api import rig as rigs
 
+from oarlock.api import application
 from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
@@ -237,6 +238,26 @@ async def test_plan_asks_the_same_scheduler_with_one_more(rig: rigs.Rig, monkeyp
         never = (await http.post("/api/v1/plan", json=rigs.submission(roles={"worker": {"gpus": 3}}))).json()
     assert (later["when"], later["expected"], later["price_per_h"]) == ("later", "It should start within 61 min.", 6.0)
     assert (never["when"], never["refusal"]["code"]) == ("never", "never_fits")
+
+
+async def test_manifests_are_those_of_a_cluster(rig: rigs.Rig) -> None:
+    """The job that is rendered has a fixed id and name. A server whose tasks are processes has nothing to show."""
+    async with rig.as_user("ann") as http:
+        refused = (await http.post("/api/v1/plan/manifests", json=rigs.submission())).json()["error"]
+        assert refused["code"] == "unsupported"
+        assert "oarlock up --backend kubernetes" in refused["hint"]
+    asked = []
+    rig.services = msgspec.structs.replace(
+        rig.services, manifests=lambda job: [asked.append((job.id, job.name, job.owner)) or {"kind": "Pod"}]
+    )
+    rig.app = application.make(rig.services)
+    async with rig.as_user("ann") as http:
+        body = rigs.submission(command="python -u my_train.py --lr 1", name=None)
+        assert (await http.post("/api/v1/plan/manifests", json=body)).json() == {"items": [{"kind": "Pod"}]}
+        invalid = rigs.submission(roles={"worker": {"count": 0}})
+        assert (await http.post("/api/v1/plan/manifests", json=invalid)).status_code == 422
+    assert asked == [("j-planned", "my-train", "ann")]
+    assert await rig.store.read(lambda view: view.active()) == []
 
 
 async def test_a_size_fills_what_a_job_takes(rig: rigs.Rig) -> None:

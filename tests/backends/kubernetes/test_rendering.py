@@ -157,6 +157,19 @@ def test_each_pod_mounts_its_own_assignment_alone() -> None:
         assert (told["address"], told["ports"]) == ("", [rendering.PORTS[0]])
 
 
+def test_a_gang_is_its_secrets_and_a_pod_of_each_task() -> None:
+    launches = [launch(index, command="x" * 60_000) for index in range(40)]
+    found = rendering.gang(launches, SITE)
+    mounted = {
+        volume["secret"]["secretName"]
+        for pod in found.pods.values()
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "assignment"
+    }
+    assert mounted == {secret["metadata"]["name"] for secret in found.secrets}
+    assert found.pods[launches[7].key] == rendering.pod(launches[7], SITE, found.secrets[0]["metadata"]["name"])
+
+
 def test_the_token_is_in_no_pod() -> None:
     assert "t0ken" not in json.dumps(rendering.pod(launch(), SITE, "s"))
 
@@ -198,19 +211,19 @@ async def test_the_api_server_takes_it_as_it_is(api: client.Client, namespace: s
     there = msgspec.structs.replace(SITE, namespace=namespace)
     manifest = rendering.pod(CASES[name], there, "s")
     made = await api.create(f"/api/v1/namespaces/{namespace}/pods", manifest, dict)
-    assert not list(_lacking(manifest, made, ""))
+    assert lacking(manifest, made) == []
 
 
-def _lacking(wanted: object, there: object, path: str) -> list[str]:
+def lacking(wanted: object, there: object, path: str = "") -> list[str]:
     """Return the paths of what was asked for and is not there."""
     if isinstance(wanted, dict) and isinstance(there, dict):
         return [
             found
             for name, value in wanted.items()
-            for found in ([f"{path}.{name}"] if name not in there else _lacking(value, there[name], f"{path}.{name}"))
+            for found in ([f"{path}.{name}"] if name not in there else lacking(value, there[name], f"{path}.{name}"))
             if value not in (False, {}, "")
         ]
     if isinstance(wanted, list) and isinstance(there, list):
         pairs = zip(wanted, there, strict=False)
-        return [found for place, (one, other) in enumerate(pairs) for found in _lacking(one, other, f"{path}[{place}]")]
+        return [found for place, (one, other) in enumerate(pairs) for found in lacking(one, other, f"{path}[{place}]")]
     return [] if str(wanted) == str(there) or path.endswith((".cpu", ".memory", ".sizeLimit")) else [f"{path}: {there}"]

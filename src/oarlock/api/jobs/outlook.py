@@ -12,8 +12,11 @@ from oarlock.api.jobs import submissions
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
-from oarlock.spec import attempts, bodies, intents, jobfile, phases, plans, users
+from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans, users
 from oarlock.spec import jobs as nouns
+
+PLANNED = "j-planned"
+"""The id of a job in manifests that are only shown."""
 
 
 async def plan(call: routes.Call) -> plans.Forecast:
@@ -25,6 +28,22 @@ async def plan(call: routes.Call) -> plans.Forecast:
     shown = call.access.shown_forecast(forecast)
     assert shown is not None
     return shown
+
+
+async def manifests(call: routes.Call) -> bodies.Manifests:
+    """Render the pods of a submission. They have a fixed id, so that equal job files give equal manifests."""
+    submission = call.body(jobfile.Submission)
+    services = call.services
+    if services.manifests is None:
+        raise errors.Unsupported(
+            f"This server runs its tasks on the backend {services.about.backend}, which makes no manifests.",
+            hint="Ask a server that runs them on Kubernetes: oarlock up --backend kubernetes, or oarlock login URL",
+        )
+    await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    job = submissions.draft(services, call.access.user.name, submission)
+    name = submission.spec.name or submissions.stem(submission.spec.command)
+    planned = msgspec.structs.replace(job, id=PLANNED, name=name, snapshot=submission.snapshot)
+    return bodies.Manifests(tuple(services.manifests(planned)))
 
 
 async def why(call: routes.Call) -> bodies.Why:
@@ -128,6 +147,15 @@ ROUTES: tuple[routes.Route, ...] = (
         summary="forecast for a submission: now, later or never, and why",
         body=jobfile.Submission,
         answer=plans.Forecast,
+    ),
+    routes.Route(
+        method="POST",
+        path="/api/v1/plan/manifests",
+        handler=manifests,
+        needs=users.Right.VIEWER,
+        summary="the Kubernetes objects that a launch of the submission would create; 409 on another backend",
+        body=jobfile.Submission,
+        answer=bodies.Manifests,
     ),
     routes.look("/api/v1/jobs/{job}/why", why, "why the job is in its phase, in three lines", bodies.Why),
 )

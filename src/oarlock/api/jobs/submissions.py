@@ -162,7 +162,7 @@ def draft(services: provided.Services, owner: str, submission: jobfile.Submissio
     spec = mpi.with_launcher(sizes.filled(submission.spec))
     return jobs.Job(
         id=provided.fresh_id(services, now),
-        name=spec.name or f"{_stem(spec.command)}-{_suffix(services.entropy)}",
+        name=spec.name or f"{stem(spec.command)}-{_suffix(services.entropy)}",
         owner=owner,
         spec=spec,
         created_at=now,
@@ -176,7 +176,7 @@ def draft(services: provided.Services, owner: str, submission: jobfile.Submissio
     )
 
 
-def _stem(command: str | tuple[str, ...]) -> str:
+def stem(command: str | tuple[str, ...]) -> str:
     """Return the name of the script, else of the program: `my-train` for `python -u my_train.py --lr 1`."""
     words = command.split() if isinstance(command, str) else list(command)
     words = words[: words.index("-c")] if "-c" in words else words  # a program follows, not a name
@@ -201,6 +201,6 @@ def short(view: stores.View, job: jobs.Job) -> jobs.Job:
     """
     if job.spec.name is not None:
         return job
-    name = _stem(job.spec.command)
+    name = stem(job.spec.command)
     same = stores.JobFilter(owner=job.owner, name=name, phases=phases.NOT_OVER, limit=1)
     return job if view.jobs(same) else msgspec.structs.replace(job, name=name)

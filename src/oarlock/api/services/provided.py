@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -151,6 +151,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     authenticator: authentication.Authenticator
     turns: turns_module.Turns = msgspec.field(default_factory=turns_module.Turns)
     rules: plans.Rules = plans.Rules()  # of the scheduler
+    manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30
     hosts: frozenset[str] | None = None

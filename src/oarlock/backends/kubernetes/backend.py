@@ -141,6 +141,11 @@ class KubernetesBackend:
         finally:
             self._changed.set()
 
+    def manifests(self, tasks: Sequence[backends.TaskLaunch]) -> list[rendering.Manifest]:
+        """Return the objects that a launch of these tasks creates. Raises InvalidInput."""
+        found = rendering.gang(tasks, self._site)
+        return [*found.secrets, *found.pods.values()]
+
     async def observe(self) -> list[observations.Observed]:
         await self._synced()
         found = dict(self._gone)
@@ -207,9 +212,9 @@ class KubernetesBackend:
     async def _launch(self, wanted: Sequence[backends.TaskLaunch], still: backends.Still) -> None:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
-        manifests = {one.key: rendering.pod(one, self._site, "") for one in new}
+        manifests = rendering.gang(new, self._site)
         self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
-        made = {**there, **await self._make(new, manifests)}
+        made = {**there, **await self._make(manifests)}
         self._check_returned(wanted, made)
         await self._all(self._bind(one, made[one.key], still) for one in wanted)
 
@@ -235,20 +240,14 @@ class KubernetesBackend:
             if not self._own.is_bound(key):
                 self._own.reserve(key, place, wanted[key])
 
-    async def _make(
-        self, tasks: Sequence[backends.TaskLaunch], manifests: dict[attempts.TaskKey, rendering.Manifest]
-    ) -> dict[attempts.TaskKey, objects.Pod]:
+    async def _make(self, gang: rendering.Gang) -> dict[attempts.TaskKey, objects.Pod]:
         """Create the Secrets, then the pods, or find those that an earlier try has made.
 
         The Secrets come first, so that a pod never lacks its own, wherever the server dies.
         """
-        found = rendering.secrets(tasks, self._site)
-        for manifest, keys in found:
-            for key in keys:
-                rendering.refer(manifests[key], manifest["metadata"]["name"])
-        await self._all(self._create("secrets", manifest, objects.Bare) for manifest, _ in found)
-        made = await self._all(self._create_pod(manifest) for manifest in manifests.values())
-        return dict(zip(manifests, made, strict=True))
+        await self._all(self._create("secrets", manifest, objects.Bare) for manifest in gang.secrets)
+        made = await self._all(self._create_pod(manifest) for manifest in gang.pods.values())
+        return dict(zip(gang.pods, made, strict=True))
 
     async def _create_pod(self, manifest: rendering.Manifest) -> objects.Pod:
         """Create the pod, which is observed from now on, whatever becomes of the others."""

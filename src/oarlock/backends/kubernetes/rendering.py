@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -95,10 +95,19 @@ def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
     }
 
 
-def refer(manifest: Manifest, secret: str) -> None:
-    """Let the pod mount its assignment from this Secret."""
-    volume = next(one for one in manifest["spec"]["volumes"] if one["name"] == "assignment")
-    volume["secret"]["secretName"] = secret
+class Gang(NamedTuple):
+    """The objects of a gang. The Secrets are created first, so that a pod never lacks its own."""
+
+    secrets: list[Manifest]
+    pods: dict[attempts.TaskKey, Manifest]
+
+
+def gang(launches: Sequence[backends.TaskLaunch], site: Site) -> Gang:
+    """Return the objects that a launch creates. Raises InvalidInput."""
+    by_key = {one.key: one for one in launches}
+    found = secrets(launches, site)
+    named = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
+    return Gang([manifest for manifest, _ in found], {key: pod(one, site, named[key]) for key, one in by_key.items()})
 
 
 def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[Manifest, list[attempts.TaskKey]]]:

@@ -18,6 +18,8 @@ max = 10
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from oarlock.spec import errors, holdings, nodes, quantities
@@ -105,3 +107,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
     user_id: int = 10_001  # of the processes in pods, and their group
+
+
+def installation(task_secret: bytes) -> str:
+    """Return the name of this installation in its cluster: the same for each server that shares the task secret."""
+    return hashlib.sha256(b"installation:" + task_secret).hexdigest()[:12]

@@ -10,6 +10,7 @@ import click
 from oarlock.cli import command
 from oarlock.cli.launching import localserver
 from oarlock.cli.output import terminal
+from oarlock.spec import errors
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients
@@ -66,13 +67,17 @@ def submit(
 
 @command.verb("plan", short_help="Tell when and where a job file would start: now, later or never")
 @click.argument("file", type=click.Path())
+@command.option("--backend", type=click.Choice(["local", "kubernetes"]), help="Backend that the server must have.")
+@command.option("--output", "-o", type=click.Choice(["yaml"]), help="Print the Kubernetes objects of the job instead.")
 @command.json_option
 @command.connected
-def plan(client: clients.Client, file: str, as_json: bool) -> int:
+def plan(client: clients.Client, file: str, backend: str | None, output: str | None, as_json: bool) -> int:
     """Tell when and where the job that FILE describes would start: now, later or never.
 
     Now: the nodes and the price. Later: the jobs that hold the resources, the smallest change that would start it now,
     and the expected start. Never: the reason. The exit code is 0 for now and later, 1 for never.
+
+    With --output yaml the server prints the Secrets and pods that it would create on Kubernetes.
     """
     from oarlock.client import scripts
     from oarlock.display import forecasts
@@ -80,6 +85,11 @@ def plan(client: clients.Client, file: str, as_json: bool) -> int:
     spec = _load(file, None)
     scripts.check_named(spec, Path(file).parent)
     localserver.ensure(client.settings)
+    if backend is not None:
+        _check_backend(client, backend)
+    if output is not None:
+        _print_manifests(client, spec, as_json)
+        return 0
     forecast = client.plan(spec)
     if as_json:
         terminal.json_out(forecast)
@@ -89,6 +99,26 @@ def plan(client: clients.Client, file: str, as_json: bool) -> int:
         for line in filter(None, rest):
             terminal.out(f"  {terminal.clean(line)}")
     return 1 if forecast.when == "never" else 0
+
+
+def _check_backend(client: clients.Client, wanted: str) -> None:
+    found = client.server().backend
+    if found != wanted:
+        raise errors.Unsupported(
+            f"The server at {client.url} has the backend {found}.",
+            path="--backend",
+            hint=f"Start one: oarlock up --backend {wanted}, or name another server: --server URL",
+        )
+
+
+def _print_manifests(client: clients.Client, spec: jobfile.JobSpec, as_json: bool) -> None:
+    import yaml
+
+    found = client.manifests(spec)
+    if as_json:
+        terminal.json_out({"items": found})
+        return
+    terminal.out(yaml.safe_dump_all(found, sort_keys=False, explicit_start=True).rstrip())
 
 
 def _load(file: str, name: str | None) -> jobfile.JobSpec:

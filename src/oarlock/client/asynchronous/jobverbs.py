@@ -128,6 +128,11 @@ class AsyncJobVerbs(caller.AsyncCaller):
         """Return the forecast for this job: now, later or never, and why."""
         return await self._sender.send(requests.plan(jobfile.Submission(spec=verbs.spec_of(wanted))))
 
+    async def manifests(self, wanted: verbs.Wanted) -> tuple[dict[str, Any], ...]:
+        """Return the Kubernetes objects that a launch of this job would create. Raises Unsupported elsewhere."""
+        found = await self._sender.send(requests.manifests(jobfile.Submission(spec=verbs.spec_of(wanted))))
+        return found.items
+
     async def jobs(self, *, phase: phases.Phase | str | None = None, limit: int = 100, **chosen: Any) -> list[Job]:
         """Return at most `limit` jobs, newest first.
 

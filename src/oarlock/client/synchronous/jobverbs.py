@@ -129,6 +129,11 @@ class JobVerbs(caller.Caller):
         """Return the forecast for this job: now, later or never, and why."""
         return self._sender.send(requests.plan(jobfile.Submission(spec=verbs.spec_of(wanted))))
 
+    def manifests(self, wanted: verbs.Wanted) -> tuple[dict[str, Any], ...]:
+        """Return the Kubernetes objects that a launch of this job would create. Raises Unsupported elsewhere."""
+        found = self._sender.send(requests.manifests(jobfile.Submission(spec=verbs.spec_of(wanted))))
+        return found.items
+
     def jobs(self, *, phase: phases.Phase | str | None = None, limit: int = 100, **chosen: Any) -> list[Job]:
         """Return at most `limit` jobs, newest first.
 
