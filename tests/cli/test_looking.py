@@ -389,6 +389,22 @@ def test_show_tells_the_same_last_lines_once(type_: Typed, server: live.LiveServ
     assert "no restart: it failed twice in the same way, without progress between" in said
 
 
+def test_a_job_is_changed_and_its_new_values_are_said(
+    server: live.LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.submit(name="digits", roles={"worker": {"count": 2}})
+    assert main.main(["set", "digits", "--priority", "80"]) == 0
+    assert capsys.readouterr().err == "digits has priority 80, pool default, 2 workers.\n"
+    assert main.main(["set", "digits", "--max", "4"]) == 1
+    assert "does not support `roles.worker.max`" in capsys.readouterr().err
+    assert main.main(["set", "digits", "--pool", "absent"]) == 2
+    assert "absent" in capsys.readouterr().err
+    assert main.main(["set", "digits"]) == 2
+    assert "Give --priority, --pool, --min or --max." in capsys.readouterr().err
+    assert main.main(["set", "digits", "--priority", "81", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec"]["priority"] == 81
+
+
 def test_several_jobs_at_once_and_one_that_fails(
     type_: Typed, server: live.LiveServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,16 @@ def test_a_job_from_its_submission_to_its_end(
             client.job(job.id)
 
 
+def test_a_job_is_changed_while_it_waits(server: live.LiveServer, new_client: driven.NewClient) -> None:
+    with new_client() as client:
+        client.run("true", name="digits", directory=None)
+        after = client.set("digits", priority=80, pool="default")
+        assert (after.spec.priority, after.pool) == (80, "default")
+        assert client.job("digits").spec.priority == 80
+        with pytest.raises(errors.InvalidInput, match="out of range"):
+            client.set("digits", priority=-1)
+
+
 def test_the_same_snapshot_is_sent_once(server: live.LiveServer, tmp_path: Path, new_client: driven.NewClient) -> None:
     from oarlock.client import packing
 

@@ -15,7 +15,7 @@ from oarlock.backends import fake
 from oarlock.controllers import candidates
 from oarlock.scheduler import planning
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import attempts, curves, events, failpoints, holdings, intents, jobs, plans
+from oarlock.spec import attempts, curves, events, failpoints, holdings, intents, jobs, plans, pools, refusals
 
 LONG = fake.Behaviour(at_barrier=True, lingers=True)
 RULES = plans.Rules(policy="priority", round_s=10.0, min_runtime_s=20.0)
@@ -498,3 +498,48 @@ def test_a_job_that_is_written_anew_with_nothing_to_see_in_it_stays_the_object_t
     assert seen.gang(again) is first
     other = msgspec.structs.replace(job, version=3, served_s=5.0)
     assert seen.gang(other) is not first
+
+
+async def test_a_changed_priority_changes_the_order_of_the_next_plan() -> None:
+    """The fast planner keeps the order of the waiting gangs from plan to plan."""
+    plant = Plant(machines=[machine("n0", devices=2)])
+    plant.behaviours["first"] = fake.Behaviour(runs_s=20.0, at_barrier=True, lingers=True)
+    for name in ("first", "second", "third"):
+        await plant.submit("{roles: {worker: {gpus: 2}}}", name=name)
+        plant.behaviours.setdefault(name, LONG)
+    await plant.until_phase("first", Phase.PROCESSING)
+    await plant.step()
+    assert (await plant.job("third")).refusal is not None, "the plan has an order by now"
+    await plant.tell("third", events.Edited(priority=90, by="alice"))
+    assert (await plant.job("third")).refusal is None
+    await plant.until_phase("third", Phase.PROCESSING)
+    assert (await plant.job("second")).phase is Phase.QUEUED
+
+
+async def test_a_gang_that_is_made_smaller_starts_where_there_is_room() -> None:
+    plant = Plant(machines=[machine("n0", devices=2)])
+    await plant.submit("{roles: {worker: {count: 4, gpus: 1}}}", name="large")
+    plant.behaviours["large"] = LONG
+    for _ in range(8):
+        await plant.step()
+    assert (await plant.job("large")).refusal is not None
+    await plant.tell("large", events.Edited(min=2, by="alice"))
+    job = await plant.until_phase("large", Phase.PROCESSING)
+    assert len(job.live.tasks) == 2
+
+
+async def test_a_running_job_that_changes_its_pool_counts_for_the_new_one() -> None:
+    plant = Plant(machines=[machine("n0", devices=4)])
+    await plant.store.write(lambda tx: tx.put_pool(pools.Pool(name="lab", limit={"gpus": 2})))
+    plant.behaviours |= {"runs": LONG, "waits": LONG}
+    await plant.submit("{pool: lab, roles: {worker: {gpus: 2}}}", name="runs")
+    await plant.until_phase("runs", Phase.PROCESSING)
+    await plant.submit("{pool: lab, roles: {worker: {gpus: 2}}}", name="waits")
+    for _ in range(8):
+        await plant.step()
+    refusal = (await plant.job("waits")).refusal
+    assert refusal is not None
+    assert refusal.code is refusals.Code.POOL_LIMIT
+    await plant.tell("runs", events.Edited(pool="default", by="alice"))
+    await plant.until_phase("waits", Phase.PROCESSING)
+    assert (await plant.job("runs")).phase is Phase.PROCESSING

@@ -22,7 +22,7 @@ from oarlock.api.administration import operations, server, sessions, users, user
 from oarlock.api.agents import agents, receivedfiles
 from oarlock.api.cluster import forecasts, history, nodes, poolpreviews, pools, usage
 from oarlock.api.data import blobs, files, logpages, logs, metrics
-from oarlock.api.jobs import decisions, events, execution, jobs, outlook, speed, summaries
+from oarlock.api.jobs import decisions, edits, events, execution, jobs, outlook, speed, summaries
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
@@ -31,6 +31,7 @@ from oarlock.spec import users as users_module
 TABLE: tuple[routes.Route, ...] = openapi.described(
     (
         *jobs.ROUTES,
+        *edits.ROUTES,
         *summaries.ROUTES,
         *outlook.ROUTES,
         *decisions.ROUTES,

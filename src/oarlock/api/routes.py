@@ -76,6 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     media: str = "application/json"
     limit_bytes: int = JSON_LIMIT_BYTES
     headers: tuple[str, ...] = ()  # request headers that the handler reads
+    hint: str = ""  # the next step for a body with unknown fields, instead of the nearest name
     long: bool = False  # a long poll or a stream: its duration is not measured
 
     @property
@@ -150,7 +151,11 @@ class Call:
         self._query = decode_query(self.scope["query_string"], self.route.query)
         if self.route.body is not None and self.route.body is not bytes:
             raw = await self.read()
-            self._body = decode_body(raw, self.route.body)
+            try:
+                self._body = decode_body(raw, self.route.body)
+            except errors.UnknownField as error:
+                error.hint = self.route.hint or error.hint
+                raise
 
     def query(self, kind: type[T]) -> T:
         assert isinstance(self._query, kind)

@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "halt": ("intents:halt", "Stop jobs, to be resumed later"),
         "resume": ("intents:resume", "Continue halted jobs"),
         "cancel": ("intents:cancel", "Stop jobs for good"),
+        "set": ("edits:set_job", "Change the priority, the pool or the number of workers of a job"),
         "rm": ("intents:rm", "Remove jobs that have ended"),
         "exec": ("execute:execute", "Run a command inside a task"),
     },

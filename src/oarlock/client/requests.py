@@ -16,7 +16,7 @@ import msgspec
 
 from oarlock.client import answers
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans, poolchanges, users
+from oarlock.spec import bodies, edits, errors, intents, jobfile, jobs, plans, poolchanges, users
 from oarlock.spec import pools as pool_nouns
 
 T = TypeVar("T")
@@ -136,6 +136,10 @@ def remove(name: str) -> Request[answers.Nothing]:
 
 def intend(name: str, intent: intents.Intent, reason: str = "") -> Request[jobs.Job]:
     return Request(method="PUT", path=_job(name, "/intent"), answer=jobs.Job, body=bodies.Wanted(intent, reason))
+
+
+def edit(name: str, change: edits.Edit) -> Request[jobs.Job]:
+    return Request(method="PATCH", path=_job(name), answer=jobs.Job, body=change)
 
 
 def why(name: str) -> Request[bodies.Why]:

@@ -271,10 +271,16 @@ def _processes(job: jobs.Job | None) -> bool:
 def _shape(job: jobs.Job | None) -> object:
     """Return the part of a job that plans depend on, as far as the log tells; None if they do not depend on it."""
     if planningrounds.waits(job):
-        return ("waits", job.not_before)
+        return ("waits", job.not_before, *_wishes(job))
     if job is not None and job.live is not None:
-        return ("runs", job.live.number, job.intent, tuple(task.name for task in job.live.tasks if task.holds))
+        held = tuple(task.name for task in job.live.tasks if task.holds)
+        return ("runs", job.live.number, job.intent, held, *_wishes(job))
     return None
+
+
+def _wishes(job: jobs.Job) -> tuple[object, ...]:
+    """Return the fields that the job's owner may change (`events.Edited`)."""
+    return job.pool, job.spec.priority, *((role.min, role.max) for role in job.spec.roles.values())
 
 
 def _same(before: tuple[Named, ...], now: tuple[Named, ...]) -> tuple[Named, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from oarlock.lifecycle import blame, ends, joining, reshaping, settling, shifting, sizes, verdicts
-from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
+from oarlock.spec import attempts, edits, events, holdings, intents, jobfile, jobs, phases, roles
 
 Intent = intents.Intent
 TaskPhase = phases.TaskPhase
@@ -73,6 +73,19 @@ def _wish(event: events.Intended) -> str:
         return event.reason
     by = f" by {event.by}" if event.by else ""
     return f"{_DONE[event.intent]}{by}" + (f": {event.reason}" if event.reason else "")
+
+
+def _edited(job: jobs.Job, event: events.Edited, now: float) -> jobs.Job:
+    change = edits.Edit(priority=event.priority, pool=event.pool, min=event.min, max=event.max)
+    spec = edits.edited(job.spec, change)
+    if spec is job.spec:
+        return job
+    placed = spec.roles == job.spec.roles and spec.pool == job.pool
+    job = replace(job, spec=spec, pool=spec.pool, destined=job.destined if placed else ())
+    if job.refusal is not None:
+        told = job.reason == job.refusal.message
+        job = replace(job, refusal=None, reason="" if told else job.reason)
+    return job
 
 
 def _refused(job: jobs.Job, event: events.Refused, now: float) -> jobs.Job:
@@ -406,6 +419,7 @@ def _with_task(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> jo
 
 _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] = {
     events.Intended: _intended,
+    events.Edited: _edited,
     events.Refused: _refused,
     events.Admitted: _admitted,
     events.Reshaped: _reshaped,

@@ -100,7 +100,7 @@ class What(StrEnum):
     RESIZED = "resized"
     MOVED = "moved"
     BATCH = "batch"
-    OWNER = "owner"  # its owner halted, resumed or canceled it
+    OWNER = "owner"  # its owner halted, resumed, canceled or changed it
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,16 @@ class Intended(Event, frozen=True, kw_only=True, tag="intended"):
     to: tuple[holdings.Holding, ...] = ()
 
 
+class Edited(Event, frozen=True, kw_only=True, tag="edited"):
+    """The job's owner, or an administrator, has changed these fields of it."""
+
+    priority: int | None = None
+    pool: str | None = None
+    min: int | None = None
+    max: int | None = None
+    by: str = ""
+
+
 class Refused(Event, frozen=True, kw_only=True, tag="refused"):
     """The scheduler could not place the gang now."""
 
@@ -199,6 +209,7 @@ class ClockStepped(Event, frozen=True, kw_only=True, tag="clock_stepped"):
 
 AnyEvent = (
     Intended
+    | Edited
     | Refused
     | Admitted
     | Reshaped

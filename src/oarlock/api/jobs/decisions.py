@@ -12,7 +12,7 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.scheduler import wording
-from oarlock.spec import bodies, errors, events, intents, quantities
+from oarlock.spec import bodies, edits, errors, events, intents, quantities
 
 MAX_RECORDS = 20_000
 """The most lines of one job that are read."""
@@ -80,6 +80,8 @@ def _decision(record: events.Record) -> bodies.Decision | None:
         )
     if record.kind == "reshaped":
         return _resized(record.at, data.get("reason", ""))
+    if record.kind == "edited":
+        return _edit(record)
     return _wish(record) if record.kind == "intended" else None
 
 
@@ -87,6 +89,12 @@ def _resized(at: float, reason: str) -> bodies.Decision:
     said, _, why = reason.partition(": ")
     what = bodies.What.MOVED if said.startswith("moved") else bodies.What.RESIZED
     return bodies.Decision(at=at, what=what, text=said.removeprefix(f"{what} "), reason=why)
+
+
+def _edit(record: events.Record) -> bodies.Decision:
+    changed = ", ".join(f"{name} {value}" for name in edits.FIELDS if (value := record.data.get(name)) is not None)
+    by = record.data.get("by", "")
+    return bodies.Decision(at=record.at, what=bodies.What.OWNER, text=f"set by {by}: {changed}" if by else changed)
 
 
 def _wish(record: events.Record) -> bodies.Decision:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oarlock.client import execution, packing, requests, verbs
 from oarlock.client.asynchronous import caller, session, waiting
-from oarlock.spec import bodies, errors, intents, jobfile, phases, plans
+from oarlock.spec import bodies, edits, errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
@@ -228,6 +228,10 @@ class AsyncJobVerbs(caller.AsyncCaller):
     async def cancel(self, job: str, reason: str = "") -> Job:
         """Stop the job for good."""
         return await self._sender.send(requests.intend(job, intents.Intent.CANCEL, reason))
+
+    async def set(self, job: str, **changes: Any) -> Job:
+        """Change `priority`, `pool`, or `min` and `max` of the workers. Raises Conflict where that cannot be."""
+        return await self._sender.send(requests.edit(job, edits.Edit(**changes)))
 
     async def remove(self, job: str) -> None:
         """Remove an ended job: its record, logs, metrics and checkpoints. Raises Conflict while it is active."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oarlock.client import execution, packing, requests, verbs
 from oarlock.client.synchronous import caller, session, waiting
-from oarlock.spec import bodies, errors, intents, jobfile, phases, plans
+from oarlock.spec import bodies, edits, errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
@@ -229,6 +229,10 @@ class JobVerbs(caller.Caller):
     def cancel(self, job: str, reason: str = "") -> Job:
         """Stop the job for good."""
         return self._sender.send(requests.intend(job, intents.Intent.CANCEL, reason))
+
+    def set(self, job: str, **changes: Any) -> Job:
+        """Change `priority`, `pool`, or `min` and `max` of the workers. Raises Conflict where that cannot be."""
+        return self._sender.send(requests.edit(job, edits.Edit(**changes)))
 
     def remove(self, job: str) -> None:
         """Remove an ended job: its record, logs, metrics and checkpoints. Raises Conflict while it is active."""

@@ -1,0 +1,86 @@
+"""Changes of a job that has not ended: `PATCH /api/v1/jobs/JOB`. A refusal of a change gives the reason."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oarlock.api import routes
+from oarlock.api.jobs import capabilities
+from oarlock.api.services import provided
+from oarlock.lifecycle import stepping
+from oarlock.scheduler import gangs
+from oarlock.scheduler.explaining import contexts, reasons
+from oarlock.spec import attempts, errors, events, intents, plans, pooltrees, roles, users, validation
+from oarlock.spec import edits as nouns
+from oarlock.spec import jobs as job_nouns
+from oarlock.store import stores
+
+_WORKER = roles.RoleName.WORKER
+
+
+async def edit(call: routes.Call) -> job_nouns.Job:
+    wanted, services = call.body(nouns.Edit), call.services
+    if wanted == nouns.Edit():
+        raise errors.InvalidInput("The request changes nothing.", hint=f"Set one of {', '.join(nouns.FIELDS)}.")
+    by = call.access.user.name
+
+    def write(tx: stores.Transaction, job: job_nouns.Job) -> job_nouns.Job:
+        _check(tx, job, wanted, services)
+        now = services.clock()
+        event = events.Edited(priority=wanted.priority, pool=wanted.pool, min=wanted.min, max=wanted.max, by=by)
+        after = stepping.step(job, event, now)
+        return job if after is job else tx.put_job(after, [event], at=now)
+
+    job = await call.access.change(call.path["job"], write)
+    services.wakes.touched(job.id)
+    return call.access.shown(job)
+
+
+def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: provided.Services) -> None:
+    """Raise InvalidInput, Conflict, Unsupported or Impossible, with the reason."""
+    if job.terminal or job.intent is intents.Intent.CANCEL:
+        ended = f"has ended: {job.phase}" if job.terminal else "is being canceled"
+        raise errors.Conflict(f"{job.name} {ended}.", hint="Submit a new job with the other values.")
+    spec = nouns.edited(job.spec, wanted)
+    validation.judge(spec)
+    pooltrees.check_leaf(spec.pool, view.pools())
+    after = msgspec.structs.replace(job, spec=spec, pool=spec.pool)
+    if (wanted.min, wanted.max) != (None, None):
+        capabilities.refuse(spec, services.about.capabilities, services.about.backend)
+        if job.live is not None:
+            _check_running(after, job.live)
+    nodes = view.nodes()
+    if nodes and (wanted.pool, wanted.min) != (None, None):
+        empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(view.pools()), rules=services.rules)
+        refusal = reasons.never(gangs.gang(after), contexts.Context(empty))
+        if refusal is not None:
+            detail = msgspec.to_builtins(refusal)
+            raise errors.Impossible(refusal.message, hint=refusal.change or "See: oarlock pools", detail=detail)
+
+
+def _check_running(job: job_nouns.Job, live: attempts.Attempt) -> None:
+    """Refuse bounds that the running gang does not keep, and any while a worker comes or goes."""
+    workers = [task for task in live.tasks if task.role is _WORKER]
+    role = job.spec.roles[_WORKER]
+    least, most = role.min or role.count, role.max or role.count
+    if not least <= len(workers) <= most:
+        raise errors.Conflict(
+            f"{job.name} runs with {len(workers)} workers, and would have {least} to {most}.",
+            hint=f"Halt it, change it, and resume it: oarlock halt {job.name} --wait",
+        )
+    if any(task.part is not attempts.Part.MEMBER for task in workers):
+        raise errors.Conflict(f"A worker of {job.name} is just being replaced.", hint="Try again when it has joined.")
+
+
+ROUTES: tuple[routes.Route, ...] = (
+    routes.Route(
+        method="PATCH",
+        path="/api/v1/jobs/{job}",
+        handler=edit,
+        needs=users.Right.USER,
+        summary="change priority, pool, or the bounds of the number of workers; 409 with the reason where it cannot be",
+        body=nouns.Edit,
+        answer=job_nouns.Job,
+        hint="Only priority, pool, min and max of a job can be changed. Submit a new job with the other value.",
+    ),
+)
