@@ -83,11 +83,12 @@ class Cluster:
         gpus: int = 0,
         labels: dict[str, str] | None = None,
         taints: list[dict[str, str]] | None = None,
+        pods: int = 110,
     ) -> str:
         said = {"example.com/test": self.namespace, **(labels or {})}
         body = {"metadata": {"name": self.node(name), "labels": said}, "spec": {"taints": taints or []}}
         await self.api.create("/api/v1/nodes", body, objects.Bare)
-        capacity = {"cpu": cpu, "memory": memory, "pods": "110", **({GPU: str(gpus)} if gpus else {})}
+        capacity = {"cpu": cpu, "memory": memory, "pods": str(pods), **({GPU: str(gpus)} if gpus else {})}
         status: dict[str, object] = {"capacity": capacity, "allocatable": capacity}
         if self.kubelet_port:
             status["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]

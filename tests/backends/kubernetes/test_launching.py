@@ -12,7 +12,7 @@ from tests.backends.kubernetes import apiserver, cluster, conftest, faults, righ
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, client, labels, objects, transports
+from oarlock.backends.kubernetes import backend, client, labels, objects, places, transports
 from oarlock.spec import attempts, errors, holdings, observations
 
 pytestmark = apiserver.needed
@@ -252,3 +252,40 @@ async def test_nothing_is_called_gone_before_the_cluster_was_read(
         await blind.observe()
     with pytest.raises(errors.Unavailable):
         await blind.nodes()
+
+
+async def test_a_node_takes_so_many_pods_however_small_they_are(rig: KubernetesRig) -> None:  # noqa: F811
+    """Its kubelet would reject the others. A node without enough places is closed until they are free."""
+    name = await rig.cluster.add("tiny", cpu="64", memory="64Gi", pods=4)
+    await rig.cluster.until(lambda: rig.backend._state.most_pods(name) == 4, "the node")
+    foreign = {
+        "metadata": {"name": "of-others"},
+        "spec": {"nodeName": name, "containers": [{"name": "c", "image": "i"}]},
+    }
+    await rig.cluster.api.create("/api/v1/namespaces/default/pods", foreign, objects.Bare)
+    try:
+        await rig.cluster.until(lambda: rig.backend._state.pods_of_others(name) == 1, "the pod of others")
+        small = holdings.Resources(cpus_milli=10)
+        launches = [rig.launch_of(key(index), cluster.Play(), node="tiny", amount=small) for index in range(5)]
+        with pytest.raises(errors.Unavailable, match=f"node {name} takes 4 pods: 5 more are needed, 3 fit"):
+            await rig.backend.launch(launches)
+        assert not await pods(rig), "nothing is made of a gang that does not fit"
+        assert await taints(rig, name) == ["oarlock.dev/pods=4:NoSchedule"], "until five are free"
+        now = time.monotonic()
+        rig.backend._places._monotonic = lambda: now + places.CLOSED_S + 600
+        assert await taints(rig, name) == [], "five may never be free: it is closed for a while only"
+        rig.backend._places._monotonic = lambda: now
+        await rig.backend.launch(launches[:2])
+        await rig.backend.launch(launches[:2])
+        with pytest.raises(errors.Unavailable, match="2 more are needed, 1 fit"):
+            await rig.backend.launch(launches[2:4])
+        await rig.backend.launch(launches[2:3])
+        assert await taints(rig, name) == ["oarlock.dev/pods=4:NoSchedule"]
+        await torn_down(rig, *(one.key for one in launches[:3]))
+        assert await taints(rig, name) == []
+    finally:
+        await rig.cluster.api.delete("/api/v1/namespaces/default/pods/of-others")
+
+
+async def taints(rig: KubernetesRig, name: str) -> list[str]:  # noqa: F811
+    return [str(taint) for node in await rig.backend.nodes() if node.name == name for taint in node.taints]

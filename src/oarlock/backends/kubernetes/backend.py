@@ -30,6 +30,7 @@ from oarlock.backends.kubernetes import (
     labels,
     objects,
     ownpods,
+    places,
     podstates,
     reaching,
     rendering,
@@ -92,6 +93,7 @@ class KubernetesBackend:
         self._own = ownpods.OwnPods(
             api, self._path("pods"), site, monotonic=monotonic, changed=self._changed.set, missing=self._missing
         )
+        self._places = places.Places(self._state, self._own, monotonic=monotonic)
         self._gone: dict[attempts.TaskKey, observations.Observed] = {}
         self._seen: dict[attempts.TaskKey, tuple[objects.Pod, str, str, observations.Observed]] = {}
         self._discarded: set[str] = set()  # UIDs of pods that are about to go
@@ -124,7 +126,7 @@ class KubernetesBackend:
     async def nodes(self) -> list[machines.Node]:
         await self._synced()
         self._nodes_changed = False
-        return self._state.nodes()
+        return [self._places.closed(node) for node in self._state.nodes()]
 
     def nodes_changed(self) -> bool:
         return self._nodes_changed
@@ -213,10 +215,17 @@ class KubernetesBackend:
         there = {one.key: pod for one in wanted if (pod := self._own.by_key.get(one.key)) is not None}
         new = [one for one in wanted if one.key not in there]
         manifests = rendering.gang(new, self._site)
-        self._check_fit({one.key: one.holding.amount for one in wanted}, {one.key: one.holding.node for one in wanted})
-        made = {**there, **await self._make(manifests)}
-        self._check_returned(wanted, made)
-        await self._all(self._bind(one, made[one.key], still) for one in wanted)
+        nodes = {one.key: one.holding.node for one in wanted}
+        self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
+        try:
+            self._places.take(nodes)
+            made = {**there, **await self._make(manifests)}
+            self._check_returned(wanted, made)
+            await self._all(self._bind(one, made[one.key], still) for one in wanted)
+        except BaseException:
+            self._places.leave(nodes)
+            self._nodes_changed = True  # the next plan must know of a node without places
+            raise
 
     def _check_fit(
         self, wanted: dict[attempts.TaskKey, holdings.Resources], places: dict[attempts.TaskKey, str]
@@ -327,6 +336,7 @@ class KubernetesBackend:
 
     def _missing(self, key: attempts.TaskKey, last: objects.Pod) -> None:
         self._seen.pop(key, None)
+        self._places.leave([key])
         if last.metadata.uid not in self._discarded:
             self._gone[key] = podstates.vanished(key, last)
 

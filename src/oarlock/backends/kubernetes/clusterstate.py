@@ -52,6 +52,8 @@ class ClusterState:
         self._site = site
         self._changed = changed
         self._sums: dict[str, holdings.Resources] | None = None
+        self._counts: dict[str, int] = {}  # by node: pods of others, as of the sums
+        self._most_pods: dict[str, int] = {}
         self._named: dict[str, Node] | None = None
         self._nodes = watches.Watch(
             api, "/api/v1/nodes", objects.Node, self._node, monotonic=monotonic, changed=self._nodes_changed
@@ -93,12 +95,25 @@ class ClusterState:
         found = self._by_name().get(name)
         return None if found is None else _with(found, self._taken().get(name, _NOTHING))
 
+    def most_pods(self, name: str) -> int | None:
+        """Return the number of pods that the node takes; None where it does not say."""
+        return self._most_pods.get(name)
+
+    def pods_of_others(self, name: str) -> int:
+        self._taken()
+        return self._counts.get(name, 0)
+
     def trouble(self, name: str) -> str:
         """Return why this node is not ready; empty for one that is, or that is not there."""
         found = self._by_name().get(name)
         return "" if found is None or found.ready else found.reason
 
     def _node(self, found: objects.Node) -> Node | None:
+        most = found.status.allocatable.get("pods")
+        if most is None:
+            self._most_pods.pop(found.metadata.name, None)
+        else:
+            self._most_pods[found.metadata.name] = amounts.units(most, up=False)
         return node(found, self._site)
 
     def _pod(self, found: objects.Pod) -> Taken | None:
@@ -122,8 +137,10 @@ class ClusterState:
     def _taken(self) -> dict[str, holdings.Resources]:
         if self._sums is None:
             sums: dict[str, holdings.Resources] = {}
+            self._counts = {}
             for taken in self._others.items.values():
                 sums[taken.node] = sums.get(taken.node, _NOTHING) + taken.amount
+                self._counts[taken.node] = self._counts.get(taken.node, 0) + 1
             self._sums = sums
         return self._sums
 

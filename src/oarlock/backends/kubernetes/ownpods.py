@@ -76,6 +76,10 @@ class OwnPods:
             if key not in self.by_key:
                 self._leave(key)
 
+    def on(self, node: str) -> set[attempts.TaskKey]:
+        """Return the tasks with a pod on the node that has not ended."""
+        return set(self._on.get(node, ()))
+
     def _keep(self, pod: objects.Pod) -> objects.Pod | None:
         key = podstates.key(pod)
         return pod if key is not None and pod.metadata.name == labels.pod_name(key) else None
