@@ -106,6 +106,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The path at which tasks in pods see the installation's volume for checkpoints, if there is one."""
         return self.kubernetes.checkpoint_path if self.kubernetes.checkpoint_claim else None
 
+    def own_url(self, port: int, hostname: str) -> str:
+        """Return the URL of a server that listens at this port of the machine `hostname`."""
+        scheme = "https" if self.tls_cert else "http"
+        host = hostname if self.host in ("0.0.0.0", "::") else self.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
     def pods_url(self, own: str) -> str:
         """Return the URL by which pods reach the server. `own` is made from its host and port."""
         return self.kubernetes.server or self.url or own

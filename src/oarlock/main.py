@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
     from oarlock.backends import backends
+    from oarlock.backends.kubernetes import examining
     from oarlock.controllers import assigning, running, timing
     from oarlock.data import storage
     from oarlock.spec import jobs
@@ -91,7 +92,7 @@ class Server:
         settings = self._settings
         sock = listen(settings.host, settings.port, self._home.earlier_port())
         port = sock.getsockname()[1]
-        url = settings.url or _url(settings, port)
+        url = settings.url or settings.own_url(port, socket.gethostname())
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(sock.close)
             store = await asyncio.to_thread(open_store, settings)
@@ -173,6 +174,7 @@ class Server:
     def _services(
         self, store: stores.Store, kept: Kept, engine: Engine, measured: meters.Meters, url: str
     ) -> provided.Services:
+        from oarlock.api.jobs import capabilities
         from oarlock.api.process import crossing, health, serverlog
         from oarlock.api.security import authentication
         from oarlock.api.services import forecaster, inbox, provided, wakes
@@ -182,6 +184,10 @@ class Server:
         woken = wakes.Wakes(store, time.monotonic, measured.queue_wait_s.observe)
         secret = self._home.task_secret(secrets.token_bytes)
         said = engine.backend.capabilities()
+        words: frozenset[str] = capabilities.LOCAL
+        if settings.backend == configuration.KUBERNETES:
+            claim = settings.kubernetes.checkpoint_claim
+            words = capabilities.kubernetes(settings.kubernetes.images, checkpoint_claim=claim)
         return provided.Services(
             store=store,
             logs=kept.logs,
@@ -201,7 +207,7 @@ class Server:
                 url=url,
                 started_at=self._started_at,
                 local=settings.host in configuration.LOOPBACK,
-                capabilities=(*_capabilities(settings), *(f"{name}={value}" for name, value in said.items())),
+                capabilities=(*words, *(f"{name}={value}" for name, value in said.items())),
                 currency=settings.prices.currency,
             ),
             task_secret=secret,
@@ -564,20 +570,11 @@ def listen(host: str, port: int, earlier: int = 0) -> socket.socket:
     return listening.listen(host, port, earlier)
 
 
-def _url(settings: Settings, port: int) -> str:
-    scheme = "https" if settings.tls_cert else "http"
-    host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+def examine(settings: Settings, url: str) -> list[examining.Result]:
+    """Examine the cluster of the settings. `url` is that of a running server, or empty. Blocks."""
+    from oarlock.backends.kubernetes import examining
 
-
-def _capabilities(settings: Settings) -> Collection[str]:
-    from oarlock.api.jobs import capabilities
-
-    if settings.backend == configuration.KUBERNETES:
-        return capabilities.kubernetes(
-            settings.kubernetes.images, checkpoint_claim=settings.kubernetes.checkpoint_claim
-        )
-    return capabilities.LOCAL
+    return asyncio.run(examining.of(settings.kubernetes, os.environ, url, clock=time.time, monotonic=time.monotonic))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -85,6 +85,9 @@ class PodShell(shells.Shell):
     def secrets(self) -> list[objects.Bare]:
         return self.on_cluster(self._api.list(self.cluster.path("secrets"), objects.Bare))
 
+    def pod_names(self) -> list[str]:
+        return [pod.metadata.name for pod in self.pods()]
+
     def raw(self, plural: str) -> list[dict[str, Any]]:
         """Return the objects of the namespace with all their fields."""
         return self.on_cluster(self._api.list(self.cluster.path(plural), dict))

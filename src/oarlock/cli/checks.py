@@ -47,8 +47,9 @@ Findings = Iterator[findings.Finding]
 Check = Callable[[Surroundings], Findings]
 
 
-def all_findings(around: Surroundings) -> list[findings.Finding]:
-    return [finding for check in CHECKS for finding in check(around)]
+def all_findings(around: Surroundings, *, cluster: bool = False) -> list[findings.Finding]:
+    """Return the findings of this machine, or of the cluster and the settings."""
+    return [finding for check in (CLUSTER if cluster else CHECKS) for finding in check(around)]
 
 
 def config(around: Surroundings) -> Findings:
@@ -258,6 +259,28 @@ def gpus(around: Surroundings) -> Findings:
         yield findings.good("gpus", "; ".join(done.stdout.strip().splitlines()))
 
 
+def kubernetes(around: Surroundings) -> Findings:
+    """Examine the cluster. Pods try to reach the server of this home, if one runs."""
+    from oarlock import main
+
+    left = places.read(around.home)
+    running = left is not None and bool(left.pid) and places.alive(left.pid)
+    try:
+        told = main.read_settings(around.environ)
+        found = main.examine(told, told.pods_url(left.url) if running and left is not None else "")
+    except errors.InvalidInput as error:
+        yield findings.problem("settings", error.message, error.hint)
+    except ModuleNotFoundError as error:
+        yield findings.problem("cluster", f"the package {error.name} is not installed", findings.INSTALL_KUBERNETES)
+    else:
+        for one in found:
+            yield (
+                findings.problem(one.check, one.message, one.fix) if one.fix else findings.good(one.check, one.message)
+            )
+        if not running:
+            yield findings.info("server", findings.NO_SERVER_TO_REACH)
+
+
 CHECKS: tuple[Check, ...] = (
     config,
     home_writable,
@@ -273,3 +296,6 @@ CHECKS: tuple[Check, ...] = (
     cgroups,
     gpus,
 )
+
+CLUSTER: tuple[Check, ...] = (config, kubernetes)
+"""The checks of `--backend kubernetes`."""

@@ -23,6 +23,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 SET_CLOCK = "Set the clock by NTP: timedatectl set-ntp true"
 SET_HOME = "Set OARLOCK_HOME to a directory that you may write."
+INSTALL_KUBERNETES = "Install it: pip install 'oarlock[kubernetes]'"
+NO_SERVER_TO_REACH = "no server of this home runs; at its start a pod tries whether pods reach it"
 START_AGAIN = "Run `oarlock down`, then `oarlock up --detach`. Running jobs go on."
 
 

@@ -216,9 +216,9 @@ class KubernetesBackend:
         new = [one for one in wanted if one.key not in there]
         manifests = rendering.gang(new, self._site)
         nodes = {one.key: one.holding.node for one in wanted}
-        self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
         try:
-            self._places.take(nodes)
+            self._places.take(nodes)  # first: the check reserves the amounts, and with them the tasks count as there
+            self._check_fit({one.key: one.holding.amount for one in wanted}, nodes)
             made = {**there, **await self._make(manifests)}
             self._check_returned(wanted, made)
             await self._all(self._bind(one, made[one.key], still) for one in wanted)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from oarlock.cli import command
 from oarlock.cli.output import terminal
 from oarlock.spec import errors
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
 
 
 @command.verb("doctor", short_help="Find faults of the setup here, and tell how to repair them")
+@command.option(
+    "--backend",
+    type=click.Choice(["local", "kubernetes"]),
+    default="local",
+    help="Backend to check. `kubernetes` checks the cluster of KUBECONFIG: rights, nodes, GPUs, images.",
+)
 @command.json_option
 @command.server_options
-def doctor(as_json: bool, server: str | None, token: str | None) -> int:
+def doctor(backend: str, as_json: bool, server: str | None, token: str | None) -> int:
     """Find faults of the setup here, and tell how to repair them. The exit code is 1 if there is a problem."""
     from oarlock.cli import checks
     from oarlock.client import settings, verbs
@@ -30,7 +38,7 @@ def doctor(as_json: bool, server: str | None, token: str | None) -> int:
         told = None  # the check of the settings reports the error
     environ = {**os.environ, **verbs.shell_of(os.environ)}  # as a job would have it
     around = checks.Surroundings(home=settings.home_directory(os.environ), told=told, environ=environ)
-    found = checks.all_findings(around)
+    found = checks.all_findings(around, cluster=backend == "kubernetes")
     problems = [finding for finding in found if finding.state is findings.State.PROBLEM]
     if as_json:
         terminal.json_out({"findings": found, "problems": len(problems)})

@@ -1,0 +1,232 @@
+"""The examination of a cluster for `oarlock doctor`: rights, nodes, GPUs, pulls of images, and the way to the server.
+
+It asks with the credentials of the kubeconfig, as a server that started here would. Images are pulled by short pods in
+the namespace of the jobs, one for each image. They are removed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+import msgspec
+
+from oarlock.backends.kubernetes import (
+    client,
+    clusterstate,
+    credentials,
+    labels,
+    objects,
+    podstates,
+    reaching,
+    rendering,
+)
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import errors
+from oarlock.spec.nodes import Node
+
+RIGHTS: tuple[tuple[bool, str, str], ...] = (
+    (True, "create", "pods"),
+    (True, "get", "pods"),
+    (True, "delete", "pods"),
+    (True, "create", "pods/binding"),
+    (True, "create", "pods/exec"),
+    (True, "get", "pods/exec"),
+    (True, "create", "secrets"),
+    (True, "get", "secrets"),
+    (True, "deletecollection", "secrets"),
+    (False, "list", "nodes"),
+    (False, "watch", "nodes"),
+    (False, "list", "pods"),
+    (False, "watch", "pods"),
+)
+"""Rights of the server: whether in the namespace of the jobs or in the whole cluster, the verb, and the resource."""
+
+PULL_S = 300.0
+"""The longest time that a pull may take."""
+LOOK_S = 0.5
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_NOT_YET = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One finding. Without a `fix` there is nothing to repair."""
+
+    check: str
+    message: str
+    fix: str = ""
+
+
+class _Review(msgspec.Struct, frozen=True):
+    class Status(msgspec.Struct, frozen=True):
+        allowed: bool = False
+
+    status: Status = Status()
+
+
+async def of(
+    site: Site,
+    environ: Mapping[str, str],
+    url: str,
+    *,
+    clock: Callable[[], float],
+    monotonic: Callable[[], float],
+) -> list[Result]:
+    """Return the findings for the cluster of the kubeconfig. Its own pods are named apart from those of a server."""
+    try:
+        access = credentials.find(environ, context=site.context, clock=clock, monotonic=monotonic)
+    except errors.OarlockError as error:
+        return [Result("cluster", error.message, error.hint or "Set KUBECONFIG.")]
+    async with client.Client(access) as api:
+        named = msgspec.structs.replace(site, installation="doctor")
+        return [result async for result in examine(api, named, url)]
+
+
+async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterator[Result]:
+    """Yield the findings. `url` is that of a server which runs; without one nobody can tell whether pods reach it."""
+    try:
+        version = await api.version()
+        yield Result("cluster", f"{api.access.server} is Kubernetes {version.git_version}")
+        missing = [right async for right in _missing(api, site)]
+        yield _rights(site, missing)
+        if missing:
+            return  # every other check would fail for this reason
+        nodes = [node for node in await _nodes(api, site) if node is not None]
+        for result in _of_nodes(nodes, site):
+            yield result
+        usable = next((node.name for node in nodes if node.open), None)
+        if usable is None:
+            return
+        for image in dict.fromkeys([site.image, *site.images.values()]):
+            if image:
+                yield await _pull(api, site, usable, image)
+        if url:
+            yield await _reach(api, site, usable, url)
+    except errors.OarlockError as error:
+        yield Result("cluster", error.message, error.hint or "Look at the cluster: kubectl get nodes")
+
+
+async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
+    for within, verb, resource in RIGHTS:
+        name, _, below = resource.partition("/")
+        asked = {"verb": verb, "resource": name, "subresource": below, "namespace": site.namespace if within else ""}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        answer = await api.create(_REVIEWS, body, _Review)
+        if not answer.status.allowed:
+            yield f"{verb} {resource}{f' in {site.namespace}' if within else ' in the whole cluster'}"
+
+
+def _rights(site: Site, missing: list[str]) -> Result:
+    if not missing:
+        return Result("rights", f"all {len(RIGHTS)} rights are there, for jobs in the namespace {site.namespace}")
+    return Result(
+        "rights",
+        f"these credentials may not: {', '.join(missing)}",
+        "Grant them: kubectl apply -f deploy/base/rights.yaml (docs/kubernetes.md gives the reason of each)",
+    )
+
+
+async def _nodes(api: client.Client, site: Site) -> list[Node | None]:
+    return [clusterstate.node(found, site) for found in await api.list("/api/v1/nodes", objects.Node)]
+
+
+def _of_nodes(nodes: list[Node], site: Site) -> Iterable[Result]:
+    closed = [
+        f"{node.name} ({', '.join(map(str, node.taints)) or node.reason})"
+        for node in sorted(nodes, key=lambda node: node.name)
+        if not node.open
+    ]
+    wanted = f" with the labels {site.nodes}" if site.nodes else ""
+    if len(closed) == len(nodes):
+        why = f": {', '.join(closed[:5])}" if closed else f": the cluster has none{wanted}"
+        fix = "Repair a node, or let tasks tolerate its taint: `tolerate` in [kubernetes]."
+        yield Result("nodes", f"no node takes tasks{why}", fix)
+        return
+    rest = f"; not {', '.join(closed[:5])}" if closed else ""
+    yield Result("nodes", f"{len(nodes) - len(closed)} of {len(nodes)} nodes take tasks{rest}")
+    types: dict[str, int] = {}
+    for device in (device for node in nodes if node.open for device in node.devices):
+        types[device.type] = types.get(device.type, 0) + 1
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
+    yield Result("gpus", counted or f"no node has {site.gpu_resource}: jobs get no GPUs")
+
+
+async def _pull(api: client.Client, site: Site, node: str, image: str) -> Result:
+    try:
+        async with _made(api, site, node, image) as path, asyncio.timeout(PULL_S):
+            while True:
+                found = await api.get(path, objects.Pod)
+                if why := podstates.pull_failure(found):
+                    break
+                status = next(iter(found.status.container_statuses), None)
+                if found.status.phase in {"Succeeded", "Failed"} or _was_pulled(status):
+                    return Result("images", f"{image} can be pulled on {node}")
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        why = f"it is not there after {PULL_S:.0f} s"
+    except errors.OarlockError as error:
+        why = error.message
+    fix = "Check its name and the registry. A private one needs `pull_secrets` in [kubernetes]."
+    return Result("images", f"{image} cannot be pulled on {node}: {why}", fix)
+
+
+def _was_pulled(status: objects.ContainerStatus | None) -> bool:
+    """Return whether the container has started, or has failed for another reason than its image."""
+    if status is None:
+        return False
+    waiting = status.state.waiting
+    return waiting is None or waiting.reason not in _NOT_YET | podstates.PULLS
+
+
+@contextlib.asynccontextmanager
+async def _made(api: client.Client, site: Site, node: str, image: str) -> AsyncIterator[str]:
+    """Make a pod of the image, which ends at once, and yield its path; remove it in the end."""
+    manifest = pod(site, image)
+    pods = f"/api/v1/namespaces/{site.namespace}/pods"
+    path = f"{pods}/{manifest['metadata']['name']}"
+    await api.delete(path, grace_s=0)  # of an examination that was broken off
+    made = await api.create(pods, manifest, objects.Pod)
+    try:
+        await api.bind(site.namespace, made.metadata.name, made.metadata.uid, node)
+        yield path
+    finally:
+        await api.delete(path, uid=made.metadata.uid, grace_s=0)
+
+
+def pod(site: Site, image: str) -> rendering.Manifest:
+    """Return a pod that pulls the image. Its command need not be in the image: that fails after the pull."""
+    named = hashlib.sha256(image.encode()).hexdigest()[:10]
+    asked = reaching.pod(site, "")
+    container = {
+        **asked["spec"]["containers"][0],
+        "name": "pull",
+        "image": image,
+        "command": ["/bin/true"],
+        "env": [],
+    }
+    return {
+        **asked,
+        "metadata": {
+            "name": f"oarlock-pull-{named}",
+            "namespace": site.namespace,
+            "labels": {labels.MANAGED_BY: "oarlock"},
+        },
+        "spec": {**asked["spec"], "containers": [container]},
+    }
+
+
+async def _reach(api: client.Client, site: Site, node: str, url: str) -> Result:
+    fix = "Run the server inside the cluster: kubectl apply -k deploy/overlays/sqlite, or name its URL: `server`."
+    try:
+        why = await reaching.check(api, site, node, url)
+    except errors.OarlockError as error:
+        return Result("server", f"a pod on {node} could not try to reach {url}: {error.message}", error.hint or fix)
+    if why:
+        return Result("server", f"pods on {node} do not reach the server at {url}: {why}", fix)
+    return Result("server", f"pods on {node} reach the server at {url}")
