@@ -15,7 +15,7 @@ import yaml
 from tests import objectstores
 from tests.backends.kubernetes import apiserver, test_rendering
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
-from tests.e2e import pods, test_files, test_life
+from tests.e2e import pods, test_checkpoints, test_files, test_life
 from tests.e2e import shell as shells
 
 pytestmark = apiserver.needed
@@ -222,6 +222,7 @@ def test_files_outlive_the_pods_as_they_outlive_processes(
     [
         test_life.test_halt_keeps_the_checkpoint_and_resume_goes_on,
         test_life.test_a_killed_rank_restarts_the_gang_from_its_checkpoint,
+        test_checkpoints.test_mend_the_bug_and_go_on_training,
     ],
 )
 def test_a_job_continues_from_its_checkpoint_on_the_claim(

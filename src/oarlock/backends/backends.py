@@ -24,6 +24,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     framework: roles.Framework = roles.Framework.TORCH
     volumes: tuple[jobfile.Volume, ...] = ()
     job_name: str = ""  # for people who look at the pod
+    continues: str = ""  # the path of the checkpoint of another job that it begins from
 
 
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,7 +149,11 @@ def _launches(
     gang = job.live.tasks if job.live is not None else ()
     claims = {(claim.role, claim.index): claim for claim in held}
     container = backends.Container(
-        image=job.spec.image, framework=job.spec.framework, volumes=job.spec.volumes, job_name=job.name
+        image=job.spec.image,
+        framework=job.spec.framework,
+        volumes=job.spec.volumes,
+        job_name=job.name,
+        continues=job.continues.path if job.continues is not None else "",
     )
     return [
         backends.TaskLaunch(

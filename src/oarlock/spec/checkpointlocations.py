@@ -26,6 +26,14 @@ def copies(spec: jobfile.JobSpec, job_id: str) -> str | None:
     return f"{to.rstrip('/')}/{job_id}" if to is not None and elsewhere(to) else None
 
 
+def owner(found: str, own: str) -> str | None:
+    """Return the id of the job whose folder of the server's own place has this checkpoint; None outside of it."""
+    here, place = PurePosixPath(found), PurePosixPath(own)
+    if not found.startswith("/") or ".." in here.parts or not here.is_relative_to(place):
+        return None
+    return next(iter(here.relative_to(place).parts), None)
+
+
 def elsewhere(place: str) -> bool:
     """Whether a place is no directory of a machine."""
     return not place.startswith(("/", "file://"))

@@ -102,6 +102,28 @@ def test_a_job_sees_its_own_folder_of_the_claim_for_checkpoints_alone() -> None:
     assert restricted.violations(pod) == []
 
 
+@pytest.mark.parametrize(
+    ("continues", "others"),
+    [
+        ("/ckpt/j-0old/attempt-1-round-1-step-50", ["/ckpt/j-0old"]),
+        ("/ckpt/j-0abc/attempt-1-round-1-step-50", []),
+        ("s3://bucket/j-0old/attempt-1-round-1-step-50", []),
+        ("/ckpt/../etc", []),
+        ("/data/j-0old/attempt-1-round-1-step-50", []),
+        ("", []),
+    ],
+)
+def test_a_job_reads_the_folder_of_the_job_that_it_continues(continues: str, others: list[str]) -> None:
+    claimed = msgspec.structs.replace(SITE, checkpoint_claim="checkpoints", checkpoint_path="/ckpt")
+    pod = rendering.pod(launch(container=backends.Container(continues=continues)), claimed, "s")
+    for container in pod["spec"]["containers"]:
+        mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "checkpoints"]
+        mine, *rest = mounts
+        assert mine == {"name": "checkpoints", "mountPath": "/ckpt/j-0abc", "subPath": "j-0abc"}
+        assert [mount["mountPath"] for mount in rest] == others
+        assert all(mount["readOnly"] and mount["subPath"] == "j-0old" for mount in rest)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_pod_keeps_the_restricted_profile(name: str) -> None:
     pod = rendering.pod(CASES[name], SITE, "s")

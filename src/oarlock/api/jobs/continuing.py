@@ -2,7 +2,8 @@
 
 The other job never changes. For a checkpoint on this machine, the new job gets hard links in a directory of its own,
 beside the directory of the other job, so neither retention nor the removal of the other job deletes it. A checkpoint in
-an object store is used in place. The other job must not run then, because its agent removes old checkpoints.
+an object store, or on a volume that only pods see, is used in place. The other job must not run then, because its
+agents remove old checkpoints.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ async def find(services: provided.Services, access: authorisation.Access, wanted
     found = [one for one in there if asked["step"] is None or one.step == int(asked["step"])]
     if not found:
         raise _nothing(job, there, asked["step"])
-    if all(checkpointlocations.elsewhere(one.path) for one in found) and not _rests(job):
+    if all(_is_used_in_place(services, one) for one in found) and not _rests(job):
         raise errors.Conflict(
-            f"{job.name} cannot be continued while it runs: it removes old checkpoints from its object store.",
+            f"{job.name} cannot be continued while it runs: its agents remove old checkpoints.",
             path="continues",
             hint=f"Halt it first: oarlock halt {job.name}",
         )
@@ -84,16 +85,25 @@ async def begin(services: provided.Services, job: jobs.Job, source: Source) -> t
 async def _held(services: provided.Services, job: jobs.Job, source: jobs.Job, one: jobs.Checkpoint) -> jobs.Checkpoint:
     """Return the checkpoint for the new job, as of attempt 0: each checkpoint of its own is better."""
     path = one.path
+    if _is_used_in_place(services, one) and not _rests(source):
+        raise errors.InvalidInput(f"{source.name} still runs", hint="Halt it first.")
     if not checkpointlocations.elsewhere(path):
         path = await services.checkpoints.hold(one, job.id)
-    elif not _rests(source):
-        raise errors.InvalidInput(f"{source.name} still runs", hint="Halt it first.")
     return msgspec.structs.replace(one, job=job.id, attempt=0, path=path, at=job.created_at)
 
 
-def check_resume(view: stores.View, job: jobs.Job) -> None:
-    """Raise Conflict where the job, once resumed, would remove the only checkpoint of a job that continues from it."""
-    if job.phase is not phases.Phase.HALTED or checkpointlocations.copies(job.spec, job.id) is None:
+def _is_used_in_place(services: provided.Services, one: jobs.Checkpoint) -> bool:
+    """Return whether a job that continues from it has no copy: in an object store, or where the server sees nothing."""
+    return checkpointlocations.elsewhere(one.path) or not services.checkpoints.visible
+
+
+def check_resume(view: stores.View, job: jobs.Job, *, visible: bool) -> None:
+    """Raise Conflict where the job, once resumed, would remove the only checkpoint of a job that continues from it.
+
+    `visible` tells whether the server sees the checkpoints: else the agents remove old ones.
+    """
+    in_place = not visible or checkpointlocations.copies(job.spec, job.id) is not None
+    if job.phase is not phases.Phase.HALTED or not in_place:
         return
     for other in view.jobs(stores.JobFilter(continues=job.id, limit=1000)):
         kept = view.checkpoints(other.id)

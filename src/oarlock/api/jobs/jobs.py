@@ -157,7 +157,7 @@ async def want(call: routes.Call) -> jobs.Job:
         if _settled(tx, job, wanted.intent):
             return job
         if wanted.intent is intents.Intent.RUN:
-            continuing.check_resume(tx, job)
+            continuing.check_resume(tx, job, visible=services.checkpoints.visible)
         now = services.clock()
         event = events.Intended(intent=wanted.intent, by=by, reason=wanted.reason)
         after = stepping.step(job, event, now)

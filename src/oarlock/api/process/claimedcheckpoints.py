@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oarlock.data.checkpoints import checkpoints
-from oarlock.spec import errors, jobs
+from oarlock.spec import checkpointlocations, errors, jobs
 
 
 class ClaimedCheckpoints:
@@ -37,9 +37,12 @@ class ClaimedCheckpoints:
         return set()
 
     async def hold(self, checkpoint: jobs.Checkpoint, job: str) -> str:
+        """Return the path itself: the pods of the new job mount the folder of the other one, and cannot write it."""
+        if self.own is not None and checkpointlocations.owner(checkpoint.path, self.own) is not None:
+            return checkpoint.path
         raise errors.NotFound(
             f"The server does not see {checkpoint.path}, and cannot copy it for another job.",
-            hint="Resume the job itself, or keep checkpoints in an object store: `checkpoint.to`.",
+            hint="Resume the job itself, or leave out `checkpoint.to`: the installation has a volume for checkpoints.",
         )
 
     async def drop(self, checkpoint: jobs.Checkpoint) -> None:

@@ -28,7 +28,7 @@ import msgspec
 from oarlock.backends import backends
 from oarlock.backends.kubernetes import amounts, labels
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts, errors, holdings
+from oarlock.spec import attempts, checkpointlocations, errors, holdings
 
 Manifest = dict[str, Any]
 
@@ -289,7 +289,11 @@ def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
     if site.checkpoint_claim:
         # Its own folder alone: no job reads or writes the checkpoints of another.
         mine = one.key.job
-        yield {"name": "checkpoints", "mountPath": f"{site.checkpoint_path.rstrip('/')}/{mine}", "subPath": mine}
+        root = site.checkpoint_path.rstrip("/")
+        yield {"name": "checkpoints", "mountPath": f"{root}/{mine}", "subPath": mine}
+        other = checkpointlocations.owner(one.container.continues, root)
+        if other is not None and other != mine:
+            yield {"name": "checkpoints", "mountPath": f"{root}/{other}", "subPath": other, "readOnly": True}
     for place, volume in enumerate(one.container.volumes):
         yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
 
