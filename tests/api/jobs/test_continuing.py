@@ -13,6 +13,8 @@ from tests.api.agents.test_agents import gang, register
 from tests.api.agents.test_reported_checkpoints import place_of, said, shown, tell
 from tests.data.checkpoints.test_checkpoints import flip, save
 
+from oarlock.api import application
+from oarlock.api.process import claimedcheckpoints
 from oarlock.data.checkpoints import checkpoints
 from oarlock.spec import attempts, intents, jobs
 from oarlock.spec import events as facts
@@ -165,10 +167,13 @@ async def test_a_running_job_on_this_machine_can_be_continued_too(rig: rigs.Rig)
 FAR = {"checkpoint": {"to": "s3://bucket/ckpt", "keep": 2}}
 
 
-async def far(rig: rigs.Rig) -> jobs.Job:
-    """A running job with a copy of step 7 in an object store."""
-    job = await gang(rig, 1, name="far", **FAR)
-    path = f"s3://bucket/ckpt/{job.id}/attempt-1-round-1-step-7"
+CLAIMED = {"checkpoint": {"keep": 2}}
+
+
+async def far(rig: rigs.Rig, place: str = "s3://bucket/ckpt", spec: dict[str, Any] = FAR) -> jobs.Job:
+    """A running job with a copy of step 7 in an object store, or on a volume that the server does not see."""
+    job = await gang(rig, 1, name="far", **spec)
+    path = f"{place}/{job.id}/attempt-1-round-1-step-7"
     assert (await tell(rig, job, said(path, 7))).status_code == 200
     return job
 
@@ -187,13 +192,19 @@ async def halt(rig: rigs.Rig, job: jobs.Job) -> None:
     assert (await stored(rig, job.id)).phase == "HALTED"
 
 
-async def test_a_copy_in_an_object_store_is_referred_to_once_nothing_removes_it(rig: rigs.Rig) -> None:
-    old = await far(rig)
+@pytest.mark.parametrize(("place", "spec"), [("s3://bucket/ckpt", FAR), ("/ckpt", CLAIMED)], ids=["store", "claim"])
+async def test_a_checkpoint_that_cannot_be_copied_is_referred_to_once_nothing_removes_it(
+    rig: rigs.Rig, place: str, spec: dict[str, Any]
+) -> None:
+    if spec is CLAIMED:
+        rig.services = msgspec.structs.replace(rig.services, checkpoints=claimedcheckpoints.ClaimedCheckpoints(place))
+        rig.app = application.make(rig.services)
+    old = await far(rig, place, spec)
     refused = await submit(rig, "far")
     assert (refused.status_code, refused.json()["error"]["hint"]) == (409, "Halt it first: oarlock halt far")
     await halt(rig, old)
-    new = msgspec.json.decode((await submit(rig, "far", **FAR)).content, type=jobs.Job)
-    url = f"s3://bucket/ckpt/{old.id}/attempt-1-round-1-step-7"
+    new = msgspec.json.decode((await submit(rig, "far", **spec)).content, type=jobs.Job)
+    url = f"{place}/{old.id}/attempt-1-round-1-step-7"
     assert new.continues is not None
     assert (new.continues.path, await shown(rig, new)) == (url, [7])
 
@@ -203,7 +214,7 @@ async def test_a_copy_in_an_object_store_is_referred_to_once_nothing_removes_it(
         new = await rig.launch(new)
         assert (await register(rig, rigs.key_of(new)))["rendezvous"]["restore"] == [url]
         for step, left in ((8, [8, 7]), (9, [9, 8])):
-            path = f"s3://bucket/ckpt/{new.id}/attempt-1-round-1-step-{step}"
+            path = f"{place}/{new.id}/attempt-1-round-1-step-{step}"
             assert (await tell(rig, new, said(path, step))).status_code == 200
             assert await shown(rig, new) == left, "the other job's stays until there are enough of its own"
         assert (await http.put(f"/api/v1/jobs/{old.id}/intent", json={"intent": "run"})).status_code == 200

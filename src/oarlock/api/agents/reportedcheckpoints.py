@@ -69,7 +69,7 @@ async def show(services: provided.Services, key: attempts.TaskKey, told: Checkpo
         at=services.clock(),
     )
     listed = await services.store.read(lambda view: view.checkpoints(key.job))
-    gone = [*await services.checkpoints.gone(listed), *_superseded(job, listed)]
+    gone = [*await services.checkpoints.gone(listed), *_superseded(job, listed, services.checkpoints.visible)]
     event = events.CheckpointVisible(checkpoint_step=told.step, attempt=key.attempt, path=told.path)
     try:
         await services.inbox.tell(key, event, checkpoint=made, unlisted=gone)
@@ -88,11 +88,15 @@ def _late(tx: stores.Transaction, made: jobs.Checkpoint) -> None:
         tx.add_checkpoint(made)
 
 
-def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint]) -> list[str]:
-    """Return the paths of another job's checkpoints in an object store, once the job has enough of its own."""
+def _superseded(job: jobs.Job, listed: list[jobs.Checkpoint], visible: bool) -> list[str]:
+    """Return the paths of another job's checkpoints that were not copied, once the job has enough of its own.
+
+    These lie in an object store, or on a volume that is not `visible` to the server.
+    """
     own = sum(one.attempt > 0 for one in listed) + 1
     enough = own >= job.spec.checkpoint.keep
-    return [one.path for one in listed if enough and one.attempt == 0 and checkpointlocations.elsewhere(one.path)]
+    others = [one.path for one in listed if enough and one.attempt == 0]
+    return [path for path in others if not visible or checkpointlocations.elsewhere(path)]
 
 
 async def _read(services: provided.Services, told: CheckpointReport) -> tuple[str, int]:
