@@ -38,7 +38,7 @@ async def examined(
 async def test_a_good_cluster_has_nothing_to_repair(rig: KubernetesRig, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(examining, "LOOK_S", 0.02)
     monkeypatch.setattr(reaching, "LOOK_S", 0.02)
-    reach = reaching.pod(rig.cluster.site, "http://server")["metadata"]["name"]
+    reach = reaching.pod(rig.cluster.site, "http://server", 1.0)["metadata"]["name"]
     rig.cluster.plays[reach] = cluster.Play(code=0)
     found = await examined(rig, url="http://server")
     assert [one.fix for one in found] == [""] * len(found), found

@@ -202,7 +202,7 @@ async def _made(api: client.Client, site: Site, node: str, image: str) -> AsyncI
 def pod(site: Site, image: str) -> rendering.Manifest:
     """Return a pod that pulls the image. Its command need not be in the image: that fails after the pull."""
     named = hashlib.sha256(image.encode()).hexdigest()[:10]
-    asked = reaching.pod(site, "")
+    asked = reaching.pod(site, "", 0.0)
     container = {
         **asked["spec"]["containers"][0],
         "name": "pull",
@@ -224,7 +224,7 @@ def pod(site: Site, image: str) -> rendering.Manifest:
 async def _reach(api: client.Client, site: Site, node: str, url: str) -> Result:
     fix = "Run the server inside the cluster: kubectl apply -k deploy/overlays/sqlite, or name its URL: `server`."
     try:
-        why = await reaching.check(api, site, node, url)
+        why = await reaching.check(api, site, [node], url)
     except errors.OarlockError as error:
         return Result("server", f"a pod on {node} could not try to reach {url}: {error.message}", error.hint or fix)
     if why:
