@@ -60,7 +60,7 @@ def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: 
 
 def _check_running(job: job_nouns.Job, live: attempts.Attempt) -> None:
     """Refuse bounds that the running gang does not keep, and any while a worker comes or goes."""
-    workers = [task for task in live.tasks if task.role is _WORKER]
+    workers = [task for task in live.tasks if task.role is _WORKER and task.part is not attempts.Part.AWAY]
     role = job.spec.roles[_WORKER]
     least, most = role.min or role.count, role.max or role.count
     if not least <= len(workers) <= most:
@@ -68,8 +68,8 @@ def _check_running(job: job_nouns.Job, live: attempts.Attempt) -> None:
             f"{job.name} runs with {len(workers)} workers, and would have {least} to {most}.",
             hint=f"Halt it, change it, and resume it: oarlock halt {job.name} --wait",
         )
-    if any(task.part is not attempts.Part.MEMBER for task in workers):
-        raise errors.Conflict(f"A worker of {job.name} is just being replaced.", hint="Try again when it has joined.")
+    if any(task.part is not attempts.Part.MEMBER or not task.holds for task in workers):
+        raise errors.Conflict(f"A worker of {job.name} just comes or goes.", hint="Try again in a moment.")
 
 
 ROUTES: tuple[routes.Route, ...] = (
