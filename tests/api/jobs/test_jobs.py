@@ -93,6 +93,8 @@ async def test_a_name_of_an_active_job_is_taken_and_the_way_out_is_named(rig: ri
     ("command", "name"),
     [
         ("python -u my_train.py --lr 1", "my-train"),
+        ("mpirun -n 2 hostname", "hostname"),
+        ("mpirun -n 2", "mpirun"),
         (["torchrun", "--nproc", "2", "/x/Fit.py"], "fit"),
         (["python", "-c", "import six; print(six.__version__)"], "python"),
         (["sh", "-c", "echo x > out.txt"], "sh"),

@@ -180,7 +180,7 @@ def stem(command: str | tuple[str, ...]) -> str:
     """Return the name of the script, else of the program: `my-train` for `python -u my_train.py --lr 1`."""
     words = command.split() if isinstance(command, str) else list(command)
     words = words[: words.index("-c")] if "-c" in words else words  # a program follows, not a name
-    named = [word for word in words if not word.startswith("-") and "=" not in word]
+    named = [word for word in words if not (word.startswith("-") or "=" in word or word.isdigit())]
     scripts = [word for word in named if word.endswith((".py", ".sh"))]
     stems = [
         word.rstrip("/").rpartition("/")[2].removesuffix(".py").removesuffix(".sh") for word in scripts[:1] or named
