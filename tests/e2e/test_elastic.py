@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e import shell as shells
 
 SCRIPT = """
@@ -58,6 +59,7 @@ class Diary:
         return pid if pid is not None and last[pid]["ranks"] == ranks else None
 
 
+@pytest.mark.long
 def test_the_others_go_on_without_a_killed_worker_and_take_its_successor_in(shell: shells.Shell) -> None:
     shell.write("elastic.py", SCRIPT)
     diary, stop = Diary(shell.home.parent / "diary"), shell.home.parent / "stop"

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e import shell as shells
 
 
+@pytest.mark.long
 def test_a_program_that_cannot_work_is_started_once(fresh: shells.Shell) -> None:
     """Its traceback is shown once, and why there is no restart."""
     fresh.write("requirements.txt", "--no-index\nno-such-package-anywhere\n")

@@ -22,6 +22,7 @@ TORCHRUN_SCRIPT = """
 """
 
 
+@pytest.mark.long
 def test_a_script_written_for_torchrun_runs_unchanged(shell: shells.Shell) -> None:
     shell.write("plain.py", TORCHRUN_SCRIPT)
     done = shell.do("run", "--workers", "2", "--", "python", "plain.py")

@@ -67,6 +67,7 @@ def test_torch_ranks_run_over_chief_and_workers() -> None:
     assert "RANK" not in told(one, "evaluator", 0)[0]
 
 
+@pytest.mark.long
 def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
     """Every variable that torchrun sets for a worker is set by us too, with the same value where it says who is who."""
     script = tmp_path / "env.py"
@@ -85,6 +86,7 @@ def test_torch_gives_what_torchrun_gives(tmp_path: Path) -> None:
     assert {name: theirs[name] for name in who} == {name: ours[name] for name in who}
 
 
+@pytest.mark.long
 def test_pet_variables_alone_drive_torchrun(tmp_path: Path) -> None:
     """A command that is torchrun itself takes its shape from what the task was told."""
     one = job("torch", {"worker": jobfile.Role(nproc=1)})

@@ -44,6 +44,7 @@ def test_a_thousand_rounds() -> None:
     assert min(seen.values()) > 3, seen
 
 
+@pytest.mark.long
 def test_two_thousand_rounds_of_turns_and_pairs() -> None:
     """Gangs that share a device start so, are moved to that, stop where it does not pay, and part when others leave."""
     kind = lives.Kind(policies=("gandiva",), pairs=True, most_nodes=2, most_waiting=3)

@@ -98,6 +98,7 @@ def test_learners_one_by_one_wait_for_their_siblings_and_a_gang_never_does() -> 
     assert 0.25 < fours < 0.6
 
 
+@pytest.mark.long
 def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
     """Of 100 learners in random order 60 get a GPU; the sibling of each is among the other 59 of 99."""
     of = reduced("gang-or-pods", "2 learners of 1 GPU, pod by pod", until="2m")
@@ -106,6 +107,7 @@ def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
     assert summary.mean([draw.deadlocked(one) for one in found]) == pytest.approx(1 - 59 / 99, abs=0.05)
 
 
+@pytest.mark.long
 def test_gpus_that_wait_for_siblings_cost_all_jobs_time() -> None:
     """Five seeds: no GPU is idle with gangs. One by one 32 to 42 % are, and jobs take 29 to 46 % longer."""
     of = reduced("gang-or-pods", "4 learners of 1 GPU, gang", "4 learners of 1 GPU, pod by pod", part=0.6)

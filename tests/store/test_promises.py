@@ -169,7 +169,7 @@ async def test_nor_does_one_stopped_between_two_rows_keep_the_lock(postgres_url:
 @pytest.mark.parametrize("what", marks.long_except(["hold"], ["hold", "share"]))
 async def test_no_device_is_held_twice_by_two_processes(url: str, tmp_path: Path, what: str) -> None:
     store = database.open_store(url)
-    devices, rounds, processes = 3, 60, 2
+    devices, rounds, processes = 3, 20, 2
     await store.write(lambda t: t.put_node(nouns.node(devices=devices)))
     for number in range(processes):
         await store.write(lambda t, number=number: t.add_job(nouns.job(f"j-{number}"), at=1.0))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tests.train import crew, farm
 from torch import nn
@@ -113,6 +114,7 @@ def equal(here: Any, there: Any, where: str = "") -> None:
         assert here == there, where
 
 
+@pytest.mark.long
 def test_each_optimizer_gives_the_bits_of_allreduce(tmp_path: Path) -> None:
     """Two servers run every optimizer of torch.optim that steps by itself; weights and state are those of allreduce."""
     for name in ("dense", "served"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import marks
 from tests.simulator import published, smallcases
 
 from oarlock.simulator.engine import faults, simulation
@@ -125,6 +126,7 @@ def test_deleted_records_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert asyncio.run(sim.store.read(lambda view: view.job("j000"))) is None
 
 
+@pytest.mark.long
 def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:
     """With another order of every set and dictionary of texts."""
     root = Path(__file__).parent.parent.parent.parent
@@ -195,7 +197,7 @@ def test_tasks_that_are_scheduled_one_by_one_wait_for_each_other() -> None:
     assert [(story.job, story.ended) for story in enough.stories] == [("a", 102.0), ("b", 202.0)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", marks.long_except([0], range(4)))
 def test_gangs_that_are_calm_need_no_look(seed: int) -> None:
     """The guardian passes over gangs of which nothing has changed: what happens is the same to the last byte, with
     every kind of fault, as where it looks at all of them every time.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import marks
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
@@ -189,7 +190,7 @@ def usage_of(view: stores.View) -> list[stores.Usage]:
     return view.usage()
 
 
-@pytest.mark.parametrize("first", [0, 100, 200])
+@pytest.mark.parametrize("first", marks.long_except([0], [0, 100, 200]))
 def test_a_thousand_rounds(first: int, tmp_path: Path) -> None:
     rounds, seed = 0, first
     while rounds < 334:
