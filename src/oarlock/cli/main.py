@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("run:run", "Submit the working directory with a command, and follow it"),
         "submit": ("submit:submit", "Submit a job file"),
+        "advise": ("advise:advise", "Measure a training script, and predict how it scales"),
         "plan": ("submit:plan", "Tell when and where a job file would start: now, later or never"),
     },
     "Look": {

@@ -60,6 +60,9 @@ def choose(
             return strategy
         strategy = strategy.kind
     settings = compression if isinstance(compression, (DGC, PowerSGD)) else None
+    if told.get("compression") == "dgc" and "warm_up_steps" in told:  # `oarlock advise` tries what follows the warm-up
+        given = settings if isinstance(settings, DGC) else DGC()
+        settings = replace(given, warm_up_steps=int(told["warm_up_steps"]))
     kind = str(told.get("kind") or strategy or "auto")
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS)

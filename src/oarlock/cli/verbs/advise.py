@@ -1,0 +1,250 @@
+"""`oarlock advise`: measure a training script on this machine, and predict how it scales.
+
+It needs no server. The script runs several times for some seconds: with one process, with two and each strategy, and
+with more where that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oarlock.cli import command
+from oarlock.cli.output import terminal
+from oarlock.display import amounts
+from oarlock.spec import errors
+
+if TYPE_CHECKING:
+    from oarlock.cli.advising import scaling
+
+SECONDS = 6.0
+WIDTH = 30
+
+
+@command.verb(
+    "advise",
+    short_help="Measure a training script, and predict how it scales",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@command.option(
+    "--seconds", type=click.FloatRange(1, 3600), default=SECONDS, show_default=True, help="Duration of each trial."
+)
+@command.option(
+    "--strategy",
+    "strategies",
+    type=click.Choice(["allreduce", "bf16", "powersgd", "dgc", "ps"]),
+    multiple=True,
+    show_default="all",
+    help="Strategy to try with two workers. Can be repeated.",
+)
+@command.option(
+    "--check",
+    type=click.IntRange(2, 64),
+    multiple=True,
+    metavar="N",
+    show_default="none",
+    help="Also run the script with N workers, and print the error of the prediction. Can be repeated.",
+)
+@command.option(
+    "--link",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GBIT",
+    show_default="this machine's own",
+    help="Predict for a network of so many Gbit/s between the workers.",
+)
+@command.option(
+    "--threads/--no-threads", default=True, show_default=True, help="Whether to try numbers of CPU threads."
+)
+@command.json_option
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def advise(
+    words: tuple[str, ...],
+    seconds: float,
+    strategies: tuple[str, ...],
+    check: tuple[int, ...],
+    link: float | None,
+    threads: bool,
+    as_json: bool,
+) -> None:
+    """Run COMMAND with one and two processes on this machine, and predict its speedup with 1 to 64 workers.
+
+    COMMAND is a script with a Session of `oarlock.train`. The prediction is for workers that each have a processor or a
+    GPU of their own. Trials leave no checkpoints, but all other effects of the script happen in each of them.
+    """
+    from oarlock.cli.advising import scaling
+
+    wanted = ("allreduce", *(each for each in scaling.STRATEGIES[1:] if not strategies or each in strategies))
+    one, by_threads = _alone(words, seconds, threads)
+    twos, refused = _pairs(words, seconds, wanted)
+    checked = [_trial(words, workers, seconds) for workers in sorted(set(check))]
+    network = scaling.Link(link * 1e9 / 8 if link is not None else None)
+    found = scaling.predict(one, twos, checked, network)
+    if as_json:
+        terminal.json_out(_report(one, by_threads, twos, refused, checked, found))
+    else:
+        _show(one, by_threads, twos, refused, found, network)
+
+
+def _trial(words: Sequence[str], workers: int, seconds: float, **settings: Any) -> scaling.Trial:
+    from oarlock.cli.advising import trials
+
+    told = " ".join(f"{name} {value}" for name, value in settings.items() if name == "threads")
+    asked = settings.get("strategy") or {}
+    how = next((str(asked[field]) for field in ("compression", "kind") if asked.get(field, "none") != "none"), "")
+    terminal.say(f"{amounts.counted(workers, 'worker')} {told or how} ...".replace("  ", " "))
+    return trials.run(words, workers, seconds=seconds, **settings)
+
+
+def _alone(words: Sequence[str], seconds: float, sweeps: bool) -> tuple[scaling.Trial, dict[int, scaling.Trial]]:
+    """Return the trial of one worker as the script is, and those with other numbers of threads."""
+    one = _trial(words, 1, seconds)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counts = sorted({1, cores, *(1 << power for power in range(7) if 1 << power < cores)}) if sweeps else []
+    return one, {count: _trial(words, 1, seconds, threads=count) for count in counts}
+
+
+def _pairs(
+    words: Sequence[str], seconds: float, wanted: Sequence[str]
+) -> tuple[dict[str, scaling.Trial], dict[str, str]]:
+    """Return the trials of two workers by strategy, and the reasons why others cannot be tried."""
+    twos: dict[str, scaling.Trial] = {}
+    refused: dict[str, str] = {}
+    for name in wanted:
+        try:
+            twos[name] = _trial(words, 2, seconds, strategy=_fields(name))
+        except errors.InvalidInput as failed:
+            if name == "allreduce":
+                raise
+            refused[name] = (failed.hint or "").splitlines()[-1] if failed.hint else str(failed)
+    return twos, refused
+
+
+def _fields(name: str) -> dict[str, object]:
+    """Return the fields under `strategy` in a job file. DGC is tried as it is after its warm-up."""
+    if name == "ps":
+        return {"kind": "ps"}
+    if name == "allreduce":
+        return {"kind": "allreduce", "compression": "none"}
+    return {"kind": "allreduce", "compression": name, **({"warm_up_steps": 0} if name == "dgc" else {})}
+
+
+def _report(
+    one: scaling.Trial,
+    by_threads: Mapping[int, scaling.Trial],
+    twos: Mapping[str, scaling.Trial],
+    refused: Mapping[str, str],
+    checked: Sequence[scaling.Trial],
+    found: Sequence[scaling.Prediction],
+) -> dict[str, object]:
+    dense = twos["allreduce"]
+    return {
+        "one": _trial_fields(one),
+        "two": {name: _trial_fields(trial) for name, trial in twos.items()},
+        "checked": [_trial_fields(trial) for trial in checked],
+        "refused": dict(refused),
+        "ratio": _ratio(dense),
+        "threads": {str(count): trial.per_s for count, trial in by_threads.items()},
+        "gains": {name: dense.step_s / trial.step_s for name, trial in twos.items() if name != "allreduce"},
+        "predictions": [{**asdict(each), "error": each.error} for each in found],
+    }
+
+
+def _trial_fields(trial: scaling.Trial) -> dict[str, object]:
+    return {**asdict(trial), "per_s": trial.per_s}
+
+
+def _ratio(two: scaling.Trial) -> float | None:
+    """Return the seconds of computing for each second of waiting for gradients; None where nothing waits."""
+    return two.own_s / two.sync_s if two.sync_s else None
+
+
+def _show(
+    one: scaling.Trial,
+    by_threads: Mapping[int, scaling.Trial],
+    twos: Mapping[str, scaling.Trial],
+    refused: Mapping[str, str],
+    found: Sequence[scaling.Prediction],
+    link: scaling.Link,
+) -> None:
+    _measured(one, twos, refused)
+    _threads(one, by_threads)
+    _speedups(found, link)
+    checked = [each for each in found if each.error is not None]
+    for each in checked:
+        terminal.paragraph(
+            f"check with {each.workers} workers: predicted {each.speedup:.2f}, measured {each.measured:.2f}, "
+            f"error {each.error:+.0%}"
+        )
+    if not checked:
+        terminal.paragraph("The prediction was not checked: --check 4 --check 8 runs the script with so many workers.")
+
+
+def _measured(one: scaling.Trial, twos: Mapping[str, scaling.Trial], refused: Mapping[str, str]) -> None:
+    from oarlock.cli.output import tables
+    from oarlock.display import columns
+
+    unit = "examples/s" if one.examples else "steps/s"
+    rows = [["1 worker", "", _ms(one.step_s), "", _ms(one.data_s), "", amounts.rate(one.per_s), ""]]
+    dense = twos["allreduce"]
+    for name, trial in twos.items():
+        gain = f"{dense.step_s / trial.step_s:.2f}" if name != "allreduce" else ""
+        sent = f"{trial.sent_bytes / 1e6:.3g}"
+        rows.append(
+            [
+                "2 workers",
+                name,
+                _ms(trial.step_s),
+                _ms(trial.sync_s),
+                _ms(trial.data_s),
+                sent,
+                amounts.rate(trial.per_s),
+                gain,
+            ]
+        )
+    heads = ("TRIAL", "STRATEGY", "STEP ms", "GRADIENTS ms", "DATA ms", "SENT MB", unit.upper(), "GAIN")
+    tables.show([columns.Column(head, right=number > 1) for number, head in enumerate(heads)], rows)
+    ratio = _ratio(dense)
+    told = f"{ratio:.3g} to 1" if ratio is not None else "no waiting for gradients was seen"
+    terminal.paragraph(f"computing to communication, allreduce with 2 workers: {told}")
+    for name, reason in refused.items():
+        terminal.paragraph(f"{name} was not tried: {terminal.clean(reason)}")
+
+
+def _threads(one: scaling.Trial, by_threads: Mapping[int, scaling.Trial]) -> None:
+    if not by_threads:
+        return
+    terminal.out()
+    unit = "examples/s" if one.examples else "steps/s"
+    terminal.out(f"CPU threads of one worker, {unit}")
+    most = max(trial.per_s for trial in by_threads.values())
+    for count, trial in by_threads.items():
+        terminal.out(f"  {count:>3} {_bar(trial.per_s / most)} {amounts.rate(trial.per_s)}")
+
+
+def _speedups(found: Sequence[scaling.Prediction], link: scaling.Link) -> None:
+    terminal.out()
+    over = f"over {link.bytes_per_s * 8 / 1e9:g} Gbit/s" if link.bytes_per_s else "over this machine's own network"
+    terminal.out(f"Predicted speedup over one worker, {over} (and its bounds)")
+    for strategy in dict.fromkeys(each.strategy for each in found):
+        terminal.out(f"  {strategy}")
+        for each in found:
+            if each.strategy == strategy:
+                bounds = f"({each.least:.3g} to {each.most:.3g})" if each.workers > 2 else ""
+                servers = f", {amounts.counted(each.servers, 'server')}" if each.servers else ""
+                bar = _bar(min(1.0, each.speedup / each.workers))
+                terminal.out(f"  {each.workers:>3} {bar} {each.speedup:>5.3g} {bounds}{servers}".rstrip())
+
+
+def _bar(part: float) -> str:
+    from oarlock.display import bars
+
+    return bars.progress(part, WIDTH, unicode=terminal.speaks_unicode(sys.stdout))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

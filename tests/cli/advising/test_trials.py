@@ -1,0 +1,79 @@
+"""Trials of real scripts: their means, and the words for those that cannot be measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oarlock.cli.advising import trials
+from oarlock.spec import errors
+
+SCRIPT = """
+import time
+import torch
+from oarlock import train
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.Adam(model.parameters())
+train.data_parallel(model, optimizer)
+batches = train.Batches((torch.randn(6400, 64),), 8, seed=1)
+with train.Session(model=model, optimizer=optimizer, batches=batches, checkpoints="here", every_steps=5) as session:
+    for (x,) in session.steps(batches, epochs=2):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        (model(x) - x).square().mean().backward()
+        optimizer.step()
+"""
+TELLS = """
+import json, os, sys
+rank = os.environ["RANK"]
+assert os.environ["OARLOCK_RESTORE"] == "" and os.environ["WORLD_SIZE"] == "2" and os.environ["OMP_NUM_THREADS"] == "3"
+assert json.loads(os.environ["OARLOCK_STRATEGY"]) == {"kind": "ps"}
+with open(os.environ["OARLOCK_REPORT"] + f"/events-{rank}.jsonl", "w") as file:
+    for step, step_s, sync_s in ((4, 9.0, 8.0), (10, 0.2, 0.1), (12, 0.6, 0.5)):
+        late = 0.05 if rank == "1" else 0.0
+        event = {"event": "progress", "step": step, "step_s": step_s, "sync_s": sync_s - late, "sent_bytes": 100.0}
+        file.write(json.dumps(event | {"local": 8, "accumulate": 2}) + chr(10))
+    file.write('{"event": "done"}' + chr(10) + '{"event": "pro')
+"""
+
+
+def test_a_trial_takes_the_mean_without_the_first_steps(tmp_path: Path) -> None:
+    (tmp_path / "tells.py").write_text(TELLS)
+    command = [sys.executable, str(tmp_path / "tells.py")]
+    found = trials.run(command, 2, seconds=60.0, strategy={"kind": "ps"}, threads=3)
+    assert (found.workers, found.steps, found.examples, found.sent_bytes) == (2, 8, 16, 100.0)
+    assert found.step_s == pytest.approx((6 * 0.2 + 2 * 0.6) / 8)
+    assert found.sync_s == pytest.approx((6 * 0.1 + 2 * 0.5) / 8 - 0.05), "a rank that is late makes the others wait"
+
+
+def test_a_script_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidInput, match=r"(?s)process 0 of 2 ended with code 3.*Session.*no data here"):
+        trials.run([sys.executable, "-c", "print('no data here'); raise SystemExit(3)"], 2, seconds=1.0)
+    with pytest.raises(errors.InvalidInput, match="cannot be started"):
+        trials.run([str(tmp_path / "missing")], 1, seconds=1.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_advise_measures_a_real_script_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("--json", "--seconds", "1", "--strategy", "dgc", "--no-threads", "--check", "2")
+    command = [sys.executable, "-m", "oarlock.cli.main", "advise", *words, "--", sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=850, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert sorted(found["two"]) == ["allreduce"]
+    assert "momentum of Adam" in found["refused"]["dgc"]
+    assert found["one"]["step_s"] > 0.02
+    assert found["two"]["allreduce"]["sent_bytes"] == 4 * 65 * 64
+    assert found["ratio"] > 0
+    checked = next(each for each in found["predictions"] if each["workers"] == 2 and each["strategy"] == "allreduce")
+    assert checked["measured"] > 0
+    assert checked["error"] == pytest.approx(checked["speedup"] / checked["measured"] - 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"], "its checkpoints went into the trials' folders"
