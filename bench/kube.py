@@ -27,8 +27,11 @@ from tests.backends.kubernetes import apiserver
 from bench import server as servers
 from bench import table
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import client, credentials, objects, rendering, site
-from oarlock.spec import assignments, attempts, errors, holdings
+from oarlock.backends.kubernetes import site
+from oarlock.backends.kubernetes.apiserver import client, credentials, objects
+from oarlock.backends.kubernetes.pods import rendering
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.protocol import assignments
 
 NODES, ROUNDS, AT_ONCE = 500, 2, 64
 CASES = (("2,000 jobs of one pod", 2000, 1), ("125 gangs of 16", 125, 16))

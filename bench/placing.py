@@ -12,7 +12,8 @@ from typing import Any
 
 from bench import table
 from oarlock.scheduler.placement import freespace, placing
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 GIB = 1 << 30
 TYPES = ("a100", "h100")

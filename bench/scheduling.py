@@ -30,7 +30,8 @@ import msgspec
 from bench import table
 from oarlock.scheduler import planning
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import holdings, jobfile, nodes, plans, pools, refusals
+from oarlock.spec import holdings, jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 GIB = 1 << 30
 TYPES = ("h100", "h100", "a100", "a100", "v100")

@@ -18,7 +18,8 @@ from rich import console as consoles
 from rich import table as tables
 
 from bench import table
-from oarlock.spec import events, holdings, jobfile, jobs, nodes, phases
+from oarlock.spec import events, holdings, jobfile, jobs, phases
+from oarlock.spec.cluster import nodes
 from oarlock.store import stores
 from oarlock.store.sql import database
 

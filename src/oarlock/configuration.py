@@ -10,7 +10,7 @@ round_s = 60
 [scheduler.las]              # a policy's own parameters
 first = 57600
 
-[prices]                     # per hour, see `oarlock.spec.prices`
+[prices]                     # per hour, see `oarlock.spec.cluster.prices`
 gpus = { h100 = 3.9 }
 
 [kubernetes]                 # the cluster of `backend = "kubernetes"`, see `oarlock.backends.kubernetes.site`
@@ -29,7 +29,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oarlock.backends.kubernetes import site
-from oarlock.spec import errors, nodes, plans, prices, quantities
+from oarlock.spec import errors, plans
+from oarlock.spec.cluster import nodes, prices
+from oarlock.spec.input import quantities
 
 DEFAULT_HOME = "~/.oarlock"
 CONFIG_FILE = "config.toml"

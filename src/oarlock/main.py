@@ -31,7 +31,9 @@ import msgspec
 import oarlock
 from oarlock import configuration
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import errors, privacy, quantities
+from oarlock.spec import errors
+from oarlock.spec.access import privacy
+from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
     import uvicorn
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from oarlock.api.services import meters, provided
     from oarlock.backends import backends
     from oarlock.backends.kubernetes import examining
-    from oarlock.controllers import assigning, running, timing
+    from oarlock.controllers import running, timing
+    from oarlock.controllers.guarding import assigning
     from oarlock.data import storage
     from oarlock.spec import jobs
     from oarlock.store import stores
@@ -229,7 +232,7 @@ class Server:
     async def _admit_owner(self, store: stores.Store) -> None:
         """Make the user of the server's process its first administrator, by the token in the home."""
         from oarlock.api.security import authentication
-        from oarlock.spec import users
+        from oarlock.spec.access import users
 
         name = getpass.getuser()
         sha256 = authentication.digest(self._home.token(secrets.token_bytes))
@@ -415,7 +418,7 @@ class Engine:
                 f"The Kubernetes backend needs the package {error.name}, which is not installed.",
                 hint="Install it: pip install 'oarlock[kubernetes]'",
             ) from error
-        from oarlock.controllers import launching
+        from oarlock.controllers.guarding import launching
 
         settings, told = self._settings, self._settings.kubernetes
         made = msgspec.structs.replace(
@@ -432,18 +435,9 @@ class Engine:
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""
         from oarlock.agent.protocol import blanking
-        from oarlock.controllers import (
-            guardian,
-            inventory,
-            leadership,
-            leftovers,
-            measuring,
-            retention,
-            running,
-            scheduling,
-            succession,
-            timing,
-        )
+        from oarlock.controllers import inventory, leadership, measuring, retention, running, succession, timing
+        from oarlock.controllers.guarding import guardian, leftovers
+        from oarlock.controllers.scheduling import scheduling
         from oarlock.data import jobarchive
         from oarlock.scheduler import planning
 
@@ -513,7 +507,7 @@ class Engine:
 
     def _told_to_agents(self, hook: Path) -> assigning.Settings:
         from oarlock.api.process import libraries
-        from oarlock.controllers import assigning
+        from oarlock.controllers.guarding import assigning
 
         root = self._settings.home
         if self._settings.backend == configuration.KUBERNETES:

@@ -26,7 +26,10 @@ from oarlock.data import jobfiles, receivedfiles
 from oarlock.data.logs import logfiles
 from oarlock.data.snapshots import blobs
 from oarlock.lifecycle import stepping
-from oarlock.spec import attempts, bodies, errors, events, holdings, jobfile, jobs, nodes, tasktokens, users
+from oarlock.spec import attempts, bodies, errors, events, holdings, jobfile, jobs
+from oarlock.spec.access import users
+from oarlock.spec.cluster import nodes
+from oarlock.spec.protocol import tasktokens
 from oarlock.store import memory
 
 SECRET = b"s" * 32

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from tests.api import rig as rigs
 
 from oarlock.api import application, openapi
-from oarlock.spec import attempts, tasktokens
+from oarlock.spec import attempts
+from oarlock.spec.protocol import tasktokens
 from oarlock.store.sql import database
 
 REQUESTS = 20  # in one example

@@ -20,7 +20,8 @@ from collections.abc import Callable
 import pytest
 
 from oarlock.backends import backends
-from oarlock.spec import attempts, errors, observations
+from oarlock.spec import attempts, errors
+from oarlock.spec.reconciling import observations
 
 State = observations.State
 

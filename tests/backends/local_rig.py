@@ -19,7 +19,9 @@ from tests.backends import contract
 
 from oarlock.backends import backends
 from oarlock.backends.local import backend, cgroups, gpus, locks, processes
-from oarlock.spec import assignments, attempts, holdings, observations
+from oarlock.spec import attempts, holdings
+from oarlock.spec.protocol import assignments
+from oarlock.spec.reconciling import observations
 
 STAND_IN = """\
 import fcntl, json, os, subprocess, sys, time

@@ -8,7 +8,10 @@ import pytest
 from tests.backends import contract
 
 from oarlock.backends import backends, fake
-from oarlock.spec import assignments, attempts, errors, holdings, nodes, observations
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.cluster import nodes
+from oarlock.spec.protocol import assignments
+from oarlock.spec.reconciling import observations
 
 State = observations.State
 Cause = attempts.Cause

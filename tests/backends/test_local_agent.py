@@ -16,7 +16,8 @@ from tests.backends import contract, local_rig
 from oarlock.agent import zipapp
 from oarlock.backends import backends
 from oarlock.backends.local import backend
-from oarlock.spec import assignments, attempts, holdings
+from oarlock.spec import attempts, holdings
+from oarlock.spec.protocol import assignments
 
 KEY = contract.key()
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from tests.backends import contract, local_rig
 
 from oarlock.backends import gpunames
 from oarlock.backends.local import backend, cgroups, devices, gpus, locks, machine, ports
-from oarlock.spec import attempts, errors, holdings, nodes
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.cluster import nodes
 
 KEY = contract.key()
 State = contract.State

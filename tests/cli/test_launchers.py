@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oarlock.cli.launching import launchers, submitting
-from oarlock.spec import validation
+from oarlock.spec.input import validation
 
 SPAWNS = "import torch.multiprocessing as mp\n\nif __name__ == '__main__':\n    mp.spawn(main, nprocs=4)\n"
 LIGHTNING = "trainer = L.Trainer(\n    max_epochs=3,\n    devices=2,\n)\n"

@@ -9,7 +9,7 @@ import pytest
 from oarlock.cli.following import loglines
 from oarlock.cli.output import terminal
 from oarlock.data import storage
-from oarlock.spec import validation
+from oarlock.spec.input import validation
 
 
 def line(text: str, *, task: str = "worker-0", stream: str = "stdout.0", partial: bool = False) -> storage.Line:

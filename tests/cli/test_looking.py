@@ -18,7 +18,7 @@ from tests.display.samples import job, processing
 from oarlock.cli import main
 from oarlock.cli.following import statusline
 from oarlock.cli.output import tables, terminal
-from oarlock.cli.verbs import show
+from oarlock.cli.verbs.jobs import show
 from oarlock.client import verbs
 from oarlock.display import columns, endings
 from oarlock.spec import attempts, bodies, errors, holdings, intents, phases, refusals, roles
@@ -469,7 +469,7 @@ def test_results_in_the_servers_own_place_are_found(type_: Typed, server: live.L
 
 
 def test_tensorboard_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oarlock.cli.verbs import tensorboard
+    from oarlock.cli.verbs.results import tensorboard
 
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setitem(sys.modules, "tensorboard", None)

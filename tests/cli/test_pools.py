@@ -15,7 +15,8 @@ from tests.documentation import blocks
 
 from oarlock.cli import main
 from oarlock.cli.output import pooltree, terminal
-from oarlock.spec import bodies, events, holdings, jobs, nodes, pools
+from oarlock.spec import bodies, events, holdings, jobs
+from oarlock.spec.cluster import nodes, pools
 
 DOCS = Path(__file__).parents[2] / "docs" / "pools.md"
 

@@ -13,7 +13,9 @@ from tests.cli import typed
 from tests.cli.test_looking import Typed, type_  # noqa: F401 - a fixture
 from tests.client import live
 
-from oarlock.spec import events, holdings, jobs, nodes, prices, sizes
+from oarlock.spec import events, holdings, jobs
+from oarlock.spec.cluster import nodes, prices
+from oarlock.spec.input import sizes
 from oarlock.store import stores
 
 

@@ -11,7 +11,8 @@ from tests.client import driven, live
 from tests.data.checkpoints.test_checkpoints import save
 
 from oarlock.client import verbs
-from oarlock.spec import errors, jobfile, jobs, phases, sizes
+from oarlock.spec import errors, jobfile, jobs, phases
+from oarlock.spec.input import sizes
 
 
 def failed(server: live.LiveServer, client: Any, place: Path) -> jobs.Job:

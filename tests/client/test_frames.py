@@ -9,7 +9,8 @@ import pytest
 from tests.client import driven, live
 
 from oarlock.client import answers
-from oarlock.spec import errors, extras
+from oarlock.spec import errors
+from oarlock.spec.hints import extras
 
 METRICS = answers.Metrics(
     names=("loss", "lr"),

@@ -7,7 +7,8 @@ import pytest
 from tests.client import driven, live
 
 from oarlock.client import requests
-from oarlock.spec import errors, poolchanges, pools
+from oarlock.spec import errors
+from oarlock.spec.cluster import poolchanges, pools
 
 
 def test_a_pool_is_made_changed_looked_at_and_removed(server: live.LiveServer, new_client: driven.NewClient) -> None:

@@ -14,25 +14,17 @@ from typing import Any, TypeVar
 import pytest
 
 from oarlock.backends import backends, fake
-from oarlock.controllers import assigning, guardian, inventory, leadership, leftovers, scheduling
+from oarlock.controllers import inventory, leadership
+from oarlock.controllers.guarding import assigning, guardian, leftovers
+from oarlock.controllers.scheduling import scheduling
 from oarlock.data import storage
 from oarlock.lifecycle import orders, stepping
 from oarlock.scheduler import planning
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import (
-    attempts,
-    errors,
-    events,
-    holdings,
-    intents,
-    jobfile,
-    jobs,
-    nodes,
-    observations,
-    phases,
-    plans,
-    validation,
-)
+from oarlock.spec import attempts, errors, events, holdings, intents, jobfile, jobs, phases, plans
+from oarlock.spec.cluster import nodes
+from oarlock.spec.input import validation
+from oarlock.spec.reconciling import observations
 from oarlock.store import memory, stores
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oarlock.backends import fake
 from oarlock.controllers import inventory, leadership
 from oarlock.spec import holdings
-from oarlock.spec.nodes import Node
+from oarlock.spec.cluster.nodes import Node
 from oarlock.store import memory
 
 

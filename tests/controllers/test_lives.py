@@ -9,7 +9,7 @@ import pytest
 from tests.controllers.plant import Phase, Plant, Server, machine
 
 from oarlock.backends import fake
-from oarlock.controllers import planningrounds
+from oarlock.controllers.scheduling import planningrounds
 from oarlock.scheduler import planning
 from oarlock.spec import attempts, events, holdings, phases, plans, refusals, roles
 

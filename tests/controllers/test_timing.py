@@ -11,7 +11,8 @@ from tests.lifecycle import script
 
 from oarlock.controllers import leadership, timing
 from oarlock.lifecycle import wanting
-from oarlock.spec import actions, attempts, errors, jobs
+from oarlock.spec import attempts, errors, jobs
+from oarlock.spec.reconciling import actions
 from oarlock.store import memory, stores
 
 DAY_S = 86_400.0

@@ -6,7 +6,7 @@ import pytest
 
 from oarlock.display import nodecells
 from oarlock.spec import bodies, holdings
-from oarlock.spec.nodes import Device, Node, Taint
+from oarlock.spec.cluster.nodes import Device, Node, Taint
 
 GIB = 1 << 30
 

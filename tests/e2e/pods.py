@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from tests.backends.kubernetes import apiserver, conftest, kubelet, rights
 from tests.e2e import shell as shells
 
-from oarlock.backends.kubernetes import client, labels, objects
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import attempts
 
 T = TypeVar("T")

@@ -21,8 +21,10 @@ import pytest
 from tests.backends.kubernetes import apiserver, proxy
 from tests.e2e import pods
 
-from oarlock.backends.kubernetes import amounts, objects, podstates
-from oarlock.spec import observations
+from oarlock.backends.kubernetes import amounts
+from oarlock.backends.kubernetes.apiserver import objects
+from oarlock.backends.kubernetes.pods import podstates
+from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
 

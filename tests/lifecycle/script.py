@@ -33,19 +33,9 @@ from collections.abc import Iterator
 import msgspec
 
 from oarlock.lifecycle import noticing, orders, reshaping, stepping, wanting
-from oarlock.spec import (
-    actions,
-    attempts,
-    curves,
-    errors,
-    events,
-    holdings,
-    intents,
-    jobs,
-    observations,
-    quantities,
-    validation,
-)
+from oarlock.spec import attempts, curves, errors, events, holdings, intents, jobs
+from oarlock.spec.input import quantities, validation
+from oarlock.spec.reconciling import actions, observations
 
 State = observations.State
 START = 1000.0

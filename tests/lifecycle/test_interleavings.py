@@ -14,20 +14,10 @@ from tests.lifecycle import script
 
 from oarlock.backends import backends, fake
 from oarlock.lifecycle import noticing, orders, reshaping, stepping, wanting
-from oarlock.spec import (
-    actions,
-    assignments,
-    attempts,
-    curves,
-    errors,
-    events,
-    holdings,
-    intents,
-    jobfile,
-    nodes,
-    phases,
-    roles,
-)
+from oarlock.spec import attempts, curves, errors, events, holdings, intents, jobfile, phases, roles
+from oarlock.spec.cluster import nodes
+from oarlock.spec.protocol import assignments
+from oarlock.spec.reconciling import actions
 
 SPECS = (
     "{max_restarts: 1, grace: 2s}",

@@ -9,7 +9,8 @@ import pytest
 from tests.lifecycle import script
 
 from oarlock.lifecycle import orders
-from oarlock.spec import assignments, errors
+from oarlock.spec import errors
+from oarlock.spec.protocol import assignments
 
 
 def running(*lines: str) -> script.Play:

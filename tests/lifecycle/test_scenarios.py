@@ -10,7 +10,8 @@ import pytest
 from tests.lifecycle import script
 
 from oarlock.lifecycle import orders, stepping
-from oarlock.spec import assignments, events
+from oarlock.spec import events
+from oarlock.spec.protocol import assignments
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

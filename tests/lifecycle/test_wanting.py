@@ -7,7 +7,8 @@ import pytest
 from tests.lifecycle import script
 
 from oarlock.lifecycle import stepping
-from oarlock.spec import actions, attempts, errors, events
+from oarlock.spec import attempts, errors, events
+from oarlock.spec.reconciling import actions
 
 
 def test_a_stale_task_is_killed_under_its_own_incarnation() -> None:

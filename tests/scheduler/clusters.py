@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from oarlock.scheduler.placement import freespace, placing
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 TYPES = ("v100", "h100", "exotic")
 GIB = 1 << 30

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import holdings, nodes, plans, pools, refusals
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 Claims = Iterable[holdings.Holding]
 INFINITE = float("inf")

@@ -15,7 +15,8 @@ from tests.scheduler import invariants, world
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools
+from oarlock.spec import curves, holdings, jobfile, plans
+from oarlock.spec.cluster import nodes, pools
 
 GIB = 1 << 30
 POLICIES = ("fifo", "priority", "fair", "las", "gandiva")

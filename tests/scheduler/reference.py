@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 
 class Machine:

@@ -38,7 +38,9 @@ from oarlock.scheduler.explaining import reasons
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.policies import registry
-from oarlock.spec import curves, holdings, jobfile, nodes, plans, pools, quantities
+from oarlock.spec import curves, holdings, jobfile, plans
+from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.input import quantities
 
 GANG = (
     "tasks= min= max= cpus= gpus= memory= type= gpu_memory= ports= priority= pool= owner= preemptible= same="

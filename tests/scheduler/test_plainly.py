@@ -17,7 +17,8 @@ from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.preemption import clearing, victims
 from oarlock.scheduler.reuse import gangfacts, memos, shortcuts
-from oarlock.spec import holdings, nodes, plans, pools, refusals
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 25)

@@ -15,7 +15,8 @@ from tests.scheduler import invariants, lives, world
 from oarlock.scheduler import planning
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import errors, plans, pools, refusals
+from oarlock.spec import errors, plans, refusals
+from oarlock.spec.cluster import pools
 
 DICE = st.randoms(use_true_random=False)
 STEPS = st.integers(0, 15)

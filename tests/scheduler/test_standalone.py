@@ -15,7 +15,8 @@ from oarlock.scheduler import planning, standalone
 from oarlock.scheduler.reuse import memos
 from oarlock.scheduler.speed import rates
 from oarlock.simulator.models import jobmodels
-from oarlock.spec import curves, errors, jobfile, nodes, plans, roles
+from oarlock.spec import curves, errors, jobfile, plans, roles
+from oarlock.spec.cluster import nodes
 
 BOUNDS = jobfile.Batch(size=100, max=1600, local_max=100)
 POLICIES = ("fifo", "priority", "fair", "las", "gandiva", "goodput", "optimus")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oarlock.scheduler.reuse import gangfacts
-from oarlock.spec import curves, holdings, nodes, plans, pools, refusals
+from oarlock.spec import curves, holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 replace = msgspec.structs.replace
 

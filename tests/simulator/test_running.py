@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oarlock.cli import main
-from oarlock.cli.verbs import simulate
+from oarlock.cli.verbs.cluster import simulate
 from oarlock.simulator import running, scenario
 from oarlock.simulator.outcomes import fairness, outcome
 from oarlock.simulator.reports import charts, comparison, summary

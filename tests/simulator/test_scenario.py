@@ -322,7 +322,7 @@ def test_the_scenario_in_the_documentation_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/verbs/simulate.py"],
+    [*sorted((ROOT / "docs").glob("*.md")), ROOT / "src/oarlock/cli/verbs/cluster/simulate.py"],
     ids=lambda path: path.name,
 )
 def test_a_policy_has_the_parameters_that_a_page_sets(page: Path) -> None:

@@ -15,7 +15,9 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 from tests.store import nouns
 
-from oarlock.spec import errors, events, intents, phases, pools, users
+from oarlock.spec import errors, events, intents, phases
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pools
 from oarlock.store import memory, stores
 
 replace = msgspec.structs.replace

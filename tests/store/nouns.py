@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.spec import attempts, holdings, jobfile, jobs, nodes, phases
+from oarlock.spec import attempts, holdings, jobfile, jobs, phases
+from oarlock.spec.cluster import nodes
 
 
 def job(job_id: str = "j-1", *, name: str | None = None, owner: str = "ann", at: float = 1.0, **more) -> jobs.Job:

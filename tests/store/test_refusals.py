@@ -16,7 +16,9 @@ import pytest
 import sqlalchemy as sa
 from tests.store import nouns
 
-from oarlock.spec import errors, holdings, phases, pools, users
+from oarlock.spec import errors, holdings, phases
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pools
 from oarlock.store import stores
 from oarlock.store.sql import database, failing
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.spec import roles, validation
+from oarlock.spec import roles
+from oarlock.spec.input import validation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-digits"
 ALONE = [sys.executable, str(EXAMPLE / "train.py")]

@@ -10,7 +10,8 @@ from tests.api.security import test_privacy
 from tests.web import browsers
 
 from oarlock.api.security import authentication
-from oarlock.spec import jobs, privacy, users
+from oarlock.spec import jobs
+from oarlock.spec.access import privacy, users
 from oarlock.web import application, cookies, origins, routing
 
 PAGES = application.PAGES

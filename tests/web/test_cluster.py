@@ -11,7 +11,8 @@ from tests.api.cluster import test_history
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings, nodes
+from oarlock.spec import bodies, holdings
+from oarlock.spec.cluster import nodes
 from oarlock.web.drawing import clustermap
 
 

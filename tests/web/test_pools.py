@@ -9,7 +9,8 @@ from tests.api.cluster import test_pools
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
-from oarlock.spec import bodies, holdings, pools
+from oarlock.spec import bodies, holdings
+from oarlock.spec.cluster import pools
 from oarlock.web.drawing import poolscale
 
 

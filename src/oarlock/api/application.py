@@ -26,7 +26,7 @@ from oarlock.api.jobs import decisions, edits, events, execution, jobs, outlook,
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
 from oarlock.spec import errors
-from oarlock.spec import users as users_module
+from oarlock.spec.access import users as users_module
 
 TABLE: tuple[routes.Route, ...] = openapi.described(
     (

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from oarlock.spec import bodies, errors, jobfile, validation
+from oarlock.spec import bodies, errors, jobfile
+from oarlock.spec.input import validation
 
 PAGE = "docs/rest-api.md"
 MAX_QUOTED = 2000

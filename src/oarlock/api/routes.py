@@ -22,7 +22,9 @@ from starlette import types
 from oarlock.api import failures
 from oarlock.api.security import authentication, authorisation
 from oarlock.api.services import provided
-from oarlock.spec import attempts, errors, users, validation
+from oarlock.spec import attempts, errors
+from oarlock.spec.access import users
+from oarlock.spec.input import validation
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=msgspec.Struct)

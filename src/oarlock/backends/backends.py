@@ -14,7 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from oarlock.spec import assignments, attempts, errors, holdings, jobfile, nodes, observations, roles
+from oarlock.spec import attempts, errors, holdings, jobfile, roles
+from oarlock.spec.cluster import nodes
+from oarlock.spec.protocol import assignments
+from oarlock.spec.reconciling import observations
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from oarlock.backends import backends
-from oarlock.spec import attempts, errors, observations
-from oarlock.spec.nodes import Node  # a method below bears the module's name
+from oarlock.spec import attempts, errors
+from oarlock.spec.cluster.nodes import Node  # a method below bears the module's name
+from oarlock.spec.reconciling import observations
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):

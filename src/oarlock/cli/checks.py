@@ -20,7 +20,8 @@ import oarlock
 from oarlock.client import places, settings
 from oarlock.client.synchronous import client as clients
 from oarlock.display import findings
-from oarlock.spec import errors, extras
+from oarlock.spec import errors
+from oarlock.spec.hints import extras
 
 _CLOCK_SLACK_S = 86_400.0
 _TIMEOUT_S = 30.0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oarlock.spec import errors, suggestions
+from oarlock.spec import errors
+from oarlock.spec.hints import suggestions
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients

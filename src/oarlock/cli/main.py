@@ -17,50 +17,51 @@ import click
 
 from oarlock.cli import complaints
 from oarlock.cli.output import terminal
-from oarlock.spec import errors, suggestions
+from oarlock.spec import errors
+from oarlock.spec.hints import suggestions
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
-        "run": ("run:run", "Submit the working directory with a command, and follow it"),
-        "submit": ("submit:submit", "Submit a job file"),
+        "run": ("jobs.run:run", "Submit the working directory with a command, and follow it"),
+        "submit": ("jobs.submit:submit", "Submit a job file"),
         "advise": ("advise:advise", "Measure a training script, and predict how it scales"),
-        "plan": ("submit:plan", "Tell when and where a job file would start: now, later or never"),
+        "plan": ("jobs.submit:plan", "Tell when and where a job file would start: now, later or never"),
     },
     "Look": {
-        "ps": ("ps:ps", "List jobs"),
-        "show": ("show:show", "Show one job's whole story"),
-        "why": ("show:why", "Say in three lines why a job is in its state"),
-        "logs": ("logs:logs", "Print a job's output"),
-        "metrics": ("metrics:metrics", "Show a job's metrics"),
-        "files": ("files:files", "List the files that a job left"),
-        "download": ("files:download", "Fetch the files that a job left"),
-        "ui": ("ui:ui", "Open the pages in a browser"),
-        "tensorboard": ("tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
+        "ps": ("jobs.ps:ps", "List jobs"),
+        "show": ("jobs.show:show", "Show one job's whole story"),
+        "why": ("jobs.show:why", "Say in three lines why a job is in its state"),
+        "logs": ("results.logs:logs", "Print a job's output"),
+        "metrics": ("results.metrics:metrics", "Show a job's metrics"),
+        "files": ("results.files:files", "List the files that a job left"),
+        "download": ("results.files:download", "Fetch the files that a job left"),
+        "ui": ("server.ui:ui", "Open the pages in a browser"),
+        "tensorboard": ("results.tensorboard:tensorboard", "Open a job's metrics in TensorBoard"),
     },
     "Act": {
-        "halt": ("intents:halt", "Stop jobs, to be resumed later"),
-        "resume": ("intents:resume", "Continue halted jobs"),
-        "cancel": ("intents:cancel", "Stop jobs for good"),
-        "set": ("edits:set_job", "Change the priority, the pool or the number of workers of a job"),
-        "rm": ("intents:rm", "Remove jobs that have ended"),
-        "exec": ("execute:execute", "Run a command inside a task"),
+        "halt": ("jobs.intents:halt", "Stop jobs, to be resumed later"),
+        "resume": ("jobs.intents:resume", "Continue halted jobs"),
+        "cancel": ("jobs.intents:cancel", "Stop jobs for good"),
+        "set": ("jobs.edits:set_job", "Change the priority, the pool or the number of workers of a job"),
+        "rm": ("jobs.intents:rm", "Remove jobs that have ended"),
+        "exec": ("jobs.execute:execute", "Run a command inside a task"),
     },
     "Cluster": {
-        "nodes": ("cluster:nodes", "List the machines and the jobs on them"),
-        "pools": ("pools:pools", "Draw the tree of resource pools"),
-        "pool": ("pools:pool", "Create, change or remove a resource pool"),
-        "sizes": ("cluster:sizes", "List the T-shirt sizes of `run --size`"),
-        "usage": ("cluster:usage", "Sum up device-hours and CPU-hours"),
-        "simulate": ("simulate:simulate", "Simulate a workload on a cluster, under several policies"),
+        "nodes": ("cluster.cluster:nodes", "List the machines and the jobs on them"),
+        "pools": ("cluster.pools:pools", "Draw the tree of resource pools"),
+        "pool": ("cluster.pools:pool", "Create, change or remove a resource pool"),
+        "sizes": ("cluster.cluster:sizes", "List the T-shirt sizes of `run --size`"),
+        "usage": ("cluster.cluster:usage", "Sum up device-hours and CPU-hours"),
+        "simulate": ("cluster.simulate:simulate", "Simulate a workload on a cluster, under several policies"),
     },
     "Server": {
-        "up": ("server:up", "Start the local server"),
-        "down": ("server:down", "Stop the local server; running jobs go on"),
-        "doctor": ("doctor:doctor", "Find faults of the setup here, and tell how to repair them"),
-        "login": ("accounts:login", "Remember a server and its token"),
-        "secrets": ("secretnames:secrets", "List, set and remove secrets"),
-        "users": ("accounts:users", "Manage users and tokens, as an administrator"),
-        "version": ("server:version", "Print the versions of the client and the server"),
+        "up": ("server.server:up", "Start the local server"),
+        "down": ("server.server:down", "Stop the local server; running jobs go on"),
+        "doctor": ("server.doctor:doctor", "Find faults of the setup here, and tell how to repair them"),
+        "login": ("server.accounts:login", "Remember a server and its token"),
+        "secrets": ("server.secretnames:secrets", "List, set and remove secrets"),
+        "users": ("server.accounts:users", "Manage users and tokens, as an administrator"),
+        "version": ("server.server:version", "Print the versions of the client and the server"),
     },
 }
 VERBS = {verb: place for verbs in SECTIONS.values() for verb, place in verbs.items()}

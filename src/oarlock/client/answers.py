@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oarlock.data import storage
-from oarlock.spec import bodies, errors, extras
+from oarlock.spec import bodies, errors
+from oarlock.spec.hints import extras
 
 if TYPE_CHECKING:
     import pandas as pd

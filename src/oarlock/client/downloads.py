@@ -20,7 +20,8 @@ import msgspec
 
 from oarlock.client import answers, failures
 from oarlock.data import durable, filekeys
-from oarlock.spec import bodies, errors, quantities
+from oarlock.spec import bodies, errors
+from oarlock.spec.input import quantities
 
 AT_ONCE = 8
 LOSSES = 6

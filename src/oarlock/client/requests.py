@@ -16,8 +16,11 @@ import msgspec
 
 from oarlock.client import answers
 from oarlock.data import storage
-from oarlock.spec import bodies, edits, errors, intents, jobfile, jobs, plans, poolchanges, users
-from oarlock.spec import pools as pool_nouns
+from oarlock.spec import bodies, errors, intents, jobfile, jobs, plans
+from oarlock.spec.access import users
+from oarlock.spec.cluster import poolchanges
+from oarlock.spec.cluster import pools as pool_nouns
+from oarlock.spec.input import edits
 
 T = TypeVar("T")
 

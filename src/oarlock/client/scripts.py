@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from oarlock.spec import errors, jobfile, suggestions
+from oarlock.spec import errors, jobfile
+from oarlock.spec.hints import suggestions
 
 _INTERPRETERS = ("python", "python3", "torchrun")
 _SHELL_WORDS = frozenset("|&;<>()$`\\\"'*?[]{}~#=\n")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors
+from oarlock.spec.input import quantities
 
 DEFAULT_HOME = "~/.oarlock"
 DEFAULT_SNAPSHOT_LIMIT = "100M"

@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from oarlock.client import packing
-from oarlock.spec import errors, jobfile, phases, poolchanges
+from oarlock.spec import errors, jobfile, phases
+from oarlock.spec.cluster import poolchanges
 
 if TYPE_CHECKING:
     from oarlock.spec import jobs
@@ -31,7 +32,7 @@ Wanted = jobfile.JobSpec | Mapping[str, Any] | str | Path
 
 def spec_of(wanted: Wanted) -> jobfile.JobSpec:
     """Return a valid spec. Raises InvalidInput with the path of the field."""
-    from oarlock.spec import validation
+    from oarlock.spec.input import validation
 
     if isinstance(wanted, jobfile.JobSpec):
         validation.judge(wanted)
@@ -59,7 +60,7 @@ def fields_of(earlier: jobs.Job) -> dict[str, Any]:
 
     The values that the server has filled in from a size are left out, so that another size can be given.
     """
-    from oarlock.spec import sizes
+    from oarlock.spec.input import sizes
 
     fields: dict[str, Any] = msgspec.to_builtins(earlier.spec)
     if not earlier.terminal:
@@ -94,7 +95,7 @@ def directory_of(earlier: jobs.Job) -> Path | None:
 
 def change_of(fields: Mapping[str, Any]) -> poolchanges.Change:
     """Return the change of a pool. Raises UnknownField, and InvalidInput for an invalid value."""
-    from oarlock.spec import validation
+    from oarlock.spec.input import validation
 
     return validation.convert(fields, poolchanges.Change, page="docs/pools.md")
 
@@ -157,7 +158,7 @@ def exit_code(phase: phases.Phase, code: int | None) -> int:
 
 def since_of(text: str, now: float | None = None) -> float:
     """Return Unix seconds from a time ago (`10m`), from Unix seconds, or from a date (`2026-01-31T12:00`)."""
-    from oarlock.spec import quantities
+    from oarlock.spec.input import quantities
 
     try:
         if text.replace(".", "", 1).isdigit() and 1e8 < float(text) < 1e12:

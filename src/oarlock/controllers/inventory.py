@@ -8,7 +8,7 @@ import msgspec
 
 from oarlock.backends import backends
 from oarlock.controllers import leadership
-from oarlock.spec import nodes, prices
+from oarlock.spec.cluster import nodes, prices
 from oarlock.store import stores
 
 PERIOD_S = 10.0

@@ -14,7 +14,8 @@ import msgspec
 
 from oarlock.controllers import bulkwrites, leadership
 from oarlock.data import storage
-from oarlock.spec import errors, failpoints, jobs, keeping, phases
+from oarlock.spec import errors, failpoints, jobs, phases
+from oarlock.spec.checkpoints import keeping
 from oarlock.store import stores
 
 _PAGE = 200

@@ -1,10 +1,10 @@
-"""Numbers, counts and amounts of resources in words. Bytes are in `oarlock.spec.quantities`."""
+"""Numbers, counts and amounts of resources in words. Bytes are in `oarlock.spec.input.quantities`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import quantities
+from oarlock.spec.input import quantities
 
 UNITS = {"cpus": "CPU", "gpus": "GPU"}
 

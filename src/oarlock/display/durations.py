@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from oarlock.spec import quantities
+from oarlock.spec.input import quantities
 
 
 def text(seconds: float) -> str:

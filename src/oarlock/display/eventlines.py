@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oarlock.spec import checkpointlocations, events
+from oarlock.spec import events
+from oarlock.spec.checkpoints import checkpointlocations
 
 FOLDED = ("task_", "checkpoint_", "stacks_", "batch_", "refused")
 """Beginnings of the kinds of events that are folded, because a job has many of them."""

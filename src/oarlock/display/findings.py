@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from oarlock.display import marks
-from oarlock.spec import quantities
+from oarlock.spec.input import quantities
 
 LEAST_DISK_BYTES = 1 << 30
 LOW_DISK_BYTES = 5 << 30

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oarlock.display import amounts, durations
-from oarlock.spec import bodies, plans, prices, refusals
+from oarlock.spec import bodies, plans, refusals
+from oarlock.spec.cluster import prices
 
 SHOWN_NODES = 16
 Key = tuple[str, str, str]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from oarlock.display import amounts, durations, marks, progress
-from oarlock.spec import jobs, phases, prices, summaries
+from oarlock.spec import jobs, phases, summaries
+from oarlock.spec.cluster import prices
 
 SHORT = {"worker": "w", "evaluator": "eval"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oarlock.display import amounts
-from oarlock.spec import attempts, jobs, quantities
+from oarlock.spec import attempts, jobs
+from oarlock.spec.input import quantities
 
 A_CACHE = "a cache"
 SHOWN = 5

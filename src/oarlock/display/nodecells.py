@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from oarlock.display import amounts, durations
-from oarlock.spec import bodies, nodes, quantities
+from oarlock.spec import bodies
+from oarlock.spec.cluster import nodes
+from oarlock.spec.input import quantities
 
 
 def row(view: bodies.NodeState) -> list[str]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.spec import attempts, jobs, quantities, roles
+from oarlock.spec import attempts, jobs, roles
+from oarlock.spec.input import quantities
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oarlock.frameworks import clusters, elastic, jax, mpi, plain, servers, tensorflow, torch
-from oarlock.spec import assignments, attempts, errors, jobs, roles
+from oarlock.spec import attempts, errors, jobs, roles
+from oarlock.spec.protocol import assignments
 
 Environment = Callable[[clusters.Cluster, clusters.Member, int], dict[str, str]]
 

@@ -6,7 +6,8 @@ Everything that happens by the passing of time is here, so that `wanting.next_wa
 from __future__ import annotations
 
 from oarlock.lifecycle import blame, ends
-from oarlock.spec import attempts, jobs, phases, quantities
+from oarlock.spec import attempts, jobs, phases
+from oarlock.spec.input import quantities
 
 LAUNCH_BOUND_S = 30.0
 """From the first task made to the last one bound: a gang is not partly bound for longer."""

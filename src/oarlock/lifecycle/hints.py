@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oarlock.spec import attempts, jobfile, quantities
+from oarlock.spec import attempts, jobfile
+from oarlock.spec.input import quantities
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: .*No module named '([A-Za-z0-9_]+)")
 _NO_INPUT = "EOFError: EOF when reading a line"

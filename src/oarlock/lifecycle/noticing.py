@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oarlock.spec import attempts, events, jobs, observations, phases
+from oarlock.spec import attempts, events, jobs, phases
+from oarlock.spec.reconciling import observations
 
 State = observations.State
 

@@ -10,7 +10,8 @@ import hashlib
 import msgspec
 
 from oarlock.lifecycle import deadlines
-from oarlock.spec import assignments, attempts, errors, jobs, phases
+from oarlock.spec import attempts, errors, jobs, phases
+from oarlock.spec.protocol import assignments
 
 
 def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orders:

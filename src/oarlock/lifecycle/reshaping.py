@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from oarlock.lifecycle import ends
-from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, quantities, roles
+from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
+from oarlock.spec.input import quantities
 
 Part = attempts.Part
 TaskPhase = phases.TaskPhase

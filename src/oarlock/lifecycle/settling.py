@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.lifecycle import ends, joining
-from oarlock.spec import attempts, errors, intents, jobs, phases, quantities
+from oarlock.spec import attempts, errors, intents, jobs, phases
+from oarlock.spec.input import quantities
 
 Intent = intents.Intent
 Phase = phases.Phase

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from oarlock.lifecycle import blame, ends, joining, reshaping, settling, shifting, sizes, verdicts
-from oarlock.spec import attempts, edits, events, holdings, intents, jobfile, jobs, phases, roles
+from oarlock.spec import attempts, events, holdings, intents, jobfile, jobs, phases, roles
+from oarlock.spec.input import edits
 
 Intent = intents.Intent
 TaskPhase = phases.TaskPhase

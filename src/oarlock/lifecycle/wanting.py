@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oarlock.lifecycle import blame, deadlines, ends, reshaping
-from oarlock.spec import actions, attempts, events, jobs, observations, phases, quantities, roles
+from oarlock.spec import attempts, events, jobs, phases, roles
+from oarlock.spec.input import quantities
+from oarlock.spec.reconciling import actions, observations
 
 State = observations.State
 TaskPhase = phases.TaskPhase

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterable
 
 from oarlock.scheduler.speed import samples
-from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, privacy, quantities, roles
+from oarlock.spec import attempts, holdings, intents, jobfile, jobs, plans, roles
+from oarlock.spec.access import privacy
+from oarlock.spec.input import quantities
 
 PORTS_PER_TASK = 4
 """Ports of a task on a shared host: its own service, the rendezvous, and two for additions of a framework."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oarlock.spec import holdings, nodes
+from oarlock.spec import holdings
+from oarlock.spec.cluster import nodes
 
 
 class Book:

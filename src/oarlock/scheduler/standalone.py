@@ -25,7 +25,8 @@ import msgspec
 from oarlock.scheduler import planning
 from oarlock.scheduler.explaining import impossible
 from oarlock.scheduler.reuse import gangfacts, memos
-from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans, pools, refusals
+from oarlock.spec import curves, errors, holdings, jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 KEPT = 500
 """Ended jobs that are remembered: a policy learns from them how long others may last."""

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from oarlock.scheduler import amounts
-from oarlock.spec import holdings, nodes, plans, quantities
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
+from oarlock.spec.input import quantities
 
 NAMED = 3
 """Names of a list that are written out; the others are counted."""

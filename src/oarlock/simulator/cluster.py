@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from oarlock.spec import errors, holdings, nodes, quantities
+from oarlock.spec import errors, holdings
+from oarlock.spec.cluster import nodes
+from oarlock.spec.input import quantities
 
 MOST_NODES = 100_000
 MOST_GPUS = 64  # on one node

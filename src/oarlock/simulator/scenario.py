@@ -17,7 +17,9 @@ import msgspec
 from oarlock.simulator import cluster, csvfiles
 from oarlock.simulator.engine import faults, simulation
 from oarlock.simulator.workloads import distributions, jobgroups, recorded, workload
-from oarlock.spec import errors, nodes, plans, pools, validation
+from oarlock.spec import errors, plans
+from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.input import validation
 
 
 class Run(distributions.Part, frozen=True):

@@ -12,7 +12,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from oarlock.spec import events, holdings, intents, jobs, nodes, phases, plans, pools, refusals, summaries, users
+from oarlock.spec import events, holdings, intents, jobs, phases, plans, refusals, summaries
+from oarlock.spec.access import users
+from oarlock.spec.cluster import nodes, pools
 
 T = TypeVar("T")
 Amounts = dict[str, float]

@@ -2,7 +2,7 @@
 
 These structs are the whole contract. They decode job files (YAML), requests (JSON) and flags alike, and the JSON Schema
 in `/openapi.json` is made from them. A quantity stays the text that was written (`2Gi`, `10m`);
-`oarlock.spec.quantities` turns it into bytes and seconds, and `oarlock.spec.validation` refuses contradictions.
+`spec.input.quantities` turns it into bytes and seconds, and `spec.input.validation` refuses contradictions.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from oarlock.spec import curves, holdings, jobfile, nodes, pools, refusals
+from oarlock.spec import curves, holdings, jobfile, refusals
+from oarlock.spec.cluster import nodes, pools
 
 Size = tuple[int, ...]
 """How many tasks of each ask of a gang, in the gang's order; all zero: nothing."""

@@ -27,7 +27,7 @@ NEVER = frozenset({Code.NEVER_FITS, Code.NEVER_IN_POOL, Code.NO_SUCH_DEVICE})
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
-    """A job that holds resources which the refused one needs. `name` is the public one (`oarlock.spec.privacy`); `job`,
+    """A job that holds resources which the refused one needs. `name` is the public one (`spec.access.privacy`); `job`,
     the id, is "" where it is hidden.
     """
 

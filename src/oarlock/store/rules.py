@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oarlock.spec import attempts, errors, events, holdings, intents, jobs, nodes, phases, summaries, users
+from oarlock.spec import attempts, errors, events, holdings, intents, jobs, phases, summaries
+from oarlock.spec.access import users
+from oarlock.spec.cluster import nodes
 from oarlock.store import stores
 
 MAX_NUMBER = 2**63 - 1

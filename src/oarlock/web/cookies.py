@@ -6,7 +6,7 @@ import hashlib
 import re
 from http import cookies
 
-from oarlock.spec import users
+from oarlock.spec.access import users
 
 _SECRET = re.compile(r"oas_[A-Za-z0-9_-]{43}")
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 from starlette import responses
 
-from oarlock.spec import users
+from oarlock.spec.access import users
 from oarlock.web import visits
 
 _KEPT = "%/?#[]@!$&'()*+,;=:~"  # the signs that an address may contain

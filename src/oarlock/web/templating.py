@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 import jinja2
 
 from oarlock.display import amounts, durations, marks, stacks
-from oarlock.spec import jobs, quantities
+from oarlock.spec import jobs
+from oarlock.spec.input import quantities
 from oarlock.web import assets, texts
 
 FOLDER = Path(__file__).parent / "templates"

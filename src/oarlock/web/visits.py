@@ -15,7 +15,8 @@ from starlette import types
 
 from oarlock.client import settings
 from oarlock.client.asynchronous import client as clients
-from oarlock.spec import bodies, errors, users
+from oarlock.spec import bodies, errors
+from oarlock.spec.access import users
 from oarlock.web import cookies, transport
 
 FORM_LIMIT_BYTES = 1 << 20

@@ -9,7 +9,8 @@ from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 
 from oarlock.api.services import forecaster
-from oarlock.spec import events, privacy, refusals
+from oarlock.spec import events, refusals
+from oarlock.spec.access import privacy
 
 
 async def told(rig: rigs.Rig, who: str = "ann") -> dict[str, Any]:

@@ -8,7 +8,8 @@ import pytest
 from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 
-from oarlock.spec import jobs, privacy
+from oarlock.spec import jobs
+from oarlock.spec.access import privacy
 from oarlock.store import stores
 
 DAY_S = 86_400.0

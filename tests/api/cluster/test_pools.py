@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from tests.api import rig as rigs
 
-from oarlock.spec import events, holdings, nodes, pools
+from oarlock.spec import events, holdings
+from oarlock.spec.cluster import nodes, pools
 
 
 async def change(rig: rigs.Rig, name: str, who: str = "root", **fields: Any) -> httpx.Response:

@@ -10,7 +10,8 @@ from tests.api import rig as rigs
 
 from oarlock.api import application
 from oarlock.api.jobs import capabilities
-from oarlock.spec import events, intents, pools, refusals
+from oarlock.spec import events, intents, refusals
+from oarlock.spec.cluster import pools
 
 
 @pytest.fixture(autouse=True)

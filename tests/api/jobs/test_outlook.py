@@ -14,7 +14,8 @@ from oarlock.api import application
 from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
-from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, prices, refusals
+from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals
+from oarlock.spec.cluster import prices
 
 
 async def ask(rig: rigs.Rig, path: str, who: str = "ann") -> Any:

@@ -11,7 +11,8 @@ from tests.lifecycle import script
 
 from oarlock.api.jobs import speed
 from oarlock.scheduler.speed import rates
-from oarlock.spec import curves, events, holdings, nodes
+from oarlock.spec import curves, events, holdings
+from oarlock.spec.cluster import nodes
 
 MODEL = curves.Allreduce(
     compute_s=0.1, compute_per_example_s=0.001, near_s=0.1, near_per_device_s=0.01, far_s=0.5, noise=700.0, seen=2

@@ -10,7 +10,9 @@ from tests.api import rig as rigs
 
 from oarlock.api import application, routes
 from oarlock.api.security import authentication
-from oarlock.spec import attempts, errors, jobs, tasktokens, users
+from oarlock.spec import attempts, errors, jobs
+from oarlock.spec.access import users
+from oarlock.spec.protocol import tasktokens
 
 TABLE = [route for route in application.TABLE if route.method != "WS"]
 DIGEST = "sha256:" + hashlib.sha256(b"x").hexdigest()

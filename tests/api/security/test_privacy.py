@@ -17,7 +17,8 @@ from tests.api.security import test_access
 
 from oarlock.api import application
 from oarlock.scheduler import gangs
-from oarlock.spec import attempts, events, holdings, jobs, privacy, refusals, users
+from oarlock.spec import attempts, events, holdings, jobs, refusals
+from oarlock.spec.access import privacy, users
 
 MARK = "xmarkerx"
 NAME = "digits-of-ann"

@@ -10,7 +10,7 @@ from tests.api import rig as rigs
 
 from oarlock.api.administration import sessions
 from oarlock.api.security import authentication
-from oarlock.spec import users
+from oarlock.spec.access import users
 
 
 async def code_of(rig: rigs.Rig, who: str) -> str:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from oarlock.backends.kubernetes import client, objects, rendering, site, watches
+from oarlock.backends.kubernetes import site
+from oarlock.backends.kubernetes.apiserver import client, objects, watches
+from oarlock.backends.kubernetes.pods import rendering
 from oarlock.spec import errors
 
 GPU = "nvidia.com/gpu"

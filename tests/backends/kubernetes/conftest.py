@@ -10,7 +10,7 @@ import pytest
 from tests.backends.kubernetes import apiserver, rights
 from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fixture)
 
-from oarlock.backends.kubernetes import client, credentials, objects
+from oarlock.backends.kubernetes.apiserver import client, credentials, objects
 
 _numbers = itertools.count(1)
 

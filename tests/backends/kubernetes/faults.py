@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 
-from oarlock.backends.kubernetes import transports
+from oarlock.backends.kubernetes.apiserver import transports
 
 Script = Callable[[transports.Request, int], str]
 """What becomes of a request, from it and its number: `` (nothing), `lose`, `forget`, `cut` or a status code.

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import labels, objects, rendering
+from oarlock.backends.kubernetes.apiserver import objects
+from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import assignments, attempts, errors, holdings
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.protocol import assignments
 
 SITE = Site(namespace="ns", installation="i", image="oarlock:1", server="http://server")
 TWO_CPUS = holdings.Resources(cpus_milli=2000, memory_bytes=1 << 28)

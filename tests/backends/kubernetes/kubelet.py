@@ -31,7 +31,9 @@ from websockets.asyncio import server as sockets
 import oarlock
 from oarlock.agent import zipapp
 from oarlock.api.process import libraries
-from oarlock.backends.kubernetes import client, commands, objects, reaching, rendering
+from oarlock.backends.kubernetes import reaching
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import commands, rendering
 
 MARK = "TEST_POD"
 BIN = Path(sys.executable).parent

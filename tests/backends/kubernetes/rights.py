@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from oarlock.backends.kubernetes import client, objects
+from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -11,8 +11,11 @@ from tests.backends import contract
 from tests.backends.kubernetes import apiserver, cluster, conftest, rights
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, client, labels
-from oarlock.spec import assignments, attempts, holdings
+from oarlock.backends.kubernetes import backend
+from oarlock.backends.kubernetes.apiserver import client
+from oarlock.backends.kubernetes.pods import labels
+from oarlock.spec import attempts, holdings
+from oarlock.spec.protocol import assignments
 
 pytestmark = apiserver.needed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.backends.kubernetes import apiserver, conftest, faults
 
-from oarlock.backends.kubernetes import answers, client, objects, transports
+from oarlock.backends.kubernetes.apiserver import answers, client, objects, transports
 from oarlock.spec import errors
 
 pytestmark = apiserver.needed

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from tests.backends.kubernetes import apiserver, cluster
 
-from oarlock.backends.kubernetes import client, clusterstate, labels, objects, site
+from oarlock.backends.kubernetes import clusterstate, site
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import holdings
-from oarlock.spec.nodes import Device, Node, Taint
+from oarlock.spec.cluster.nodes import Device, Node, Taint
 
 GIB = 1 << 30
 PRODUCT, MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"

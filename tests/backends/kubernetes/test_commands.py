@@ -12,7 +12,8 @@ import websockets
 from tests.backends import local_rig
 from websockets.asyncio import server as sockets
 
-from oarlock.backends.kubernetes import client, commands, credentials
+from oarlock.backends.kubernetes.apiserver import client, credentials
+from oarlock.backends.kubernetes.pods import commands
 from oarlock.spec import errors
 
 SUCCESS = json.dumps({"status": "Success"}).encode()

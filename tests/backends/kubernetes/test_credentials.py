@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oarlock.backends.kubernetes import credentials
+from oarlock.backends.kubernetes.apiserver import credentials
 from oarlock.spec import errors
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.backends.kubernetes import apiserver, cluster, conftest, restricted, rights
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
-from oarlock.backends.kubernetes import client, examining, objects, reaching, site
+from oarlock.backends.kubernetes import examining, reaching, site
+from oarlock.backends.kubernetes.apiserver import client, objects
 
 SITE = site.Site(namespace="jobs", image="registry.example/oarlock:1", images={"torch": "registry.example/torch:2"})
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from tests.backends.kubernetes import apiserver, restricted, rights
 
-from oarlock.backends.kubernetes import backend, client, objects
+from oarlock.backends.kubernetes import backend
+from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.spec import errors
 
 KUBECTL = apiserver.ASSETS / "kubectl"

@@ -12,8 +12,11 @@ from tests.backends.kubernetes import apiserver, cluster, conftest, faults, righ
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, client, labels, objects, places, transports
-from oarlock.spec import attempts, errors, holdings, observations
+from oarlock.backends.kubernetes import backend, places
+from oarlock.backends.kubernetes.apiserver import client, objects, transports
+from oarlock.backends.kubernetes.pods import labels
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
 State = observations.State

@@ -7,8 +7,10 @@ import json
 import msgspec
 import pytest
 
-from oarlock.backends.kubernetes import objects, podstates
-from oarlock.spec import attempts, observations
+from oarlock.backends.kubernetes.apiserver import objects
+from oarlock.backends.kubernetes.pods import podstates
+from oarlock.spec import attempts
+from oarlock.spec.reconciling import observations
 
 KEY = attempts.TaskKey("j-1", 1, "worker", 0, 1)
 State = observations.State

@@ -15,7 +15,8 @@ import pytest
 from tests.backends.kubernetes import inmemory
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import backend, client, reaching
+from oarlock.backends.kubernetes import backend, reaching
+from oarlock.backends.kubernetes.apiserver import client
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, holdings, jobfile
 

@@ -17,8 +17,11 @@ import yaml
 from tests.backends.kubernetes import apiserver, restricted
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import client, clusterstate, labels, objects, reaching, rendering, site
-from oarlock.spec import assignments, attempts, errors, holdings, jobfile, roles
+from oarlock.backends.kubernetes import clusterstate, reaching, site
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels, rendering
+from oarlock.spec import attempts, errors, holdings, jobfile, roles
+from oarlock.spec.protocol import assignments
 
 GOLDEN = Path(__file__).parent / "golden"
 GIB = 1 << 30

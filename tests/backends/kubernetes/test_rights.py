@@ -11,8 +11,10 @@ from tests.backends import contract
 from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
-from oarlock.backends.kubernetes import backend, client, credentials, objects, transports
-from oarlock.spec import errors, observations
+from oarlock.backends.kubernetes import backend
+from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
+from oarlock.spec import errors
+from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
 key = contract.key

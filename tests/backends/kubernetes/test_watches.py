@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from tests.backends.kubernetes import apiserver, conftest, faults
 from tests.backends.kubernetes.test_client import pod
 
-from oarlock.backends.kubernetes import client, objects, transports, watches
+from oarlock.backends.kubernetes.apiserver import client, objects, transports, watches
 
 pytestmark = apiserver.needed
 PATIENCE_S = 240.0

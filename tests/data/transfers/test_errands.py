@@ -23,7 +23,8 @@ import pytest
 from tests import objectstores
 
 from oarlock.data.transfers import fetch, places, upload, virtualenvs, weblinks
-from oarlock.spec import errors, extras
+from oarlock.spec import errors
+from oarlock.spec.hints import extras
 
 
 class Done:

@@ -10,7 +10,8 @@ import pytest
 from oarlock.scheduler import wording
 from oarlock.scheduler.explaining import contexts, reasons
 from oarlock.scheduler.pools import poolbounds
-from oarlock.spec import holdings, jobfile, nodes, plans, pools, refusals
+from oarlock.spec import holdings, jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 GIB = 1 << 30
 CORDON = nodes.Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -13,7 +13,8 @@ from tests.scheduler.explaining import test_reasons as cases
 
 from oarlock.scheduler import planning, pricing
 from oarlock.scheduler.forecasting import forecasts, remedies
-from oarlock.spec import holdings, jobfile, nodes, plans, pools, prices, refusals
+from oarlock.spec import holdings, jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools, prices
 
 NOW = 1000.0
 FIFO = plans.Rules(policy="fifo")

@@ -6,7 +6,8 @@ import pytest
 
 from oarlock.scheduler import amounts
 from oarlock.scheduler.placement import departures, freespace
-from oarlock.spec import holdings, nodes
+from oarlock.spec import holdings
+from oarlock.spec.cluster import nodes
 
 NODE = nodes.Node(name="a", capacity=holdings.Resources(16_000))
 

@@ -12,7 +12,8 @@ from tests import examples
 from tests.scheduler import clusters
 
 from oarlock.scheduler.placement import freespace, placing
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 ASKED = [
     plans.Ask(

@@ -10,7 +10,8 @@ from tests import examples
 from tests.scheduler import clusters, reference
 
 from oarlock.scheduler.placement import freespace, packing, placing
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 PACK, SPREAD = jobfile.Placement.PACK, jobfile.Placement.SPREAD
 

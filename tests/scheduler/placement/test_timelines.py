@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oarlock.scheduler.placement import freespace, timelines
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 DEVICES = tuple(nodes.Device(index=index, type="gpu", memory_bytes=1 << 30) for index in range(2))
 NODE = nodes.Node(name="a", capacity=holdings.Resources(8000, 8 << 30, 2), devices=DEVICES, ports=(100, 119))

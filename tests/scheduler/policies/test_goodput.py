@@ -17,7 +17,8 @@ from oarlock.scheduler.speed import rates
 from oarlock.simulator import cluster
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.workloads import recorded
-from oarlock.spec import curves, errors, holdings, jobfile, nodes, plans
+from oarlock.spec import curves, errors, holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 NOW = candidates.NOW
 HOUR = 3600.0

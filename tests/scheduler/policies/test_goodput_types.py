@@ -9,7 +9,8 @@ from tests.scheduler.policies import candidates
 from oarlock.scheduler.ordering import budgets
 from oarlock.scheduler.policies import contract, goodput
 from oarlock.scheduler.speed import relative
-from oarlock.spec import curves, errors, holdings, nodes, plans
+from oarlock.spec import curves, errors, holdings, plans
+from oarlock.spec.cluster import nodes
 
 NOW = candidates.NOW
 HOUR = 3600.0

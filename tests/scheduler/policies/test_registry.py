@@ -9,7 +9,8 @@ import pytest
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
-from oarlock.spec import errors, holdings, nodes, plans, roles
+from oarlock.spec import errors, holdings, plans, roles
+from oarlock.spec.cluster import nodes
 
 
 def test_every_policy_is_found_by_its_own_name() -> None:

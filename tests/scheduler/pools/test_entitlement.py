@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests import examples
 
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import holdings, nodes, plans, pools, refusals
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 INFINITE = float("inf")
 

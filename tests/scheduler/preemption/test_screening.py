@@ -13,7 +13,8 @@ from tests.scheduler import lives
 
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.preemption import screening
-from oarlock.spec import holdings, jobfile, nodes, plans
+from oarlock.spec import holdings, jobfile, plans
+from oarlock.spec.cluster import nodes
 
 
 @hypothesis.settings(max_examples=examples.at_most(40), deadline=None)

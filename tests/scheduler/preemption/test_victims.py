@@ -10,7 +10,8 @@ from tests.scheduler import drafted
 from oarlock.scheduler import planning
 from oarlock.scheduler.preemption import victims
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 NOW = 1000.0
 RULES = plans.Rules(policy="priority", min_runtime_s=60.0, restart_s=10.0)

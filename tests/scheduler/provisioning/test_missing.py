@@ -10,7 +10,8 @@ from tests.scheduler.explaining import test_reasons as cases
 
 from oarlock.scheduler import planning
 from oarlock.scheduler.provisioning import missing
-from oarlock.spec import holdings, jobfile, nodes, plans, pools, provisioning, refusals
+from oarlock.spec import holdings, jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools, provisioning
 
 gang, node, running = cases.gang, cases.node, cases.running
 NOW = 1000.0

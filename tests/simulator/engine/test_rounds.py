@@ -23,7 +23,8 @@ from oarlock.scheduler.policies import registry
 from oarlock.scheduler.reuse import memos
 from oarlock.simulator import scenario
 from oarlock.simulator.engine import simulation
-from oarlock.spec import holdings, phases, plans, validation
+from oarlock.spec import holdings, phases, plans
+from oarlock.spec.input import validation
 from oarlock.store import stores
 
 ROUNDS = int(os.environ.get("ROUNDS") or 1_000_000)  # read before any test: a fixture takes our settings away from each

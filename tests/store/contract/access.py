@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oarlock.spec import errors, users
+from oarlock.spec import errors
+from oarlock.spec.access import users
 from oarlock.store import stores
 
 

@@ -7,7 +7,9 @@ import pytest
 from tests.store import nouns
 from tests.store.contract import writing
 
-from oarlock.spec import errors, holdings, nodes, phases, pools, users
+from oarlock.spec import errors, holdings, phases
+from oarlock.spec.access import users
+from oarlock.spec.cluster import nodes, pools
 from oarlock.store import stores
 
 replace = msgspec.structs.replace

@@ -9,7 +9,9 @@ import pytest
 from tests.store import nouns
 from tests.store.contract import writing
 
-from oarlock.spec import clocks, errors, events, pools, users
+from oarlock.spec import clocks, errors, events
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pools
 from oarlock.store import stores
 
 

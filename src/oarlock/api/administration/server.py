@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import bodies, users
+from oarlock.spec import bodies
+from oarlock.spec.access import users
 
 
 class Ending(msgspec.Struct, frozen=True):

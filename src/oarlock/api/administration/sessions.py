@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from oarlock.api import routes
 from oarlock.api.security import authentication
-from oarlock.spec import bodies, errors, users, validation
+from oarlock.spec import bodies, errors
+from oarlock.spec.access import users
+from oarlock.spec.input import validation
 from oarlock.store import stores
 
 MAX_SECRET_CHARACTERS = 200

@@ -6,7 +6,9 @@ import re
 
 from oarlock.api import routes
 from oarlock.api.security import authentication
-from oarlock.spec import bodies, errors, users, validation
+from oarlock.spec import bodies, errors
+from oarlock.spec.access import users
+from oarlock.spec.input import validation
 from oarlock.store import stores
 
 MAX_NAME_LENGTH = 63

@@ -12,7 +12,8 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.api.security import secretfiles
-from oarlock.spec import bodies, errors, users
+from oarlock.spec import bodies, errors
+from oarlock.spec.access import users
 
 
 class SecretQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

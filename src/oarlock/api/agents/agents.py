@@ -24,7 +24,9 @@ from oarlock.api.services import inbox
 from oarlock.frameworks import environments
 from oarlock.lifecycle import deadlines
 from oarlock.lifecycle import orders as lifecycle_orders
-from oarlock.spec import assignments, attempts, errors, events, exitrecords, jobfile, jobs, users
+from oarlock.spec import attempts, errors, events, jobfile, jobs
+from oarlock.spec.access import users
+from oarlock.spec.protocol import assignments, exitrecords
 
 LOG_LIMIT_BYTES = 8 << 20
 STACKS_LIMIT_BYTES = 8 << 20

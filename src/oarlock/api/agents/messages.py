@@ -9,7 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from oarlock.spec import assignments, attempts, exitrecords, jobfile
+from oarlock.spec import attempts, jobfile
+from oarlock.spec.protocol import assignments, exitrecords
 
 MAX_WAIT_S = 60.0
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 
 from oarlock.api.services import inbox, provided
-from oarlock.spec import attempts, checkpointlocations, errors, events, jobs
+from oarlock.spec import attempts, errors, events, jobs
+from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.store import stores
 
 MAX_KEPT = 100_000

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import bodies, holdings, jobs, nodes
+from oarlock.spec import bodies, holdings, jobs
+from oarlock.spec.cluster import nodes
 from oarlock.store import stores
 
 

@@ -16,8 +16,10 @@ from oarlock.api import routes
 from oarlock.api.cluster import pools
 from oarlock.scheduler import planning
 from oarlock.scheduler.policies import registry
-from oarlock.spec import bodies, jobs, plans, poolchanges, users
-from oarlock.spec import pools as nouns
+from oarlock.spec import bodies, jobs, plans
+from oarlock.spec.access import users
+from oarlock.spec.cluster import poolchanges
+from oarlock.spec.cluster import pools as nouns
 from oarlock.store import stores
 
 MOST_LOOKED_AT = 10_000

@@ -13,7 +13,9 @@ from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.policies import registry
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import bodies, errors, holdings, jobs, phases, plans, poolchanges, pools, pooltrees, users
+from oarlock.spec import bodies, errors, holdings, jobs, phases, plans
+from oarlock.spec.access import users
+from oarlock.spec.cluster import poolchanges, pools, pooltrees
 from oarlock.store import stores
 
 COUNTED_JOBS = 100

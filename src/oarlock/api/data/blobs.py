@@ -7,7 +7,8 @@ import re
 import msgspec
 
 from oarlock.api import routes
-from oarlock.spec import errors, users
+from oarlock.spec import errors
+from oarlock.spec.access import users
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

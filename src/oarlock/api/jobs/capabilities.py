@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from oarlock.spec import checkpointlocations, errors, jobfile, roles
+from oarlock.spec import errors, jobfile, roles
+from oarlock.spec.checkpoints import checkpointlocations
 
 _PLACES = "Name a URL of an object store, or a path on a volume of the job."
 

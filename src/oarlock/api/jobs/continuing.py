@@ -14,7 +14,8 @@ import msgspec
 
 from oarlock.api.security import authorisation
 from oarlock.api.services import provided
-from oarlock.spec import checkpointlocations, errors, jobs, phases
+from oarlock.spec import errors, jobs, phases
+from oarlock.spec.checkpoints import checkpointlocations
 from oarlock.store import stores
 
 _WANTED = re.compile(r"(?P<job>[^@]{1,200})(?:@(?P<step>\d{1,18}))?")

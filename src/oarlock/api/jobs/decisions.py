@@ -12,7 +12,8 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.scheduler import wording
-from oarlock.spec import bodies, edits, errors, events, intents, quantities
+from oarlock.spec import bodies, errors, events, intents
+from oarlock.spec.input import edits, quantities
 
 MAX_RECORDS = 20_000
 """The most lines of one job that are read."""

@@ -10,9 +10,12 @@ from oarlock.api.services import provided
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import contexts, reasons
-from oarlock.spec import attempts, errors, events, intents, plans, pooltrees, roles, users, validation
-from oarlock.spec import edits as nouns
+from oarlock.spec import attempts, errors, events, intents, plans, roles
 from oarlock.spec import jobs as job_nouns
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pooltrees
+from oarlock.spec.input import edits as nouns
+from oarlock.spec.input import validation
 from oarlock.store import stores
 
 _WORKER = roles.RoleName.WORKER

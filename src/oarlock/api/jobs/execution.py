@@ -15,7 +15,9 @@ from starlette import types
 
 from oarlock.api import failures, routes
 from oarlock.backends import backends
-from oarlock.spec import attempts, errors, jobs, phases, roles, users, validation
+from oarlock.spec import attempts, errors, jobs, phases, roles
+from oarlock.spec.access import users
+from oarlock.spec.input import validation
 
 MAX_ARGUMENTS = 1000
 FIRST_MESSAGE_S = 30.0

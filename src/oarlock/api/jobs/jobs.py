@@ -14,7 +14,10 @@ import msgspec
 from oarlock.api import routes
 from oarlock.api.jobs import continuing, submissions
 from oarlock.lifecycle import stepping
-from oarlock.spec import bodies, errors, events, intents, jobfile, jobs, phases, pooltrees, users, validation
+from oarlock.spec import bodies, errors, events, intents, jobfile, jobs, phases
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pooltrees
+from oarlock.spec.input import validation
 from oarlock.store import stores
 
 MAX_PAGE = 1000

@@ -12,8 +12,9 @@ from oarlock.api.jobs import submissions
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
-from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans, users
+from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans
 from oarlock.spec import jobs as nouns
+from oarlock.spec.access import users
 
 PLANNED = "j-planned"
 """The id of a job in manifests that are only shown."""

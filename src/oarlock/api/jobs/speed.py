@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from oarlock.api import routes
 from oarlock.scheduler import gangs
 from oarlock.scheduler.speed import rates
-from oarlock.spec import bodies, curves, jobs, nodes, plans
+from oarlock.spec import bodies, curves, jobs, plans
+from oarlock.spec.cluster import nodes
 
 MOST_POINTS = 16
 

@@ -19,7 +19,10 @@ from oarlock.data.transfers import homeguard, schemes
 from oarlock.frameworks import mpi
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import contexts, reasons
-from oarlock.spec import checkpointlocations, errors, jobfile, jobs, phases, plans, pooltrees, sizes, validation
+from oarlock.spec import errors, jobfile, jobs, phases, plans
+from oarlock.spec.checkpoints import checkpointlocations
+from oarlock.spec.cluster import pooltrees
+from oarlock.spec.input import sizes, validation
 from oarlock.store import stores
 
 MAX_SHELL_BYTES = 128 * 1024

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oarlock.data.checkpoints import checkpoints, verification
-from oarlock.spec import checkpointlocations, errors, jobs
+from oarlock.spec import errors, jobs
+from oarlock.spec.checkpoints import checkpointlocations
 
 _NAME = re.compile(r"attempt-\d+-round-\d+-step-\d+")
 

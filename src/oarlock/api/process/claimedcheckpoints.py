@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oarlock.data.checkpoints import checkpoints
-from oarlock.spec import checkpointlocations, errors, jobs
+from oarlock.spec import errors, jobs
+from oarlock.spec.checkpoints import checkpointlocations
 
 
 class ClaimedCheckpoints:

@@ -19,7 +19,8 @@ import msgspec
 
 from oarlock.api.security import authentication
 from oarlock.data import durable
-from oarlock.spec import errors, tasktokens
+from oarlock.spec import errors
+from oarlock.spec.protocol import tasktokens
 
 _OTHERS = 0o077
 

@@ -2,7 +2,7 @@
 
 A user's token has 256 random bits. The store keeps only its SHA-256 and finds it by that digest, so no secret is
 compared byte by byte, and a stolen database contains no token. Sessions and login codes are kept in the same way, and
-expire. A task's token is derived from its key (`oarlock.spec.tasktokens`) and compared in constant time.
+expire. A task's token is derived from its key (`oarlock.spec.protocol.tasktokens`) and compared in constant time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from oarlock.spec import attempts, errors, tasktokens, users
+from oarlock.spec import attempts, errors
+from oarlock.spec.access import users
+from oarlock.spec.protocol import tasktokens
 from oarlock.store import stores
 
 TOKEN_PREFIX = "oar_"

@@ -4,7 +4,7 @@ Users see and change their own jobs, viewers see their own jobs, and administrat
 a user may not see is NotFound, never Forbidden: the answers must not reveal names and ids.
 
 `tenant` has the few facts that all users see of a job: its user, pool, name and holdings. The setting `private_jobs`
-hides the names too (`oarlock.spec.privacy`).
+hides the names too (`oarlock.spec.access.privacy`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from oarlock.spec import bodies, errors, events, jobs, phases, plans, privacy, refusals, suggestions, users
+from oarlock.spec import bodies, errors, events, jobs, phases, plans, refusals
+from oarlock.spec.access import privacy, users
+from oarlock.spec.hints import suggestions
 from oarlock.store import stores
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ import msgspec
 from oarlock.api.security import authorisation
 from oarlock.scheduler import gangs
 from oarlock.scheduler.forecasting import forecasts, remedies
-from oarlock.spec import holdings, jobs, phases, plans, privacy, refusals
+from oarlock.spec import holdings, jobs, phases, plans, refusals
+from oarlock.spec.access import privacy
 from oarlock.store import stores
 
 KEPT_S = 2.0

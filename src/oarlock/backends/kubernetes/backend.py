@@ -21,23 +21,13 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import (
-    answers,
-    client,
-    clusterstate,
-    commands,
-    credentials,
-    labels,
-    objects,
-    ownpods,
-    places,
-    podstates,
-    reaching,
-    rendering,
-)
+from oarlock.backends.kubernetes import clusterstate, places, reaching
+from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
+from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import attempts, errors, holdings, observations
-from oarlock.spec import nodes as machines
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.cluster import nodes as machines
+from oarlock.spec.reconciling import observations
 
 AT_ONCE = 32
 """Requests of one launch that are under way together."""

@@ -1,7 +1,7 @@
 """The nodes of the cluster as the scheduler reads them, kept current by two watches.
 
     nodes ──────────────> capacity, GPUs with type and memory, domains, taints, readiness ──┐
-                                                                                            ├──> spec.nodes.Node
+                                                                                            ├──> spec.cluster.nodes.Node
     pods of others ──> the amounts that each of them takes of its node ──> sums by node ────┘
 
 A pod of ours is not counted here: its holding is in the store. A pod of others counts from its binding until its end,
@@ -17,10 +17,12 @@ from collections.abc import Callable
 import msgspec
 
 from oarlock.backends import gpunames
-from oarlock.backends.kubernetes import amounts, client, labels, objects, watches
+from oarlock.backends.kubernetes import amounts
+from oarlock.backends.kubernetes.apiserver import client, objects, watches
+from oarlock.backends.kubernetes.pods import labels
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import holdings
-from oarlock.spec.nodes import Device, Node, Taint
+from oarlock.spec.cluster.nodes import Device, Node, Taint
 
 MAX_GPUS = 1024
 NODE_LOST = "node lost"

@@ -13,19 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 import msgspec
 
-from oarlock.backends.kubernetes import (
-    client,
-    clusterstate,
-    credentials,
-    labels,
-    objects,
-    podstates,
-    reaching,
-    rendering,
-)
+from oarlock.backends.kubernetes import clusterstate, reaching
+from oarlock.backends.kubernetes.apiserver import client, credentials, objects
+from oarlock.backends.kubernetes.pods import labels, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors
-from oarlock.spec.nodes import Node
+from oarlock.spec.cluster.nodes import Node
 
 RIGHTS: tuple[tuple[bool, str, str], ...] = (
     (True, "create", "pods"),

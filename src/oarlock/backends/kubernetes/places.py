@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from oarlock.backends.kubernetes import clusterstate, ownpods
+from oarlock.backends.kubernetes import clusterstate
+from oarlock.backends.kubernetes.pods import ownpods
 from oarlock.spec import attempts, errors
-from oarlock.spec.nodes import Node, Taint
+from oarlock.spec.cluster.nodes import Node, Taint
 
 FULL = "oarlock.dev/pods"
 """The key of the taint. Its value is the number of pods that the node takes."""

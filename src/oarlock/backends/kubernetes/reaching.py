@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from oarlock.backends.kubernetes import client, labels, objects, podstates, rendering
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors
 

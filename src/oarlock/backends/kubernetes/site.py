@@ -22,7 +22,9 @@ import hashlib
 
 import msgspec
 
-from oarlock.spec import errors, holdings, nodes, quantities
+from oarlock.spec import errors, holdings
+from oarlock.spec.cluster import nodes
+from oarlock.spec.input import quantities
 
 DOMAINS = {"zone": "topology.kubernetes.io/zone", "nvlink": "nvidia.com/gpu.clique"}
 NVIDIA = "nvidia.com/gpu"

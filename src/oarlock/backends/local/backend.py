@@ -36,8 +36,10 @@ from oarlock.backends.local import (
     tree,
     watches,
 )
-from oarlock.spec import assignments, attempts, errors, observations
-from oarlock.spec import nodes as machines
+from oarlock.spec import attempts, errors
+from oarlock.spec.cluster import nodes as machines
+from oarlock.spec.protocol import assignments
+from oarlock.spec.reconciling import observations
 
 HASH_DIGITS = 12
 PORTS_PER_HOME = 1000

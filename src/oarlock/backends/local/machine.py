@@ -9,7 +9,8 @@ from pathlib import Path
 
 from oarlock.backends import gpunames
 from oarlock.backends.local import cgroups, gpus
-from oarlock.spec import holdings, nodes
+from oarlock.spec import holdings
+from oarlock.spec.cluster import nodes
 
 NAME = "local"
 VIRTUAL_TYPE = "virtual"

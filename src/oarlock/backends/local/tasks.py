@@ -20,7 +20,9 @@ from typing import TypeVar
 import msgspec
 
 from oarlock.backends.local import cgroups, launching, processes, tree
-from oarlock.spec import attempts, exitrecords, observations
+from oarlock.spec import attempts
+from oarlock.spec.protocol import exitrecords
+from oarlock.spec.reconciling import observations
 
 LAUNCH, EXIT, KILLED, GONE, LOCK = "launch.json", "exit.json", "killed.json", "gone.json", "lock"
 START_GRACE_S = 5.0

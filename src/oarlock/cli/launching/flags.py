@@ -94,7 +94,7 @@ def _gpus(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        from oarlock.spec import validation
+        from oarlock.spec.input import validation
 
         hint = validation.gpus_hint(text, "--gpus {count} --gpu-type {kind}").replace("gpus: 2", "--gpus 2")
         raise errors.InvalidInput(f"{text[:60]!r} is not a number of GPUs", path="--gpus", hint=hint) from None

@@ -14,7 +14,8 @@ from oarlock.cli.launching import launchers, localserver
 from oarlock.cli.output import terminal
 from oarlock.client import failures, packing, scripts, verbs
 from oarlock.display import amounts, endings
-from oarlock.spec import errors, jobfile, jobs, quantities
+from oarlock.spec import errors, jobfile, jobs
+from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
     from oarlock.client.synchronous import client as clients

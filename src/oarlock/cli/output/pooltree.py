@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from oarlock.cli.output import terminal
 from oarlock.display import poolbars
-from oarlock.spec import pools, pooltrees
+from oarlock.spec.cluster import pools, pooltrees
 
 if TYPE_CHECKING:
     from oarlock.spec import bodies

@@ -9,7 +9,7 @@ from oarlock.client.asynchronous import caller
 from oarlock.spec import bodies
 
 # A name, not a module: a method below bears the module's name.
-from oarlock.spec.pools import Pool
+from oarlock.spec.cluster.pools import Pool
 
 
 class AsyncClusterVerbs(caller.AsyncCaller):
@@ -43,7 +43,7 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         return await self._sender.send(requests.pools())
 
     async def set_pool(self, name: str, **fields: Any) -> Pool:
-        """Make the pool or change these fields of it (`oarlock.spec.poolchanges.Change`), as an administrator.
+        """Make the pool or change these fields of it (`oarlock.spec.cluster.poolchanges.Change`), as an administrator.
 
         Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
         """

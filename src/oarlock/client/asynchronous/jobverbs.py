@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from oarlock.client import execution, packing, requests, verbs
 from oarlock.client.asynchronous import caller, session, waiting
-from oarlock.spec import bodies, edits, errors, intents, jobfile, phases, plans
+from oarlock.spec import bodies, errors, intents, jobfile, phases, plans
 
 # Names, not modules: the methods below bear the modules' names.
 from oarlock.spec.events import Record
+from oarlock.spec.input import edits
 from oarlock.spec.jobs import Job
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from oarlock.client.asynchronous import caller
 from oarlock.spec import bodies
 
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.users import Right, User
+from oarlock.spec.access.users import Right, User
 
 
 class AsyncServerVerbs(caller.AsyncCaller):

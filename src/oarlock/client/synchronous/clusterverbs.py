@@ -10,7 +10,7 @@ from oarlock.client.synchronous import caller
 from oarlock.spec import bodies
 
 # A name, not a module: a method below bears the module's name.
-from oarlock.spec.pools import Pool
+from oarlock.spec.cluster.pools import Pool
 
 
 class ClusterVerbs(caller.Caller):
@@ -42,7 +42,7 @@ class ClusterVerbs(caller.Caller):
         return self._sender.send(requests.pools())
 
     def set_pool(self, name: str, **fields: Any) -> Pool:
-        """Make the pool or change these fields of it (`oarlock.spec.poolchanges.Change`), as an administrator.
+        """Make the pool or change these fields of it (`oarlock.spec.cluster.poolchanges.Change`), as an administrator.
 
         Raises InvalidInput and Conflict with the numbers, VersionMismatch where `version` is not the present one.
         """

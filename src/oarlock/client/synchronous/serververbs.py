@@ -8,7 +8,7 @@ from oarlock.client.synchronous import caller
 from oarlock.spec import bodies
 
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.users import Right, User
+from oarlock.spec.access.users import Right, User
 
 
 class ServerVerbs(caller.Caller):

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from oarlock.data import durable
-from oarlock.spec import errors, keeping
+from oarlock.spec import errors
+from oarlock.spec.checkpoints import keeping
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -2,7 +2,7 @@
 
 A copy is whole if its manifest is there and every shard has the size that the manifest gives. A copy is good if every
 digest matches too, which takes a download. FILE records which copies were read, so that a copy is read again only if
-the object store reports a change. The best N whole copies stay, and always a good one (`spec/keeping.py`). Incomplete
+the object store reports a change. The best N whole copies stay, and always a good one (`keeping`). Incomplete
 copies older than the best good one are removed too; without a good copy nothing is removed. Files that are not named
 like a checkpoint stay. The manifest is removed first, so that a half removed copy is not a checkpoint.
 """
@@ -19,7 +19,8 @@ import msgspec
 from oarlock.data import durable
 from oarlock.data.checkpoints import checkpoints
 from oarlock.data.transfers import places, reporting, schemes
-from oarlock.spec import errors, keeping
+from oarlock.spec import errors
+from oarlock.spec.checkpoints import keeping
 
 READ_BYTES = 8 << 20
 _NAME = re.compile(r"attempt-(\d+)-round-(\d+)-step-(\d+)")

@@ -20,7 +20,8 @@ import msgspec
 
 from oarlock.data import durable
 from oarlock.data.snapshots import trees
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors
+from oarlock.spec.input import quantities
 
 if TYPE_CHECKING:
     import tarfile

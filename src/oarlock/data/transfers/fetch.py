@@ -22,7 +22,8 @@ import msgspec
 
 from oarlock.data import durable
 from oarlock.data.transfers import homeguard, places, reporting, schemes, weblinks
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors
+from oarlock.spec.input import quantities
 
 WORKERS = 8
 TRIES = 3

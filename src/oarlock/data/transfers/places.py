@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oarlock.data.transfers import schemes
-from oarlock.spec import errors, extras
+from oarlock.spec import errors
+from oarlock.spec.hints import extras
 
 EXTRAS = {"s3": "s3", "gs": "gs"}
 

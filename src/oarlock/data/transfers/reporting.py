@@ -12,7 +12,8 @@ import threading
 import time
 from typing import Any
 
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors
+from oarlock.spec.input import quantities
 
 EVERY_S = 0.5
 MAX_MESSAGE = 4000

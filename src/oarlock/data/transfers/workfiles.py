@@ -23,7 +23,8 @@ import msgspec
 from oarlock.data import durable, filekeys
 from oarlock.data.snapshots import ignores
 from oarlock.data.transfers import places, reporting, schemes, serverplaces, upload
-from oarlock.spec import attempts, errors, quantities
+from oarlock.spec import attempts, errors
+from oarlock.spec.input import quantities
 
 CACHES = (
     "__pycache__/",

@@ -11,7 +11,9 @@ import msgspec
 from oarlock.scheduler import amounts, sizes, wording
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import entitlement, poolbounds
-from oarlock.spec import jobfile, nodes, plans, pools, quantities, refusals
+from oarlock.spec import jobfile, plans, refusals
+from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.input import quantities
 
 Code = refusals.Code
 

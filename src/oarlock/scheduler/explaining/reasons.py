@@ -16,7 +16,8 @@ import msgspec
 from oarlock.scheduler import wording
 from oarlock.scheduler.explaining import contexts, impossible
 from oarlock.scheduler.pools import poolbounds
-from oarlock.spec import nodes, plans, refusals
+from oarlock.spec import plans, refusals
+from oarlock.spec.cluster import nodes
 
 Code = refusals.Code
 Numbers = dict[str, float]

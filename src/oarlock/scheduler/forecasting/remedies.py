@@ -16,7 +16,8 @@ import msgspec
 
 from oarlock.scheduler import planning, sizes, wording
 from oarlock.scheduler.reuse import memos
-from oarlock.spec import plans, pools, refusals
+from oarlock.spec import plans, refusals
+from oarlock.spec.cluster import pools
 
 BUDGET_S = 0.25
 OFFERED = 2

@@ -9,7 +9,8 @@ import msgspec
 from oarlock.scheduler.policies import contract
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.speed import rates
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 
 def whole(ready: Iterable[nodes.Node], ended: tuple[plans.Ended, ...] = ()) -> contract.Budget:

@@ -15,7 +15,8 @@ from oarlock.scheduler.ordering import budgets, queues, turns
 from oarlock.scheduler.policies import contract, registry
 from oarlock.scheduler.pools import poolbounds
 from oarlock.scheduler.reuse import memos, shortcuts, waitingorder
-from oarlock.spec import plans, pools
+from oarlock.spec import plans
+from oarlock.spec.cluster import pools
 
 
 class Order:

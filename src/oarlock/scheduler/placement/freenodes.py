@@ -7,7 +7,8 @@ from functools import lru_cache
 from itertools import repeat
 
 from oarlock.scheduler.placement import indexes, shapes
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 
 class FreeNode:

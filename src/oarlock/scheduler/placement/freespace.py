@@ -16,7 +16,8 @@ from operator import is_
 
 from oarlock.scheduler import amounts
 from oarlock.scheduler.placement import freenodes, indexes, shapes
-from oarlock.spec import holdings, nodes, plans
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import nodes
 
 NOTHING = holdings.Resources()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from oarlock.spec import nodes, plans
+from oarlock.spec import plans
+from oarlock.spec.cluster import nodes
 
 MANY = 10_000
 """Number of tasks without any needs that fit on a node."""

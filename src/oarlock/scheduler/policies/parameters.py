@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from oarlock.spec import errors, suggestions
+from oarlock.spec import errors
+from oarlock.spec.hints import suggestions
 
 
 def read(policy: str, given: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oarlock.scheduler.policies import contract, fair, fifo, gandiva, gittins, goodput, las, optimus, priority
-from oarlock.spec import errors, suggestions
+from oarlock.spec import errors
+from oarlock.spec.hints import suggestions
 
 _ALL: tuple[contract.Policy, ...] = (fifo, priority, fair, las, gittins, gandiva, goodput, optimus)
 

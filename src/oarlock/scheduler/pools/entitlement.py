@@ -15,7 +15,7 @@ amount is divided among its children:
 All these steps ask the same question: how high water stands in connected vessels of given widths and heights. So they
 are one function (`_pour`) and one pass over the tree: n pools cost n log n.
 
-Resources are named as in `oarlock.spec.pools`; amounts are cores, bytes and devices. The result does not depend on the
+Resources are named as in `spec.cluster.pools`; amounts are cores, bytes and devices. The result does not depend on the
 order of the arguments, not even in the last digit: sums are taken in the order of names.
 """
 
@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from oarlock.spec import holdings, nodes, plans, pools, refusals
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools
 
 Amounts = dict[str, float]
 

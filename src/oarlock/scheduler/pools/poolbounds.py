@@ -19,7 +19,8 @@ from typing import NamedTuple
 from oarlock.scheduler import amounts
 from oarlock.scheduler.pools import entitlement
 from oarlock.scheduler.reuse import leaftotals
-from oarlock.spec import holdings, plans, pools
+from oarlock.spec import holdings, plans
+from oarlock.spec.cluster import pools
 
 Key = leaftotals.Key
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import entitlement
-from oarlock.spec import holdings, nodes, plans, pools, provisioning, refusals
+from oarlock.spec import holdings, plans, refusals
+from oarlock.spec.cluster import nodes, pools, provisioning
 
 Code = refusals.Code
 

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from oarlock.scheduler import amounts
 from oarlock.scheduler.reuse import differences, gangfacts
-from oarlock.spec import plans, pools
+from oarlock.spec import plans
+from oarlock.spec.cluster import pools
 
 T = TypeVar("T")
 

@@ -19,7 +19,8 @@ from oarlock.backends import backends, fake
 from oarlock.lifecycle import stepping
 from oarlock.simulator.engine import work
 from oarlock.simulator.models import jobmodels
-from oarlock.spec import attempts, curves, events, holdings, jobs, nodes
+from oarlock.spec import attempts, curves, events, holdings, jobs
+from oarlock.spec.cluster import nodes
 from oarlock.store import stores
 
 RUNS = fake.Behaviour(at_barrier=True)

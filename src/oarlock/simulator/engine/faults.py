@@ -15,7 +15,8 @@ import msgspec
 
 from oarlock.backends import backends, fake
 from oarlock.simulator.engine import agents
-from oarlock.spec import errors, nodes
+from oarlock.spec import errors
+from oarlock.spec.cluster import nodes
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,22 +21,16 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.backends import fake
-from oarlock.controllers import (
-    assigning,
-    guardian,
-    inventory,
-    leadership,
-    leftovers,
-    measuring,
-    planningrounds,
-    scheduling,
-)
+from oarlock.controllers import inventory, leadership, measuring
+from oarlock.controllers.guarding import assigning, guardian, leftovers
+from oarlock.controllers.scheduling import planningrounds, scheduling
 from oarlock.scheduler import gangs
 from oarlock.scheduler.explaining import impossible
 from oarlock.simulator.engine import agents, faults, stories, work
 from oarlock.simulator.outcomes import fairness, ledger, outcome
 from oarlock.simulator.workloads import workload
-from oarlock.spec import attempts, errors, jobs, nodes, plans
+from oarlock.spec import attempts, errors, jobs, plans
+from oarlock.spec.cluster import nodes
 from oarlock.store import memory, stores
 
 ORIGIN_S = 1_000_000.0

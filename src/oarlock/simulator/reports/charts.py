@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oarlock.simulator.outcomes import outcome
-from oarlock.spec import errors, extras, phases
+from oarlock.spec import errors, phases
+from oarlock.spec.hints import extras
 
 DPI = 110
 MOST_ROWS = 512

@@ -8,7 +8,7 @@ import msgspec
 
 from oarlock.simulator.outcomes import outcome
 from oarlock.simulator.reports import summary
-from oarlock.spec import quantities
+from oarlock.spec.input import quantities
 
 Line = tuple[str, Callable[[summary.Summary], str]]
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from oarlock.spec import errors, quantities
+from oarlock.spec import errors
+from oarlock.spec.input import quantities
 
 Quantity = float | str
 """A number, or a duration in seconds (`90s`, `1h30m`)."""

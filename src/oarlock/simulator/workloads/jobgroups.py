@@ -12,7 +12,8 @@ import msgspec
 
 from oarlock.simulator.models import jobmodels
 from oarlock.simulator.workloads import distributions, workload
-from oarlock.spec import curves, errors, jobfile, validation
+from oarlock.spec import curves, errors, jobfile
+from oarlock.spec.input import validation
 
 COMMAND = "train"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from oarlock.simulator import csvfiles
 from oarlock.simulator.models import traces
 from oarlock.simulator.workloads import adaptdl, distributions, philly, workload
-from oarlock.spec import errors, nodes
+from oarlock.spec import errors
+from oarlock.spec.cluster import nodes
 
 Freedom = adaptdl.Freedom
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oarlock.simulator.models import jobmodels
-from oarlock.spec import errors, jobfile, pools, pooltrees, quantities
+from oarlock.spec import errors, jobfile
+from oarlock.spec.cluster import pools, pooltrees
+from oarlock.spec.input import quantities
 
 MOST_JOBS = 1_000_000
 UNKNOWN_OWNER = "unknown"

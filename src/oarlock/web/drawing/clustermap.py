@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from oarlock.display import amounts, forecasts, marks
-from oarlock.spec import bodies, nodes
+from oarlock.spec import bodies
+from oarlock.spec.cluster import nodes
 
 WIDTH, CELL = 480, 14
 COLOURS = 8

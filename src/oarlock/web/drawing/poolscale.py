@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oarlock.spec import bodies, pools, pooltrees
+from oarlock.spec import bodies
+from oarlock.spec.cluster import pools, pooltrees
 
 WIDTH = 240
 

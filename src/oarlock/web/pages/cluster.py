@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from oarlock.display import forecasts as words
-from oarlock.spec import bodies, users
+from oarlock.spec import bodies
+from oarlock.spec.access import users
 from oarlock.web import routing, templating, visits
 from oarlock.web.drawing import clustermap
 

@@ -9,7 +9,9 @@ import msgspec
 
 from oarlock.client import answers, requests
 from oarlock.display import endings, eventlines, progress
-from oarlock.spec import attempts, errors, jobs, phases, prices, summaries, users
+from oarlock.spec import attempts, errors, jobs, phases, summaries
+from oarlock.spec.access import users
+from oarlock.spec.cluster import prices
 from oarlock.web import routing, visits
 from oarlock.web.drawing import charts, timeline
 from oarlock.web.pages import jobs as listed

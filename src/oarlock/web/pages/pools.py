@@ -12,7 +12,9 @@ from typing import Any
 from starlette import responses
 
 from oarlock.display import poolpreviews
-from oarlock.spec import bodies, errors, pools, pooltrees, users
+from oarlock.spec import bodies, errors
+from oarlock.spec.access import users
+from oarlock.spec.cluster import pools, pooltrees
 from oarlock.web import routing, visits
 from oarlock.web.drawing import poolscale
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from starlette import responses
 
-from oarlock.spec import bodies, prices
+from oarlock.spec import bodies
+from oarlock.spec.cluster import prices
 from oarlock.web import routing, texts, visits
 
 DAY_S = 86_400.0

@@ -1,0 +1,53 @@
+"""The labels of our objects, by which a pod is known again, and the names that follow from a task's key."""
+
+from __future__ import annotations
+
+from oarlock.backends.kubernetes.apiserver import objects
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts
+
+PREFIX = "oarlock.dev"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+INSTALLATION = f"{PREFIX}/installation"
+JOB = f"{PREFIX}/job"
+ATTEMPT = f"{PREFIX}/attempt"
+ROLE = f"{PREFIX}/role"
+INDEX = f"{PREFIX}/index"
+INCARNATION = f"{PREFIX}/incarnation"
+
+
+def pod_name(key: attempts.TaskKey) -> str:
+    """Return the one name that the pod of this incarnation may have."""
+    return f"{key.job}-{key.attempt}-{key.role}-{key.index}-{key.incarnation}".lower()
+
+
+def of_attempt(installation: str, job: str, attempt: int) -> dict[str, str]:
+    return {MANAGED_BY: "oarlock", INSTALLATION: installation, JOB: job, ATTEMPT: str(attempt)}
+
+
+def of_task(installation: str, key: attempts.TaskKey) -> dict[str, str]:
+    return {
+        **of_attempt(installation, key.job, key.attempt),
+        ROLE: str(key.role),
+        INDEX: str(key.index),
+        INCARNATION: str(key.incarnation),
+    }
+
+
+def selector(chosen: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
+
+
+def ours(meta: objects.Meta, site: Site) -> bool:
+    """Return whether this is an object of our installation. The label alone says nothing: each user may set it."""
+    return meta.namespace == site.namespace and meta.labels.get(INSTALLATION) == site.installation
+
+
+def key(meta: objects.Meta) -> attempts.TaskKey | None:
+    """Return the key of the task that this object belongs to; None where its labels do not say one."""
+    said = meta.labels
+    try:
+        parts = [said[name] for name in (JOB, ATTEMPT, ROLE, INDEX, INCARNATION)]
+        return attempts.TaskKey.parse("/".join(parts))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,116 @@
+"""The pods of this installation, kept current by a watch: by the key of their task, and by node.
+
+A launch looks up its own tasks and nodes alone, so that a thousand launches at the same time do not read all pods a
+thousand times. A pod counts as the pod of a task if it has the labels and the name of that task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from oarlock.backends.kubernetes import clusterstate
+from oarlock.backends.kubernetes.apiserver import client, objects, watches
+from oarlock.backends.kubernetes.pods import labels, podstates
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, holdings
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+_NOTHING = holdings.Resources()
+
+Missing = Callable[[attempts.TaskKey, objects.Pod], object]
+
+
+class OwnPods:
+    """Belongs to one event loop. `missing` is called for each pod that is gone, with the pod as it was last seen."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        path: str,
+        site: Site,
+        *,
+        monotonic: Callable[[], float],
+        changed: Callable[[], object],
+        missing: Missing,
+    ) -> None:
+        self.by_key: dict[attempts.TaskKey, objects.Pod] = {}
+        self._site = site
+        self._missing = missing
+        self._on: dict[str, dict[attempts.TaskKey, holdings.Resources]] = {}  # by node: what its unended tasks take
+        self._node_of: dict[attempts.TaskKey, str] = {}  # of the tasks in `_on`
+        self._pulls: dict[attempts.TaskKey, str] = {}  # why an image could not be pulled
+        self._watch: watches.Watch[objects.Pod, objects.Pod] = watches.Watch(
+            api,
+            path,
+            objects.Pod,
+            self._keep,
+            monotonic=monotonic,
+            params={"labelSelector": f"{labels.INSTALLATION}={site.installation}"},
+            changed=changed,
+            entered=self._enter,
+            missing=self._lose,
+        )
+        self.synced = self._watch.synced
+        self.run = self._watch.run
+        self.put = self._watch.put
+
+    def pull(self, key: attempts.TaskKey) -> str:
+        """Return why an image of the pod could not be pulled when that was last said."""
+        return self._pulls.get(key, "")
+
+    def taken(self, node: str, without: Collection[attempts.TaskKey]) -> holdings.Resources:
+        """Return the amounts that tasks on the node take, without those of some tasks."""
+        there = self._on.get(node, {})
+        return sum((amount for key, amount in there.items() if key not in without), _NOTHING)
+
+    def is_bound(self, key: attempts.TaskKey) -> bool:
+        return key in self.by_key and bool(self.by_key[key].spec.node_name)
+
+    def reserve(self, key: attempts.TaskKey, node: str, amount: holdings.Resources) -> None:
+        """Count a task that is about to be made, until its pod is seen bound, ended or gone."""
+        self._leave(key)
+        self._on.setdefault(node, {})[key] = amount
+        self._node_of[key] = node
+
+    def release(self, keys: Collection[attempts.TaskKey]) -> None:
+        """Count those of the tasks that have no pod no longer: their launch has failed."""
+        for key in keys:
+            if key not in self.by_key:
+                self._leave(key)
+
+    def on(self, node: str) -> set[attempts.TaskKey]:
+        """Return the tasks with a pod on the node that has not ended."""
+        return set(self._on.get(node, ()))
+
+    def _keep(self, pod: objects.Pod) -> objects.Pod | None:
+        key = podstates.key(pod)
+        return pod if key is not None and pod.metadata.name == labels.pod_name(key) else None
+
+    def _enter(self, pod: objects.Pod) -> None:
+        key = podstates.key(pod)
+        if key is None:
+            return
+        self.by_key[key] = pod
+        if pod.status.phase in _ENDED:
+            self._leave(key)
+        elif pod.spec.node_name:
+            self.reserve(key, pod.spec.node_name, clusterstate.needs(pod.spec, self._site.gpu_resource))
+        if why := podstates.pull_failure(pod):
+            self._pulls[key] = why
+
+    def _lose(self, uid: str, was: objects.Pod, last: objects.Pod | None) -> None:
+        key = podstates.key(was)
+        if key is None:
+            return
+        if key in self.by_key and self.by_key[key].metadata.uid == uid:
+            del self.by_key[key]
+            self._leave(key)
+            self._pulls.pop(key, None)
+        self._missing(key, last if last is not None else was)
+
+    def _leave(self, key: attempts.TaskKey) -> None:
+        node = self._node_of.pop(key, None)
+        if node is not None:
+            del self._on[node][key]
+            if not self._on[node]:
+                del self._on[node]

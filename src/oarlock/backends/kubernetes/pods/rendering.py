@@ -1,0 +1,345 @@
+"""The pod of a task, built field by field from allow-listed fields: nothing of a user is passed on unseen.
+
+    init container `deliver`   the server's image: copies interpreter, agent and libraries, and the assignment
+    container `task`           the user's image: the agent, under our interpreter, and below it the user's processes
+    container `helper`         the server's image: moves data at the agent's request, and ends with the agent
+
+    /oarlock/runtime   emptyDir   interpreter, agent, `oarlock.train`, hook; the task container cannot write it
+    /oarlock/task      emptyDir   the task's directory (docs/agent-protocol.md, section 1)
+    /oarlock/home      emptyDir   HOME
+    /oarlock/checkpoints/JOB   the job's folder on the claim of the installation, if there is one
+    /oarlock/mailbox   emptyDir   in memory, of agent and helper: requests hold the job's secrets
+    /dev/shm           emptyDir in memory
+
+A pod keeps the restricted profile of Kubernetes' pod security standards. The assignments of a gang lie in Secrets,
+since they hold tokens; a pod mounts its own item alone. Everything here is pure: a launch always gives the same
+manifest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from oarlock.backends import backends
+from oarlock.backends.kubernetes import amounts
+from oarlock.backends.kubernetes.pods import labels
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import attempts, errors, holdings
+from oarlock.spec.checkpoints import checkpointlocations
+
+Manifest = dict[str, Any]
+
+SCHEDULER = "oarlock"
+"""No other scheduler binds pods with this scheduler name."""
+
+INIT, TASK, HELPER = "deliver", "task", "helper"
+RUNTIME, TASK_DIRECTORY, HOME = "/oarlock/runtime", "/oarlock/task", "/oarlock/home"
+MAILBOX = "/oarlock/mailbox"
+DELIVERED, HANDED = "/opt/oarlock/runtime", "/oarlock/assignment"
+TERMINATION_LOG = "/dev/termination-log"
+ADDRESS_VARIABLE = "OARLOCK_ADDRESS"
+ASSIGNMENT, AUTHORITY = "assignment.json", "ca.pem"
+
+PORTS = tuple(range(29400, 29400 + 128))
+"""The ports of each task: a pod has an address of its own. One for each process, and as many as a task may have."""
+
+LINGER_S = 30.0
+"""The time after the grace in which an agent delivers its last logs."""
+SECRET_BYTES = 900_000
+"""The most in one Secret. The API server takes 1 MiB, with base64 not counted."""
+
+_PYTHON = (f"{RUNTIME}/lib/loader", "--library-path", f"{RUNTIME}/lib", f"{RUNTIME}/bin/python3", "-I", "-S")
+"""Our interpreter with its own loader: the user's image needs neither Python nor a C library."""
+
+_AGENT = (*_PYTHON, f"{RUNTIME}/agent.pyz", TASK_DIRECTORY)
+INSIDE = (*_PYTHON, f"{RUNTIME}/agent.pyz", "--inside", TASK_DIRECTORY)
+"""Begins a command in the environment of the task's processes."""
+
+PYTHON = "/opt/oarlock/venv/bin/python"
+"""The interpreter of the server's image, which has Oarlock's packages."""
+DELIVERED_AGENT = (PYTHON, "-I", "-S", f"{DELIVERED}/agent.pyz")
+"""The agent in a container of the server's image."""
+_HELPER = (PYTHON, "-m", "oarlock.data", "--task", TASK_DIRECTORY, "serve", MAILBOX)
+
+_DELIVER = f"cp -R {DELIVERED}/. {RUNTIME}/ && cp {HANDED}/* {TASK_DIRECTORY}/"
+_CLAIM = "/oarlock/claim"
+"""The whole claim of checkpoints, which the init container alone sees. A kubelet would make a `subPath` as root."""
+
+
+def pod(one: backends.TaskLaunch, site: Site, secret: str) -> Manifest:
+    """Return the pod of one incarnation. `secret` names the Secret that holds its assignment. Raises InvalidInput."""
+    key = one.key
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": labels.pod_name(key),
+            "namespace": site.namespace,
+            "labels": labels.of_task(site.installation, key),
+            "annotations": {f"{labels.PREFIX}/name": one.container.job_name},
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": int(one.assignment.grace_s + LINGER_S),
+            **pod_settings(site),
+            "initContainers": [_init(one, site)],
+            "containers": [_task(one, site), _helper(one, site)],
+            "volumes": list(_volumes(one, site, secret)),
+        },
+    }
+
+
+class Gang(NamedTuple):
+    """The objects of a gang. The Secrets are created first, so that a pod never lacks its own."""
+
+    secrets: list[Manifest]
+    pods: dict[attempts.TaskKey, Manifest]
+
+
+def gang(launches: Sequence[backends.TaskLaunch], site: Site) -> Gang:
+    """Return the objects that a launch creates. Raises InvalidInput."""
+    by_key = {one.key: one for one in launches}
+    found = secrets(launches, site)
+    named = {key: manifest["metadata"]["name"] for manifest, keys in found for key in keys}
+    return Gang([manifest for manifest, _ in found], {key: pod(one, site, named[key]) for key, one in by_key.items()})
+
+
+def secrets(launches: Sequence[backends.TaskLaunch], site: Site) -> list[tuple[Manifest, list[attempts.TaskKey]]]:
+    """Return the Secrets that hold the assignments of these tasks, each with the keys of its tasks."""
+    found = []
+    for some in _by_size([(one, _assignment(one, site)) for one in launches]):
+        keys = [one.key for one, _ in some]
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {
+                "name": _secret_name(keys),
+                "namespace": site.namespace,
+                "labels": labels.of_attempt(site.installation, keys[0].job, keys[0].attempt),
+            },
+            "data": {item(one.key): base64.b64encode(content).decode() for one, content in some} | _authority(site),
+        }
+        found.append((manifest, keys))
+    return found
+
+
+def item(key: attempts.TaskKey) -> str:
+    """Return the name of a task's item in its gang's Secret."""
+    return f"{key.role}-{key.index}-{key.incarnation}.json"
+
+
+def _authority(site: Site) -> dict[str, str]:
+    return {AUTHORITY: base64.b64encode(site.ca_pem.encode()).decode()} if site.ca_pem else {}
+
+
+def image(one: backends.TaskLaunch, site: Site) -> str:
+    """Return the image of the task. Raises InvalidInput where neither the job nor the installation names one."""
+    found = one.container.image or site.images.get(str(one.container.framework))
+    if not found:
+        raise errors.InvalidInput(
+            f"there is no image for {one.container.framework}",
+            path="image",
+            hint="Name one in the job file, or in the table [kubernetes.images] of the server's configuration.",
+        )
+    return found
+
+
+def _assignment(one: backends.TaskLaunch, site: Site) -> bytes:
+    """The assignment with the facts of a pod. Its address is known in the pod alone: the agent takes it from there."""
+    told = one.assignment
+    return msgspec.json.encode(
+        msgspec.structs.replace(
+            told,
+            key=str(one.key),
+            address="",
+            address_variable=ADDRESS_VARIABLE,
+            ports=PORTS[: max(1, told.nproc)],
+            exit_copy=TERMINATION_LOG,
+            server_file=None,
+            ca_file=f"{TASK_DIRECTORY}/{AUTHORITY}" if site.ca_pem else None,
+            train_path=f"{RUNTIME}/train",
+            hook_path=f"{RUNTIME}/hook",
+            helper=(),
+            mailbox=MAILBOX,
+            gpus=None,
+            path_env={},
+        )
+    )
+
+
+def _by_size(items: Sequence[tuple[backends.TaskLaunch, bytes]]) -> Iterator[list[tuple[backends.TaskLaunch, bytes]]]:
+    some: list[tuple[backends.TaskLaunch, bytes]] = []
+    size = 0
+    for one, content in items:
+        if some and size + len(content) > SECRET_BYTES:
+            yield some
+            some, size = [], 0
+        some.append((one, content))
+        size += len(content)
+    if some:
+        yield some
+
+
+def _secret_name(keys: Iterable[attempts.TaskKey]) -> str:
+    """A name that follows from the tasks, so that a repeated launch finds its own Secret."""
+    listed = sorted(map(str, keys))
+    first = attempts.TaskKey.parse(listed[0])
+    digest = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:10]
+    return f"{first.job}-{first.attempt}-{digest}".lower()
+
+
+def pod_settings(site: Site) -> Manifest:
+    """Return the settings that all our pods share."""
+    return {
+        "securityContext": _pod_security(site),
+        **({"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}),
+        **({"tolerations": _tolerations(site)} if site.tolerate else {}),
+    }
+
+
+def _pod_security(site: Site) -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": site.user_id,
+        "runAsGroup": site.user_id,
+        "fsGroup": site.user_id,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _tolerations(site: Site) -> list[Manifest]:
+    return [{"key": key, "operator": "Exists"} for key in site.tolerate]
+
+
+def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
+    """The init container. It takes no more than the task: so the pod's requests are the task's."""
+    claimed = [{"name": "checkpoints", "mountPath": _CLAIM}] if site.checkpoint_claim else []
+    folder = f" && mkdir -p {_CLAIM}/{one.key.job}" if claimed else ""
+    return {
+        "name": INIT,
+        "image": site.image,
+        "imagePullPolicy": site.pull_policy,
+        "command": ["/bin/sh", "-c", _DELIVER + folder],
+        "resources": {"requests": _requests(one.holding.amount, "")},
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "runtime", "mountPath": RUNTIME},
+            {"name": "task", "mountPath": TASK_DIRECTORY},
+            {"name": "assignment", "mountPath": HANDED, "readOnly": True},
+            *claimed,
+        ],
+    }
+
+
+def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
+    return {
+        "name": TASK,
+        "image": image(one, site),
+        "imagePullPolicy": site.pull_policy,
+        "command": list(_AGENT),
+        "env": [
+            {"name": "HOME", "value": HOME},
+            {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "resources": {
+            "requests": _requests(one.holding.amount, site.gpu_resource),
+            "limits": _requests(_limit(one), site.gpu_resource),
+        },
+        "securityContext": container_security(),
+        "terminationMessagePath": TERMINATION_LOG,
+        "volumeMounts": [
+            {"name": "runtime", "mountPath": RUNTIME, "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            *_shared(one, site),
+        ],
+    }
+
+
+def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
+    """The helper. It requests nothing, so that the pod's requests are the task's."""
+    return {
+        "name": HELPER,
+        "image": site.image,
+        "imagePullPolicy": site.pull_policy,
+        "command": list(_HELPER),
+        "env": [{"name": "HOME", "value": HOME}],
+        "resources": {"requests": {"cpu": "0", "memory": "0"}},
+        "securityContext": container_security(),
+        "volumeMounts": list(_shared(one, site)),
+    }
+
+
+def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
+    """The mounts that agent and helper see under the same paths."""
+    yield {"name": "task", "mountPath": TASK_DIRECTORY}
+    yield {"name": "home", "mountPath": HOME}
+    yield {"name": "mailbox", "mountPath": MAILBOX}
+    if site.checkpoint_claim:
+        # Its own folder alone: no job reads or writes the checkpoints of another.
+        mine = one.key.job
+        root = site.checkpoint_path.rstrip("/")
+        yield {"name": "checkpoints", "mountPath": f"{root}/{mine}", "subPath": mine}
+        other = checkpointlocations.owner(one.container.continues, root)
+        if other is not None and other != mine:
+            yield {"name": "checkpoints", "mountPath": f"{root}/{other}", "subPath": other, "readOnly": True}
+    for place, volume in enumerate(one.container.volumes):
+        yield {"name": _claim_name(place), "mountPath": volume.mount, "readOnly": volume.read_only}
+
+
+def _volumes(one: backends.TaskLaunch, site: Site, secret: str) -> Iterator[Manifest]:
+    shared: Manifest = {"medium": "Memory"}
+    if one.limit.memory_bytes:
+        shared["sizeLimit"] = str(one.limit.memory_bytes)  # it counts towards the container's limit
+    yield {"name": "runtime", "emptyDir": {}}
+    yield {"name": "task", "emptyDir": {}}
+    yield {"name": "home", "emptyDir": {}}
+    yield {"name": "mailbox", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+    yield {"name": "shm", "emptyDir": shared}
+    items = [{"key": item(one.key), "path": ASSIGNMENT}]
+    items += [{"key": AUTHORITY, "path": AUTHORITY}] if site.ca_pem else []
+    yield {"name": "assignment", "secret": {"secretName": secret, "defaultMode": 0o440, "items": items}}
+    if site.checkpoint_claim:
+        yield {"name": "checkpoints", "persistentVolumeClaim": {"claimName": site.checkpoint_claim}}
+    for place, volume in enumerate(one.container.volumes):
+        if volume.claim == site.checkpoint_claim:  # a job from before the claim was made the installation's
+            raise errors.InvalidInput(
+                f"the claim {volume.claim} has the checkpoints of all jobs",
+                path=f"volumes[{place}].claim",
+                hint="Submit the job without this volume.",
+            )
+        claim = {"claimName": volume.claim, "readOnly": volume.read_only}
+        yield {"name": _claim_name(place), "persistentVolumeClaim": claim}
+
+
+def _claim_name(place: int) -> str:
+    return f"volume-{place}"
+
+
+def _limit(one: backends.TaskLaunch) -> holdings.Resources:
+    """The limit of the job file; GPUs are always limited to those that are held."""
+    return msgspec.structs.replace(one.limit, gpus=one.holding.amount.gpus)
+
+
+def _requests(amount: holdings.Resources, gpu: str) -> dict[str, str]:
+    found = {}
+    if amount.cpus_milli:
+        found["cpu"] = amounts.cpu_text(amount.cpus_milli)
+    if amount.memory_bytes:
+        found["memory"] = str(amount.memory_bytes)
+    if amount.gpus and gpu:
+        found[gpu] = str(amount.gpus)
+    return found

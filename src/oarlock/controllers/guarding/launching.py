@@ -1,0 +1,178 @@
+"""The launches of gangs: several at a time where the backend can, else one after the other.
+
+    begin   start a task that makes the gang, while the guardian's next ticks go on
+    take    return the outcomes since the last call, to be recorded
+
+A launch is bounded (`deadlines.LAUNCH_BOUND_S`) and belongs to an epoch. When that ends, or the attempt is to end, the
+launch is broken off: every request may be repeated, and the pods that were made are observed. Nothing else is done
+for a job before its launch has ended, so that nothing is made after the release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+
+import msgspec
+
+from oarlock.backends import backends
+from oarlock.controllers import bulkwrites
+from oarlock.controllers.guarding import assigning
+from oarlock.lifecycle import deadlines, stepping
+from oarlock.scheduler import gangs
+from oarlock.spec import errors, events, failpoints, holdings, jobs
+from oarlock.spec.cluster import nodes
+from oarlock.spec.protocol import tasktokens
+from oarlock.spec.reconciling import actions
+
+CLOSE_S = 4.0
+"""The time that launches have to end by themselves when the server is told to end."""
+
+
+class Launching:
+    """Belongs to one event loop."""
+
+    def __init__(self, backend: backends.Backend, settings: assigning.Settings, *, report: bulkwrites.Report) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._report = report
+        self._underway: dict[str, tuple[asyncio.Task[None], int]] = {}  # by job, with the number of its tasks
+        self._outcomes: list[tuple[str, events.AnyEvent]] = []
+
+    @property
+    def underway(self) -> Collection[str]:
+        """Ids of the jobs with a launch that has not ended."""
+        return self._underway.keys()
+
+    async def begin(
+        self,
+        job: jobs.Job,
+        action: actions.Launch,
+        held: Collection[holdings.Holding],
+        known: dict[str, nodes.Node],
+        still: backends.Still,
+    ) -> bool:
+        """Launch these tasks; return False where as many as the backend can make at the same time are under way.
+
+        `still` says whether the epoch goes on.
+        """
+        if self._backend.tasks_at_once == 1:
+            self._outcomes.append((job.id, await self._launch(job, action, held, known, still)))
+            return True
+        count = len(action.tasks)
+        making = sum(number for _, number in self._underway.values())
+        if making and making + count > self._backend.tasks_at_once:
+            return False
+
+        async def launch() -> None:
+            with contextlib.suppress(errors.StaleEpoch):
+                outcome = await self._launch(job, action, held, known, still)
+                self._outcomes.append((job.id, outcome))
+
+        task = asyncio.create_task(launch(), name=f"launch {job.id}")
+        self._underway[job.id] = task, count
+        task.add_done_callback(lambda _: self._underway.pop(job.id))  # also one that was canceled before its first step
+        return True
+
+    def take(self) -> list[tuple[str, events.AnyEvent]]:
+        """Return the outcomes since the last call, by job."""
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
+    def cancel(self, job_id: str) -> None:
+        """Break the job's launch off. It is under way until its requests have ended."""
+        self._underway[job_id][0].cancel()
+
+    def cancel_all(self) -> None:
+        """Break all launches off and forget their outcomes: another server decides what becomes of the tasks."""
+        for task, _ in self._underway.values():
+            task.cancel()
+        self._outcomes = []
+
+    async def close(self) -> None:
+        """Return once no launch is under way: those that do not end soon are broken off."""
+        tasks = [task for task, _ in self._underway.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _launch(
+        self,
+        job: jobs.Job,
+        action: actions.Launch,
+        held: Collection[holdings.Holding],
+        known: dict[str, nodes.Node],
+        still: backends.Still,
+    ) -> events.AnyEvent:
+        """Make the tasks; return the event that says whether that went well. Raises StaleEpoch."""
+        failpoints.hit("guardian.before_launch")
+        try:
+            launches = _launches(job, action, held, known, self._settings)
+            async with asyncio.timeout(deadlines.LAUNCH_BOUND_S):
+                await self._backend.launch(launches, still=still)
+                backends.check(still)  # the outcome belongs to the epoch too
+        except errors.StaleEpoch:
+            raise
+        except errors.OarlockError as error:
+            return events.LaunchFailed(attempt=action.attempt, reason=error.message)
+        except TimeoutError:
+            return events.LaunchFailed(attempt=action.attempt, reason="the backend did not answer in time")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the gang must not stay half-made
+            self._report(job.id, error)
+            return events.LaunchFailed(attempt=action.attempt, reason=f"{type(error).__name__}: {error}")
+        failpoints.hit("guardian.after_launch")
+        whole = job.live is not None and job.live.launched_at is None
+        made = () if whole else tuple(task.key(job.id, action.attempt) for task in action.tasks)
+        return events.Launched(attempt=action.attempt, tasks=made)
+
+
+def rehearsed(job: jobs.Job, settings: assigning.Settings, now: float) -> list[backends.TaskLaunch]:
+    """Return the launches of a job that is only planned, at the size that it asks for. Nodes are not chosen yet, and
+    the tokens are not valid.
+    """
+    settings = msgspec.structs.replace(settings, task_secret=bytes(tasktokens.SECRET_BYTES))
+    claims = tuple(
+        holdings.Holding(job=job.id, attempt=1, role=task.role, index=task.index, node="", amount=task.amount)
+        for task in gangs.gang(job).tasks
+    )
+    admitted = stepping.step(job, events.Admitted(attempt=1, holdings=claims), now)
+    assert admitted.live is not None
+    return _launches(admitted, actions.Launch(attempt=1, tasks=admitted.live.tasks), claims, {}, settings)
+
+
+def _launches(
+    job: jobs.Job,
+    action: actions.Launch,
+    held: Collection[holdings.Holding],
+    known: dict[str, nodes.Node],
+    settings: assigning.Settings,
+) -> list[backends.TaskLaunch]:
+    gang = job.live.tasks if job.live is not None else ()
+    claims = {(claim.role, claim.index): claim for claim in held}
+    container = backends.Container(
+        image=job.spec.image,
+        framework=job.spec.framework,
+        volumes=job.spec.volumes,
+        job_name=job.name,
+        continues=job.continues.path if job.continues is not None else "",
+    )
+    return [
+        backends.TaskLaunch(
+            key=task.key(job.id, action.attempt),
+            assignment=assigning.assignment(
+                job,
+                action.attempt,
+                task,
+                known.get(task.node),
+                settings,
+                share_milli=claims[task.role, task.index].amount.gpu_milli,
+            ),
+            holding=claims[task.role, task.index],
+            limit=assigning.limit(job.spec, task.role, gang),
+            container=container,
+        )
+        for task in action.tasks
+    ]
