@@ -77,8 +77,9 @@ async def test_the_numbers_of_a_part_of_the_steps(rig: browsers.WebRig, monkeypa
         path = f"/jobs/{job.id}/metrics/numbers"
         told = (await browser.get(path, params={"name": "loss", "first": "2", "last": "4"})).json()
         expected = {"label": "worker-0", "count": 90, "steps": [2, 3, 4], "at": [102.0, 103.0, 104.0]}
-        assert told["series"] == [{**expected, "values": [2.0, None, 4.0], "low": [], "high": []}]
-        assert (len(told["starts"]), told["live"]) == (1, True)
+        (line,) = told["series"]
+        assert {**line, **expected, "values": [2.0, None, 4.0], "low": [], "high": []} == line
+        assert (len(line["starts"]), told["live"]) == (1, True)
         assert (await browser.get(path)).json()["series"] == []
 
 
@@ -88,3 +89,22 @@ async def test_a_job_without_metrics_says_how_to_report_some(
     job = await measured(rig, monkeypatch, [])
     async with rig.browser("ann") as browser:
         assert "session.log" in (await browser.get(f"/jobs/{job.id}/metrics")).text
+
+
+@pytest.mark.parametrize(("ranks", "look", "lines"), [(8, "", 8), (8, "range", 1), (9, "", 1)])
+async def test_many_ranks_are_one_line(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, ranks: int, look: str, lines: int
+) -> None:
+    job = await measured(rig, monkeypatch, ["loss"])
+
+    async def series(job_id: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
+        point = storage.Point(1, 2.0, 3.0)
+        return [
+            storage.Series(task=f"worker-{n}", process=0, name="loss", points=(point,), count=1) for n in range(ranks)
+        ]
+
+    monkeypatch.setattr(rig.metrics, "series", series)
+    async with rig.browser("ann") as browser:
+        told = (await browser.get(f"/jobs/{job.id}/metrics/numbers", params={"name": "loss", "ranks": look})).json()
+        assert len(told["series"]) == lines
+        assert sum(one["count"] for one in told["series"]) == ranks

@@ -104,6 +104,7 @@ async def pages(rig: browsers.WebRig, text: str) -> list[str]:
             answer = await browser.get(path)
             assert answer.status_code == 200, rig.reports
             found.append(answer.text)
+        found.append((await browser.get("/compare", params={"job": job.id, "name": text[:200], "q": "~none"})).text)
         answer = await browser.get("/jobs", params={"text": text[:200], "pool": text[:200], "name": text[:200]})
         found.append(answer.text)
         answer = await browser.post("/jobs", data={"action": "remove", "job": job.id}, headers=browsers.OURS)

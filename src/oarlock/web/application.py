@@ -19,7 +19,7 @@ from starlette import responses, routing, types
 from oarlock.spec import errors
 from oarlock.web import assets, compressing, cookies, origins, templating, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import cluster, home, job, jobs, live, log, login, metrics, pools, sessions, usage
+from oarlock.web.pages import cluster, compare, home, job, jobs, live, log, login, metrics, pools, sessions, usage
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -27,6 +27,7 @@ PAGES: tuple[table.Page, ...] = (
     *job.PAGES,
     *log.PAGES,
     *metrics.PAGES,
+    *compare.PAGES,
     *cluster.PAGES,
     *pools.PAGES,
     *usage.PAGES,

@@ -135,6 +135,7 @@ async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.
         "/jobs/fails/log",
         "/jobs/fails/metrics",
         "/jobs/fails/log?q=line&times=yes",
+        "/compare?job=fails&name=loss",
         "/cluster",
         "/pools",
         "/pools/edit?pool=default",

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 import msgspec
 
 from oarlock.client import answers
 from oarlock.display import amounts
+from oarlock.web.drawing import colours, curves
 
 WIDTH, HEIGHT = 320, 120
-COLOURS = 8
-"""Series take these colours in turn; the later ones are dashed."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Line(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     band: str
     colour: int
-    dashed: bool
+    dash: int
     last: str
 
 
@@ -53,7 +53,32 @@ class Scale(msgspec.Struct, frozen=True):
 
 def charts(found: answers.Metrics) -> list[Chart]:
     """Return a chart for each name, in the order of the names."""
-    return [chart for name in found.names if (chart := _chart(name, [one for one in found.series if one.name == name]))]
+    by_name: dict[str, list[curves.Columns]] = {}
+    for one in found.series:
+        lines = by_name.setdefault(one.name, [])
+        look = {"colour": len(lines) % colours.COLOURS, "dash": len(lines) // colours.COLOURS % colours.DASHES}
+        lines.append(msgspec.structs.replace(curves.columns(one), **look))
+    return [chart for name in found.names if name in by_name for chart in of_lines(name, by_name[name])]
+
+
+def of_lines(name: str, lines: Sequence[curves.Columns]) -> list[Chart]:
+    """Return the chart of the lines, none where no value is finite."""
+    steps = [step for one in lines for step in one.steps]
+    values = [value for one in lines for value in (*one.values, *one.low, *one.high) if _finite(value)]
+    if not steps or not values:
+        return []
+    across, up = Scale(min(steps), max(steps), WIDTH), Scale(min(values), max(values), HEIGHT)
+    return [
+        Chart(
+            name=name,
+            lines=tuple(_line(one, across, up, alone=len(lines) == 1) for one in lines),
+            low=amounts.number(up.least),
+            high=amounts.number(up.greatest),
+            first=f"{min(steps):,}",
+            last=f"{max(steps):,}",
+            points=sum(one.count or len(one.steps) for one in lines),
+        )
+    ]
 
 
 def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> str:
@@ -65,64 +90,41 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> st
     return " ".join(f"{across.at(place):.1f},{height - 1 - up.at(value):.1f}" for place, value in enumerate(finite))
 
 
-def _chart(name: str, series: Sequence[answers.Series]) -> Chart | None:
-    steps = [point.step for one in series for point in one.points]
-    values = [value for one in series for value in _values(one)]
-    if not steps or not values:
-        return None
-    across = Scale(min(steps), max(steps), WIDTH)
-    up = Scale(min(values), max(values), HEIGHT)
-    lines = tuple(_line(place, one, across, up, alone=len(series) == 1) for place, one in enumerate(series))
-    return Chart(
-        name=name,
-        lines=lines,
-        low=amounts.number(up.least),
-        high=amounts.number(up.greatest),
-        first=f"{min(steps):,}",
-        last=f"{max(steps):,}",
-        points=sum(one.count or len(one.points) for one in series),
-    )
-
-
-def _line(place: int, one: answers.Series, across: Scale, up: Scale, *, alone: bool) -> Line:
-    label = one.task if not one.process else f"{one.task}, process {one.process}"
-    finite = one.values
+def _line(one: curves.Columns, across: Scale, up: Scale, *, alone: bool) -> Line:
+    told = [value for value in one.values if value is not None]
     return Line(
-        label=label,
+        label=one.label,
         paths=tuple(_runs(one, across, up)),
         band=_band(one, across, up) if alone else "",
-        colour=place % COLOURS,
-        dashed=place >= COLOURS,
-        last=amounts.number(finite[-1]) if finite else "NaN",
+        colour=one.colour,
+        dash=one.dash,
+        last=amounts.number(told[-1]) if told else "NaN",
     )
 
 
-def _runs(one: answers.Series, across: Scale, up: Scale) -> Iterator[str]:
+def _runs(one: curves.Columns, across: Scale, up: Scale) -> Iterator[str]:
     run: list[str] = []
-    for point in one.points:
-        if point.value is None or not math.isfinite(point.value):
+    for step, value in zip(one.steps, one.values, strict=True):
+        if not _finite(value):
             if run:
                 yield " ".join(run)
             run = []
         else:
-            run.append(f"{across.at(point.step):.1f},{HEIGHT - up.at(point.value):.1f}")
+            run.append(f"{across.at(step):.1f},{HEIGHT - up.at(value):.1f}")
     if run:
         yield " ".join([*run, run[0]] if len(run) == 1 else run)
 
 
-def _band(one: answers.Series, across: Scale, up: Scale) -> str:
+def _band(one: curves.Columns, across: Scale, up: Scale) -> str:
     ends = [
-        (point.step, low, high)
-        for point, low, high in zip(one.points, one.low, one.high, strict=False)
-        if low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
+        (step, low, high)
+        for step, low, high in zip(one.steps, one.low, one.high, strict=False)
+        if _finite(low) and _finite(high)
     ]
     over = [f"{across.at(step):.1f},{HEIGHT - up.at(high):.1f}" for step, _, high in ends]
     under = [f"{across.at(step):.1f},{HEIGHT - up.at(low):.1f}" for step, low, _ in reversed(ends)]
     return " ".join(over + under) if len(ends) > 1 else ""
 
 
-def _values(one: answers.Series) -> Iterator[float]:
-    """Yield the finite values of a series, with the ends of its buckets."""
-    for value in (*one.values, *one.low, *one.high):
-        if value is not None and math.isfinite(value):
-            yield value
+def _finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)

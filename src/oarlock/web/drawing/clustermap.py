@@ -6,7 +6,6 @@ past, as recorded, to the forecast. All parts are rectangles with a class for th
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,9 +13,9 @@ import msgspec
 from oarlock.display import amounts, forecasts, marks
 from oarlock.spec import bodies
 from oarlock.spec.cluster import nodes
+from oarlock.web.drawing import colours
 
 WIDTH, CELL = 480, 14
-COLOURS = 8
 LEAST_HEIGHT, MOST_LANES = 16, 16
 LANE = 8
 Say = Callable[[float], str]
@@ -99,11 +98,11 @@ class Map:
         )
 
     def colour(self, one: bodies.Tenant, phase: str = "") -> str:
-        """Return the class of the job's colour. The same text has the same colour on every page."""
+        """Return the class of the job's colour. A job whose id is hidden has the colour of its name."""
         if self._by == "phase":
             mark = marks.PHASES.get(phase)
             return mark.colour if mark is not None else "open"
-        return f"fill-{colour_of({'owner': one.user, 'pool': one.pool}.get(self._by, '/'.join(key(one))))}"
+        return f"fill-{colours.of({'owner': one.user, 'pool': one.pool}.get(self._by, one.job or '/'.join(key(one))))}"
 
     def _cells(self, node: nodes.Node) -> Iterator[Box]:
         """Yield a cell for each device, or one for a node without devices; a shared device is split."""
@@ -190,11 +189,6 @@ class _Lanes:
 
 def key(one: bodies.Tenant) -> forecasts.Key:
     return one.user, one.pool, one.name
-
-
-def colour_of(text: str) -> int:
-    """Return the colour of a name: the same on every page, whatever else is shown."""
-    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % COLOURS
 
 
 def _state(node: nodes.Node) -> str:

@@ -12,6 +12,7 @@ from oarlock.display import jobcells
 from oarlock.spec import bodies, errors, phases, summaries
 from oarlock.spec.access import users
 from oarlock.web import routing, texts, visits
+from oarlock.web.drawing import colours
 
 PAGE = 100
 MOST_SELECTED = 100
@@ -109,6 +110,7 @@ def row(job: summaries.Summary, now: float) -> dict[str, Any]:
     """Return the cells of a job's row."""
     return {
         "job": job,
+        "colour": colours.of(job.id),
         "phase": jobcells.phase(job),
         "tasks": jobcells.tasks(job),
         "where": jobcells.where(job, now),

@@ -1,5 +1,6 @@
-// The charts of a job's metrics. A chart is drawn when it comes into view and dropped when it is far away, so that a
-// thousand names cost no more than a screenful. The band goes from the least to the greatest of the thinned points.
+// The charts of one job's metrics, or of several jobs' with a line for each. A chart is drawn when it comes into view and
+// dropped when it is far away, so that a thousand names cost no more than a screenful. The band goes from the least to the
+// greatest of the thinned points. The server makes each line from its own job alone.
 "use strict";
 (() => {
   const root = document.getElementById("charts");
@@ -7,7 +8,7 @@
   const whole = document.getElementById("whole");
   if (!root || !window.uPlot) return;
   const EVERY_MS = 5000;
-  const MANY = 8; // with more series than that, their mean and range are drawn
+  const DASHES = [undefined, [6, 3], [2, 3], [10, 3, 2, 3]];
   const HEIGHT = 180;
   const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat(); // no half step
   const drawn = new Map();
@@ -21,87 +22,76 @@
 
   const settings = () => ({
     x: form.elements.x.value,
-    range: form.elements.ranks.value === "range",
     log: form.elements.log.checked,
   });
 
-  // The points of a series as lines: one for each attempt where steps or times count from its start.
-  const lines = (one, starts, x) => {
-    const attempt = one.at.map((at) => Math.max(0, starts.findLastIndex((start) => start <= at)));
+  // The points of a series as lines: one for each attempt where steps count from its start.
+  const lines = (one, x) => {
+    const attempt = one.at.map((at) => Math.max(0, one.starts.findLastIndex((start) => start <= at)));
     const parts = x === "relative" ? [...new Set(attempt)] : [null];
     return parts.map((part) => {
-      const places = one.steps.map((_, place) => place).filter((place) => part === null || attempt[place] === part);
-      const first = places.length ? one.steps[places[0]] : 0;
+      const first = one.steps[attempt.indexOf(part ?? 0)] ?? 0;
       const across = {
         step: (place) => one.steps[place],
         relative: (place) => one.steps[place] - first,
         time: (place) => one.at[place],
-        since: (place) => (one.at[place] - starts[0]) / 3600,
+        since: (place) => (one.at[place] - one.starts[0]) / 3600,
+        epoch: (place) => one.epochs[place] ?? NaN,
       }[x];
-      places.sort((a, b) => across(a) - across(b));
+      const places = one.steps.map((_, place) => place).filter((place) => part === null || attempt[place] === part);
+      const shown = places.filter((place) => Number.isFinite(across(place))).sort((a, b) => across(a) - across(b));
       return {
-        label: part === null || starts.length < 2 ? one.label : `${one.label}, attempt ${part + 1}`,
-        xs: places.map(across),
-        steps: places.map((place) => one.steps[place]),
-        values: places.map((place) => one.values[place]),
-        low: places.map((place) => (one.low.length ? one.low[place] : one.values[place])),
-        high: places.map((place) => (one.high.length ? one.high[place] : one.values[place])),
+        look: one,
+        label: part === null || one.starts.length < 2 ? one.label : `${one.label}, attempt ${part + 1}`,
+        xs: shown.map(across),
+        steps: shown.map((place) => one.steps[place]),
+        values: shown.map((place) => one.values[place]),
+        low: shown.map((place) => (one.low.length ? one.low[place] : one.values[place])),
+        high: shown.map((place) => (one.high.length ? one.high[place] : one.values[place])),
       };
     });
   };
 
-  const together = (found) => {
-    const joined = uPlot.join(found.map((one) => [one.xs, one.values, one.low, one.high]));
-    const over = (offset, fold) =>
-      joined[0].map((_, place) => {
-        const values = found.map((_, line) => joined[1 + 3 * line + offset][place]).filter((one) => numbers(one ?? null));
-        return values.length ? fold(values) : null;
-      });
-    const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
-    return {
-      label: `mean of ${found.length}`,
-      xs: joined[0],
-      steps: found.flatMap((one) => one.steps),
-      values: over(0, mean),
-      low: over(1, (values) => Math.min(...values)),
-      high: over(2, (values) => Math.max(...values)),
-    };
-  };
-
-  const marks = (found, told, x) => {
+  // Where the attempts of a series began, after the first one.
+  const restarts = (one, x) => {
     if (x === "relative") return [];
-    return told.starts.slice(1).flatMap((start) => {
+    return one.starts.slice(1).flatMap((start) => {
       if (x === "time") return [start];
-      if (x === "since") return [(start - told.starts[0]) / 3600];
-      const steps = told.series.flatMap((one) => one.steps.filter((_, place) => one.at[place] >= start).slice(0, 1));
-      return steps.length ? [Math.min(...steps)] : [];
+      if (x === "since") return [(start - one.starts[0]) / 3600];
+      const place = one.at.findIndex((at) => at >= start);
+      const at = place < 0 ? NaN : x === "epoch" ? one.epochs[place] : one.steps[place];
+      return Number.isFinite(at ?? NaN) ? [at] : [];
     });
+  };
+  const marks = (told, x) => {
+    const several = !form.elements.ranks;
+    const found = told.series.flatMap((one) => restarts(one, x).map((at) => [at, several ? `--series-${one.colour}` : "--violet"]));
+    return [...new Map(found.map((one) => [one.join(), one])).values()];
   };
 
   const plot = (figure, told) => {
     const look = settings();
-    let found = told.series.flatMap((one) => lines(one, told.starts, look.x)).filter((one) => one.xs.length);
+    const found = told.series.flatMap((one) => lines(one, look.x)).filter((one) => one.xs.length);
     const place = figure.querySelector(".plot");
     drop(figure);
     if (!found.length) {
-      place.textContent = "No points here.";
+      place.textContent = look.x === "epoch" ? "The job reports no metric named epoch." : "No points here.";
       return;
     }
-    if (found.length > 1 && (look.range || found.length > MANY)) found = [together(found)];
     const shown = (values) => values.map((one) => (!numbers(one ?? null) || (look.log && one <= 0) ? null : one));
     const data = uPlot.join(found.map((one) => [one.xs, shown(one.values), shown(one.low), shown(one.high)]));
-    const series = [{ label: look.x === "time" ? "time" : look.x === "since" ? "hours" : "step" }];
+    const series = [{ label: look.x === "time" ? "time" : look.x === "since" ? "hours" : look.x === "epoch" ? "epoch" : "step" }];
     const bands = [];
     found.forEach((one, number) => {
-      const colour = paint(`--series-${number % 8}`);
+      const colour = paint(`--series-${one.look.colour}`);
       const at = 1 + 3 * number;
-      series.push({ label: one.label, stroke: colour, width: 1.5, dash: number >= 8 ? [4, 2] : undefined });
+      series.push({ label: one.label, stroke: colour, width: 1.5, dash: DASHES[one.look.dash] });
       for (const bound of ["least", "greatest"]) {
         series.push({ label: bound, class: "bound", width: 0, stroke: "transparent", points: { show: false } });
       }
       bands.push({ series: [at + 2, at + 1], fill: `${colour}40` });
     });
-    const vertical = marks(found, told, look.x);
+    const vertical = marks(told, look.x);
     const axis = { stroke: paint("--quiet"), grid: { stroke: paint("--line"), width: 0.5 }, ticks: { show: false } };
     const made = new uPlot(
       {
@@ -116,9 +106,9 @@
           draw: [
             (chart) => {
               chart.ctx.save();
-              chart.ctx.strokeStyle = paint("--violet");
               chart.ctx.setLineDash([3, 3]);
-              for (const at of vertical) {
+              for (const [at, colour] of vertical) {
+                chart.ctx.strokeStyle = paint(colour);
                 const x = chart.valToPos(at, "x", true);
                 if (x < chart.bbox.left || x > chart.bbox.left + chart.bbox.width) continue;
                 chart.ctx.beginPath();
@@ -134,6 +124,12 @@
               const { left, width } = chart.select;
               if (width < 4) return;
               const [low, high] = [chart.posToVal(left, "x"), chart.posToVal(left + width, "x")];
+              if (look.x === "step") {
+                const [first, last] = [Math.max(0, Math.ceil(low)), Math.floor(high)];
+                if (first <= last) zoomed(first, last);
+                return;
+              }
+              if (!form.elements.ranks) return chart.setScale("x", { min: low, max: high }); // jobs differ in their steps
               const steps = found.flatMap((one) => one.steps.filter((_, at) => one.xs[at] >= low && one.xs[at] <= high));
               if (!steps.length) return;
               zoomed(steps.reduce((a, b) => Math.min(a, b)), steps.reduce((a, b) => Math.max(a, b)));
@@ -161,6 +157,7 @@
     asked.get(figure)?.abort(); // an old answer would cover a new one
     const control = new AbortController();
     asked.set(figure, control);
+    for (const name of ["x", "ranks"]) if (form.elements[name]?.value) query.set(name, form.elements[name].value);
     if (zoom) {
       query.set("first", zoom[0]);
       query.set("last", zoom[1]);
@@ -185,7 +182,7 @@
   const write = () => {
     const address = new URL(location.href);
     const look = { ...Object.fromEntries(new FormData(form)), first: zoom?.[0] ?? "", last: zoom?.[1] ?? "" };
-    for (const name of ["q", "x", "ranks", "log", "first", "last"]) {
+    for (const name of ["q", "best", "x", "ranks", "log", "first", "last"]) {
       if (look[name] && !(name === "x" && look[name] === "step")) address.searchParams.set(name, look[name]);
       else address.searchParams.delete(name);
     }
@@ -219,12 +216,51 @@
     write();
   });
   for (const name of ["x", "ranks", "log"]) {
-    form.elements[name].addEventListener("change", () => {
+    form.elements[name]?.addEventListener("change", () => {
       write();
       all();
     });
   }
   whole.addEventListener("click", () => zoomed(null));
+
+  // A chart as a picture: its name, the lines' names in their colours, and the drawing.
+  const save = (figure) => {
+    const chart = drawn.get(figure);
+    if (!chart) return;
+    const source = chart.ctx.canvas;
+    const names = chart.series.filter((one, number) => number && one.class !== "bound");
+    const size = Math.round((12 * source.width) / chart.width);
+    const canvas = document.createElement("canvas");
+    canvas.width = source.width;
+    canvas.height = source.height + 2 * size * (names.length + 1);
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = paint("--ground");
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.font = `${size}px system-ui, sans-serif`;
+    pen.fillStyle = paint("--text");
+    pen.fillText(figure.dataset.name, size, 1.5 * size, canvas.width - 2 * size);
+    pen.drawImage(source, 0, 2 * size);
+    names.forEach((one, number) => {
+      pen.fillStyle = typeof one.stroke === "function" ? one.stroke(chart, 1) : one.stroke;
+      pen.fillText(one.label, size, source.height + 2 * size * (number + 1) + 1.5 * size, canvas.width - 2 * size);
+    });
+    canvas.toBlob((picture) => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(picture);
+      link.download = `${figure.dataset.name.replaceAll(/[^\w.-]+/g, "-")}.png`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    });
+  };
+  for (const figure of figures) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.textContent = "PNG";
+    button.setAttribute("aria-label", `PNG of ${figure.dataset.name}`);
+    button.addEventListener("click", () => save(figure));
+    figure.append(" ", button);
+  }
   addEventListener("resize", () => {
     for (const [figure, chart] of drawn) chart.setSize({ width: figure.clientWidth, height: HEIGHT });
   });

@@ -1,0 +1,125 @@
+"""The numbers of a chart by columns: a line for each rank, or one line for all ranks of a job. Pure.
+
+Every line is made from the points of its own job alone, so that it is the same whatever else is shown.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import msgspec
+
+from oarlock.client import answers
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """A line. `low` and `high` are empty where no points were left out.
+
+    `starts` are the times at which the attempts of its job began. `epochs` has the epoch of each step, where the job
+    reports one. `colour` and `dash` are the look of the line.
+    """
+
+    label: str
+    count: int
+    steps: list[int]
+    at: list[float]
+    values: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+    starts: list[float] = []
+    epochs: list[float | None] = []
+    colour: int = 0
+    dash: int = 0
+
+
+def columns(one: answers.Series) -> Columns:
+    return Columns(
+        label(one),
+        one.count,
+        [point.step for point in one.points],
+        [point.at for point in one.points],
+        [point.value for point in one.points],
+        list(one.low),
+        list(one.high),
+    )
+
+
+def label(one: answers.Series) -> str:
+    return one.task if not one.process else f"{one.task}, process {one.process}"
+
+
+def together(found: Sequence[answers.Series]) -> Columns:
+    """Return the mean of the ranks with their range.
+
+    Ranks may have reported different numbers of points, at different steps. The value of a rank between two of its
+    points lies on the line between them; before its first and after its last point it has none.
+    """
+    ranks = [_Rank(one) for one in found if one.points]
+    if not ranks:
+        return Columns("", 0, [], [], [], [], [])
+    longest = max(ranks, key=lambda one: len(one.steps))
+    outside = [step for one in ranks for step in one.steps if not longest.steps[0] <= step <= longest.steps[-1]]
+    steps = sorted({*longest.steps, *outside})
+    values, low, high = [], [], []
+    for step in steps:
+        told = [place for one in ranks if (place := one.at_step(step)) is not None]
+        finite = [value for value, _, _ in told if _finite(value)]
+        values.append(math.fsum(finite) / len(finite) if finite else None)
+        low.append(min((value for _, value, _ in told if _finite(value)), default=None))
+        high.append(max((value for _, _, value in told if _finite(value)), default=None))
+    times = [next(one.time(step) for one in (longest, *ranks) if one.spans(step)) for step in steps]
+    return Columns(f"mean of {len(ranks)}", sum(one.count for one in found), steps, times, values, low, high)
+
+
+def along(told: answers.Series | None, steps: Sequence[int]) -> list[float | None]:
+    """Return the value of a series at each step, on the line between its points; empty without a series."""
+    if told is None or not told.points:
+        return []
+    rank = _Rank(told)
+    found = [rank.at_step(step) for step in steps]
+    return [place[0] if place is not None and _finite(place[0]) else None for place in found]
+
+
+class _Rank:
+    """The points of one series, in the order of their steps."""
+
+    def __init__(self, one: answers.Series) -> None:
+        order = sorted(range(len(one.points)), key=lambda place: one.points[place].step)
+        self.steps = [one.points[place].step for place in order]
+        self._times = [one.points[place].at for place in order]
+        self._values = [one.points[place].value for place in order]
+        self._low = [one.low[place] for place in order] if one.low else self._values
+        self._high = [one.high[place] for place in order] if one.high else self._values
+
+    def spans(self, step: int) -> bool:
+        return self.steps[0] <= step <= self.steps[-1]
+
+    def time(self, step: int) -> float:
+        place = bisect.bisect_left(self.steps, step)
+        if self.steps[place] == step:
+            return self._times[place]
+        return self._between(place, step, self._times[place - 1], self._times[place])
+
+    def at_step(self, step: int) -> tuple[float | None, float | None, float | None] | None:
+        """Return the value at a step, with the least and the greatest one of the points that it stands for."""
+        if not self.spans(step):
+            return None
+        place = bisect.bisect_left(self.steps, step)
+        value = self._values[place]
+        if self.steps[place] != step:
+            before = self._values[place - 1]
+            value = self._between(place, step, before, value) if _finite(before) and _finite(value) else None
+        return value, self._low[place], self._high[place]
+
+    def _between(self, place: int, step: int, before: float | None, after: float | None) -> float:
+        assert before is not None
+        assert after is not None
+        first, last = self.steps[place - 1], self.steps[place]
+        return before + (after - before) * (step - first) / (last - first)
+
+
+def _finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)

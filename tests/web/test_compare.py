@@ -1,0 +1,165 @@
+"""Jobs side by side: the fields that differ, last and best values, and curves that no other job changes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from tests.web import browsers
+
+from oarlock.client import answers
+from oarlock.data import storage
+from oarlock.spec import jobs
+from oarlock.web.drawing import curves
+from oarlock.web.pages import compare
+
+
+def series(task: str, *points: tuple[int, float | None]) -> answers.Series:
+    told = tuple(answers.Point(step, 10.0 * step, value) for step, value in points)
+    return answers.Series(task=task, process=0, name="loss", points=told, count=len(told))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "values", "low", "high"),
+    [
+        ([[(1, 2.0), (2, 4.0)], [(1, 4.0), (2, 8.0)]], [1, 2], [3.0, 6.0], [2.0, 4.0], [4.0, 8.0]),
+        # A rank with half as many points: its value between two of them lies on the line.
+        (
+            [[(1, 0.0), (2, 0.0), (3, 0.0)], [(1, 2.0), (3, 4.0)]],
+            [1, 2, 3],
+            [1.0, 1.5, 2.0],
+            [0.0] * 3,
+            [2.0, 4.0, 4.0],
+        ),
+        # A rank that ended early is not carried on, and one that began late is not carried back.
+        (
+            [[(1, 1.0), (2, 1.0), (3, 1.0)], [(1, 3.0), (2, 3.0)]],
+            [1, 2, 3],
+            [2.0, 2.0, 1.0],
+            [1.0] * 3,
+            [3.0, 3.0, 1.0],
+        ),
+        ([[(1, 1.0), (2, 1.0)], [(5, 3.0)]], [1, 2, 5], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0]),
+        # NaN of one rank is left out, NaN of all ranks is a gap.
+        ([[(1, None), (2, None)], [(1, 5.0), (2, None)]], [1, 2], [5.0, None], [5.0, None], [5.0, None]),
+    ],
+)
+def test_the_mean_of_ranks(
+    ranks: list[list[tuple[int, float | None]]],
+    steps: list[int],
+    values: list[float | None],
+    low: list[float | None],
+    high: list[float | None],
+) -> None:
+    found = curves.together([series(f"worker-{number}", *points) for number, points in enumerate(ranks)])
+    assert (found.steps, found.values, found.low, found.high) == (steps, values, low, high)
+    assert found.at == [10.0 * step for step in steps]
+    assert found.count == sum(map(len, ranks))
+
+
+def test_the_epoch_of_each_step() -> None:
+    told = series("worker-0", (10, 0.0), (20, 1.0), (40, 2.0))
+    assert curves.along(told, [5, 10, 15, 20, 30, 41]) == [None, 0.0, 0.5, 1.0, 1.5, None]
+    assert curves.along(None, [1]) == []
+
+
+async def two(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> tuple[jobs.Job, jobs.Job]:
+    """Two jobs of Ann with a loss each; the second one has two ranks, and a metric of its own."""
+    first = await rig.launch(await rig.submit("ann", name="first", command="python train.py --lr 0.1"))
+    second = await rig.launch(
+        await rig.submit("ann", name="second", command="python train.py --lr 0.2", env={"SEED": "7"})
+    )
+    names = {first.id: ["epoch", "loss"], second.id: ["loss", "only/here"]}
+
+    async def told(job_id: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
+        low, high = asked.get("steps", storage.ALL_STEPS)
+        steps = [step for step in range(1, 11) if low <= step <= high]
+        found = []
+        for task in ("worker-0", "worker-1")[: 1 if job_id == first.id else 2]:
+            for name in wanted or names[job_id]:
+                if name not in names[job_id]:
+                    continue
+                scale = {"epoch": 0.1, "loss": 1.0 if job_id == first.id else 2.0}.get(name, 5.0)
+                values = [scale * step for step in steps]
+                points = [storage.Point(step, 100.0 + step, value) for step, value in zip(steps, values, strict=True)]
+                ends: dict[str, Any] = {}
+                if asked.get("points") == 1:
+                    points, ends = points[-1:], {"low": (min(values),), "high": (max(values),)}
+                found.append(
+                    storage.Series(task=task, process=0, name=name, points=tuple(points), count=len(steps), **ends)
+                )
+        return found
+
+    async def named(job_id: str) -> list[str]:
+        return names[job_id]
+
+    monkeypatch.setattr(rig.metrics, "series", told)
+    monkeypatch.setattr(rig.metrics, "names", named)
+    return first, second
+
+
+async def test_the_differences_of_two_jobs(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await two(rig, monkeypatch)
+    async with rig.browser("ann") as browser:
+        path = f"/compare?job={first.id}&job=second"
+        page = (await browser.get(path)).text
+        browsers.elements(page)
+        text = browsers.text(page)
+        assert "--lr 0.1" in text
+        assert "--lr 0.2" in text
+        assert "env.SEED" in text
+        assert "<code>pool</code>" not in page, "the same in both"
+        assert "10, least <b>1<span" in page, "the least of all jobs is marked"
+        assert "20, least 2</td>" in page
+        page = (await browser.get(f"{path}&best=greatest")).text
+        assert "20, greatest <b>20<span" in page
+        sheet = list(csv.reader(io.StringIO((await browser.get(f"/compare.csv?job={first.id}&job={second.id}")).text)))
+        told = {row[0]: row[1:] for row in sheet}
+        assert told[""] == ["first", "second"]
+        assert told["env.SEED"] == ["", "7"]
+        assert told["loss (last)"] == ["10.0", "20.0"]
+        assert told["loss (least)"] == ["1.0", "2.0"]
+        assert told["only/here (greatest)"] == ["", "50.0"]
+
+
+async def test_a_curve_is_the_same_whatever_else_is_shown(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(rig, monkeypatch)
+    async with rig.browser("ann") as browser:
+
+        async def lines(*ids: str, **more: str) -> list[dict[str, Any]]:
+            query = {"job": list(ids), "name": "loss", **more}
+            return list((await browser.get("/compare/numbers", params=query)).json()["series"])
+
+        for more in ({}, {"first": "3", "last": "5"}, {"x": "epoch"}):
+            alone, both = await lines(first.id, **more), await lines(second.id, first.id, **more)
+            assert both[1] == alone[0], "its numbers, its colour and its dash"
+            assert both[0] == (await lines(second.id, **more))[0]
+        assert [one["steps"] for one in await lines(first.id, first="3", last="5")] == [[3, 4, 5]]
+        assert (await lines(first.id, x="epoch"))[0]["epochs"][:2] == [0.1, 0.2]
+        assert (await lines(second.id, x="epoch"))[0]["epochs"] == [], "it reports none"
+        assert (await browser.get("/compare/numbers", params={"job": first.id})).json()["series"] == []
+        drawn = (await browser.get("/compare", params={"job": [first.id, second.id], "name": "loss"})).text
+        assert drawn.count("<polyline") == 2, "a chart without scripts"
+        points = (await browser.get("/compare/points.csv", params={"job": [first.id, second.id], "name": "loss"})).text
+        rows = list(csv.DictReader(io.StringIO(points)))
+        assert len(rows) == 30, "each rank of each job"
+        assert rows[0]["value"] == rows[0]["greatest"] == "1.0"
+
+
+async def test_the_jobs_of_an_address(rig: browsers.WebRig) -> None:
+    of_ann = await rig.submit("ann", name="of-ann")
+    mine = await rig.submit("bob", name="mine")
+    async with rig.browser("bob") as browser:
+        page = (await browser.get("/compare", params={"job": [mine.id, "nothing", of_ann.id, mine.id]})).text
+        text = browsers.text(page)
+        assert "nothing" in text
+        assert "of-ann" not in text
+        assert page.count("Leave out<") == 1
+        assert "Add a second job" in text
+        many = {"job": [f"j{number}" for number in range(compare.MOST + 1)]}
+        assert (await browser.get("/compare", params=many)).status_code == 422
+        assert "side by side" in (await browser.get("/compare")).text
