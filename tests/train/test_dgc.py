@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import marks
 from tests.train import crew
 from torch import nn
 
@@ -57,7 +58,7 @@ def test_run_lengths_of_random_positions() -> None:
 # Selection
 
 
-@pytest.mark.parametrize("shape", [(50, 60), (1000, 300), (64, 64, 5, 5), (700, 1024)])
+@pytest.mark.parametrize("shape", marks.long_except([(50, 60)], [(50, 60), (1000, 300), (64, 64, 5, 5), (700, 1024)]))
 @pytest.mark.parametrize("density", [0.25, 0.01, 0.001])
 def test_the_largest_elements_are_found(shape: tuple[int, ...], density: float) -> None:
     """Where the sample's threshold was low enough the selection is exact; it never takes more than was asked for."""
@@ -318,18 +319,17 @@ def accumulating() -> None:
     torch.testing.assert_close(models[0].weight, models[1].weight, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        as_described,
-        with_every_trick,
-        without_sparsity_as_dense,
-        from_a_dense_checkpoint,
-        with_the_same_bits_in_full_values,
-        with_the_same_bits_in_half_values,
-        accumulating,
-    ],
-)
+SHORT = [
+    with_every_trick,
+    without_sparsity_as_dense,
+    from_a_dense_checkpoint,
+    with_the_same_bits_in_full_values,
+    accumulating,
+]
+LONG = [as_described, with_the_same_bits_in_half_values]
+
+
+@pytest.mark.parametrize("scenario", marks.long_except(SHORT, [*SHORT, *LONG]))
 def test_three_ranks(tmp_path: Path, scenario: Callable[[], None]) -> None:
     codes = crew.run(scenario, folder=tmp_path, world_size=RANKS)
     assert codes == [0] * RANKS, crew.output(tmp_path, RANKS)

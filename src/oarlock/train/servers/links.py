@@ -16,6 +16,9 @@ WAIT_S = 600.0
 """The servers start together with the workers, and one that died is replaced: for so long a worker waits for it."""
 _AGAIN_S = 0.05
 _CONNECT_S = 10.0
+_GREETING_S = 60.0
+"""A server may be busy for seconds, with the import of its optimizer. Once it has given a place to a worker it counts
+the end of that connection as the worker's death, so that a worker must not give up early."""
 
 
 class Lost(errors.ServerError):
@@ -109,7 +112,7 @@ class Link:
     def _greet(self, host: str, port: int) -> tuple[transport.Tcp, bool]:
         connection = transport.Tcp(socket.create_connection((host, port), timeout=_CONNECT_S))
         try:
-            connection.limit(_CONNECT_S)
+            connection.limit(_GREETING_S)
             joins = handshake.greet(connection, self._servers.token, self._place)
             connection.limit(None)
         except frames.Refused as why:
