@@ -9,7 +9,7 @@ followed by another. A failed action is tried again later, for each job by itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oarlock.backends import backends
 from oarlock.controllers import bulkwrites, leadership, rosters
@@ -31,6 +31,8 @@ LEFTOVER_TRIES = 5
 
 MOST_NOTES = 8
 """Decisions that may follow from each other in one round: a blame, then nothing. More is a defect."""
+
+T = TypeVar("T")
 
 Seen = dict[str, list[observations.Observed]]
 
@@ -265,11 +267,7 @@ class Guardian:
         def free(tx: stores.Transaction, item: tuple[str, int]) -> jobs.Job | None:
             return _freed(tx, *item, now)
 
-        failpoints.hit("guardian.before_release")
-        done = await bulkwrites.each(
-            self._store, released, free, epoch=epoch, report=self._report, named=lambda item: item[0]
-        )
-        failpoints.hit("guardian.after_release")
+        done = await self._free(released, free, epoch)
         self._roster.adopt(done)
         for (job_id, number), job in zip(released, done, strict=True):
             if job is not None:
@@ -280,15 +278,26 @@ class Guardian:
         """Free the holdings of tasks that have left for good, in one transaction with the record of it."""
         keys = tuple(task.key(job.id, action.attempt) for task in action.tasks)
 
-        def free(tx: stores.Transaction, job_id: str) -> tuple[jobs.Job, tuple[holdings.Holding, ...]] | None:
-            return _vacated(tx, job_id, keys, now)
+        def free(tx: stores.Transaction, item: tuple[str, int]) -> tuple[jobs.Job, tuple[holdings.Holding, ...]] | None:
+            return _vacated(tx, item[0], keys, now)
 
+        (written,) = await self._free([(job.id, action.attempt)], free, epoch)
+        if written is not None:
+            self._roster.hold(*written)
+
+    async def _free(
+        self,
+        released: Sequence[tuple[str, int]],
+        free: Callable[[stores.Transaction, tuple[str, int]], T],
+        epoch: int,
+    ) -> list[T | None]:
+        """Let `free` write to the store for each attempt, a job's id and a number."""
         failpoints.hit("guardian.before_release")
-        done = await bulkwrites.each(self._store, [job.id], free, epoch=epoch, report=self._report)
+        written = await bulkwrites.each(
+            self._store, released, free, epoch=epoch, report=self._report, named=lambda item: item[0]
+        )
         failpoints.hit("guardian.after_release")
-        for written in done:
-            if written is not None:
-                self._roster.hold(*written)
+        return written
 
     async def _discard(self, job_id: str, number: int, now: float) -> None:
         failpoints.hit("guardian.before_discard")
