@@ -207,14 +207,8 @@ def _strategy(spec: jobfile.JobSpec) -> None:
                 path="strategy.backup",
                 hint="Set `sync: true`, or leave it out.",
             )
-    if asked.kind is jobfile.StrategyKind.PS:
+    if jobfile.serves(spec):
         _parameter_servers(spec)
-    elif asked.kind is jobfile.StrategyKind.AUTO and roles.RoleName.PS in spec.roles:
-        raise errors.InvalidInput(
-            "`auto` does not start parameter servers",
-            path="strategy.kind",
-            hint="Use `kind: ps`. Without `strategy` the role `ps` runs the command.",
-        )
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:

@@ -82,6 +82,10 @@ class AllReduce(Strategy):
         places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
         self._places = places[::-1]  # buckets begin with the last parameter
 
+    def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
+        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
+        self.take_over(named, optimizer)
+
     @torch.no_grad()
     def rehearse(self) -> None:
         """Make one exchange of the present gradients, whatever they are."""
