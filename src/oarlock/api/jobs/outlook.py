@@ -12,6 +12,7 @@ from oarlock.api.jobs import submissions
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
+from oarlock.scheduler.provisioning import requesting
 from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
@@ -102,7 +103,8 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     refusal = forecast.refusal
     if refusal is None:
         return where, forecast.message, "It starts with the next plan."
-    told = [reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
+    nodes = requesting.told(job.node_request, now) if job.node_request is not None else ""
+    told = [nodes, reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
     place = f"It is {rank} of {forecast.waiting:,} waiting jobs." if forecast.position else ""
     place = "No other job waits." if forecast.waiting == 1 else place

@@ -30,6 +30,12 @@ RIGHTS: tuple[tuple[bool, str, str], ...] = (
     (True, "create", "secrets"),
     (True, "get", "secrets"),
     (True, "deletecollection", "secrets"),
+    (True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "create", "podtemplates"),
+    (True, "deletecollection", "podtemplates"),
+    (True, "create", "events"),
     (False, "list", "nodes"),
     (False, "watch", "nodes"),
     (False, "list", "pods"),
@@ -103,8 +109,15 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
 
 async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
     for within, verb, resource in RIGHTS:
-        name, _, below = resource.partition("/")
-        asked = {"verb": verb, "resource": name, "subresource": below, "namespace": site.namespace if within else ""}
+        kind, _, below = resource.partition("/")
+        name, _, group = kind.partition(".")
+        asked = {
+            "verb": verb,
+            "group": group,
+            "resource": name,
+            "subresource": below,
+            "namespace": site.namespace if within else "",
+        }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

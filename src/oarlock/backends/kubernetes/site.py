@@ -108,6 +108,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
+    provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
 
 
