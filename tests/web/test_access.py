@@ -28,6 +28,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
     forms = {
         "/jobs": {"action": "halt", "job": job.id},
         "/pools/edit": {"pool": "new"},
+        "/submit": {"text": "command: python a.py"},
         "/sessions": {"sha256": "0" * 64},
         "/login": {"secret": "x"},
     }
@@ -62,6 +63,8 @@ async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: 
             assert status == (404 if who not in OWN else 200 if page.method == "GET" else 303), who
         elif named(page) == "POST /sessions":
             assert status == 404
+        elif named(page) == "POST /submit/code":
+            assert status == 422
         else:
             assert status in (200, 303), who
 

@@ -100,7 +100,7 @@ async def pages(rig: browsers.WebRig, text: str) -> list[str]:
     rig.store._state._jobs[job.id] = shown
     found = []
     async with rig.browser("ann") as browser:
-        for path in ("/", "/jobs", f"/jobs/{job.id}"):
+        for path in ("/", "/jobs", f"/jobs/{job.id}", f"/submit?from={job.id}"):
             answer = await browser.get(path)
             assert answer.status_code == 200, rig.reports
             found.append(answer.text)

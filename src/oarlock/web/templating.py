@@ -50,6 +50,7 @@ class Templates:
             "segment": lambda text: quote(text, safe=""),
             "stacks": stacks.groups,
             "short_id": jobs.short_id,
+            "typed": texts.typed,
         }
 
     def render(self, template: str, /, **facts: Any) -> str:

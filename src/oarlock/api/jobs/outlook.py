@@ -26,7 +26,8 @@ async def plan(call: routes.Call) -> plans.Forecast:
     services = call.services
     await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = submissions.draft(services, call.access.user.name, submission)
-    forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+    async with services.forecast_turns.of(call.access.user.name):
+        forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
     shown = call.access.shown_forecast(forecast)
     assert shown is not None
     return shown

@@ -62,7 +62,10 @@ def fields(
 
 
 def plain(text: str | bytes, *, source: str = "the job file") -> Any:
-    """YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB."""
+    """YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB.
+
+    `detail` of an error has the `line`, from 1, where it is known.
+    """
     if len(text) > MAX_FILE_BYTES:
         raise errors.TooLarge(f"{source} has {len(text)} bytes", hint=f"At most {MAX_FILE_BYTES} bytes are read.")
     try:
@@ -73,6 +76,7 @@ def plain(text: str | bytes, *, source: str = "the job file") -> Any:
         raise errors.InvalidInput(
             f"{source} is not valid YAML{where}: {error.problem or error.context}",
             hint="Check the indentation and the quotes there.",
+            detail={"line": mark.line + 1} if mark else None,
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise errors.InvalidInput(
