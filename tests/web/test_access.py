@@ -33,7 +33,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
         "/login": {"secret": "x"},
     }
     async with rig.browser(who, **more) as browser:
-        path = page.path.format(job=job.id)
+        path = page.path.format(job=job.id, task="worker-0")
         if page.stream:
             async with browser.stream("GET", path, headers=browsers.OURS) as answer:
                 return answer.status_code
@@ -44,7 +44,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: routing.Page) -> None:
-    job = await rig.submit("ann", name="of-ann")
+    job = await rig.launch(await rig.submit("ann"))
     name = cookies.SessionCookie(browsers.HOME, secure=False).name
     expired = "oas_" + "A" * 43
     token = authentication.digest(rig.tokens["ann"])
