@@ -121,7 +121,7 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str 
         return errors.InvalidInput(f"{name!r} is not known here", path=path, hint=_nearest(name, _enum_values(kind)))
     if steps and steps[-1] == "gpus" and isinstance(asked := _at_steps(raw, steps), str):
         hint = gpus_hint(asked, "gpus: {count}, gpu_type: {kind}")
-        return errors.InvalidInput(f"{_short(asked)!r} is no number of GPUs", path=path, hint=hint)
+        return errors.InvalidInput(f"{_short(asked)!r} is not a number of GPUs", path=path, hint=hint)
     said = _plain_words(message)
     quoted = said.startswith("expected text, got")
     hint = "Put it in quotes." if quoted else f"See {page} for what is accepted."
@@ -309,7 +309,7 @@ def _environment(env: Mapping[str, str]) -> None:
         shown = _short(name)
         if len(name) > 255 or not _VARIABLE.fullmatch(name):
             raise errors.InvalidInput(
-                f"{shown!r} is no name of a variable", path="env", hint="Use letters, digits and _."
+                f"{shown!r} is not a valid name of a variable", path="env", hint="Use letters, digits and _."
             )
         if name.startswith(_RESERVED_PREFIX):
             raise errors.InvalidInput(
@@ -398,7 +398,7 @@ def check_name(value: str, path: str = "") -> None:
     """Refuse an invalid name of a job, a pool or a secret."""
     if len(value) > jobfile.MAX_NAME_LENGTH or not _NAME.fullmatch(value):
         raise errors.InvalidInput(
-            f"{_short(value)!r} is no name",
+            f"{_short(value)!r} is not a valid name",
             path=path,
             hint=f"Use lower-case letters, digits and dashes, at most {jobfile.MAX_NAME_LENGTH}, no dash at the ends.",
         )
