@@ -19,7 +19,7 @@ TRAINS = """
         for step in session.steps():
             first = step if first is None else first
             for _ in range(6000):  # until it is asked to stop
-                step == 35 and os.path.exists(sys.argv[1]) and not session._wish and time.sleep(0.05)
+                step == 35 and os.path.exists(sys.argv[1]) and not session._wish.strongest and time.sleep(0.05)
     print("began at step", first, flush=True)
 """
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import signal
 import socket
 import threading
@@ -13,106 +11,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.train import counting as counts
 from tests.train import gang
 from torch import nn
 
 from oarlock import train
 from oarlock.train import agreement, rounds
 
-EXAMPLES = 60
-MOST_RANKS = 4
-
-
-class Counts(nn.Module):
-    """A model whose weight number I counts how often example I was in a step that all ranks have made."""
-
-    def __init__(self, ballast: int = 0) -> None:
-        super().__init__()
-        self.ballast = nn.Parameter(torch.zeros(ballast, dtype=torch.float64))
-        self.counts = nn.Parameter(torch.zeros(EXAMPLES, dtype=torch.float64))
-        self.steps = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, examples: torch.Tensor) -> torch.Tensor:
-        return self.counts[examples].sum() + self.steps.sum() + 0.0 * self.ballast.sum()
-
-
-class OncePerEpoch(train.Hook):
-    """After each epoch: every example was in it once, but those that were too few for a step at its end."""
-
-    def __init__(self, model: Counts, batches: train.Batches, folder: Path) -> None:
-        self.model, self.batches, self.folder = model, batches, folder
-        self.before: tuple[int, torch.Tensor] | None = None
-        self.checked = 0
-
-    def after_step(self, session: train.Session) -> None:
-        (self.folder / "step").write_text(str(session.step))
-        if (self.folder.parent / "stop").exists():
-            session.request_stop()
-        if not self.batches.last:
-            return
-        counts = self.model.counts.detach().round(decimals=6)
-        if self.before is not None and self.before[0] == self.batches.epoch - 1:
-            within = counts - self.before[1]
-            assert set(within.tolist()) <= {0.0, 1.0}, within
-            assert within.sum() > EXAMPLES - MOST_RANKS, within
-            self.checked += 1
-        self.before = self.batches.epoch, counts.clone()
-
-
-def count(folder: Path, pause_s: float, ballast: int = 0) -> None:
-    """Train `Counts` until a file says stop, and write down how it ended."""
-    world = train.init()
-    torch.manual_seed(world.rank)
-    model = Counts(ballast)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + step % 7)
-    train.data_parallel(model, optimizer, bucket_bytes=64)  # two buckets: one may be over when the other breaks
-    batches = train.Batches((torch.arange(EXAMPLES),), 1, seed=3)
-    once = OncePerEpoch(model, batches, folder)
-    begun = joined = 0
-    told = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batches": batches}
-    with train.Session(**told, checkpoints=folder.parent / "checkpoints", every_steps=25, hooks=[once]) as session:
-        joined = session.step
-        for (examples,) in session.steps(batches, epochs=10_000):
-            begun += 1
-            assert scheduler.last_epoch == session.step - 1
-            loss = -world.world_size * model(examples) / optimizer.param_groups[0]["lr"]
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            scheduler.step()
-            time.sleep(pause_s)
-    kept = {"model": model.state_dict(), "rate": scheduler.state_dict(), "checked": once.checked}
-    torch.save({**kept, "repeated": begun - (session.step - joined)}, folder / "final.pt")
-
 
 @pytest.fixture
 def counting(tmp_path: Path) -> Iterator[gang.Gang]:
-    made = gang.Gang(tmp_path, count, 0.002)
+    made = gang.Gang(tmp_path, counts.count, 0.002)
     try:
         yield made
     finally:
         made.close()
-
-
-def end(made: gang.Gang, names: Sequence[str], *, losses: int) -> None:
-    """Stop the training, and compare how the processes ended."""
-    (made.folder / "stop").touch()
-    made.end()
-    finals = {name: torch.load(made.folder / name / "final.pt") for name in names}
-    first = finals[names[0]]
-    for name, final in finals.items():
-        for key, value in first["model"].items():
-            assert torch.equal(value, final["model"][key]), f"{name}: {key}\n{made.output()}"
-        assert final["rate"] == first["rate"], name
-        assert final["repeated"] <= losses, f"{name} repeated {final['repeated']} steps after {losses} losses"
-
-
-def change(made: gang.Gang, names: Sequence[str]) -> None:
-    """Make a round with these members, and wait until they are in it and a few steps on."""
-    made.round(names)
-    made.wait(lambda: all(made.rounds(name)[-1:] == [made.number] for name in names))
-    time.sleep(random.uniform(0, 0.05))
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
@@ -124,13 +37,13 @@ def test_survivors_go_on_and_newcomers_join(counting: gang.Gang, kills: int) -> 
         victim = names[number % 3] if number else "a"  # the chief too
         counting.kill(victim)
         names.remove(victim)
-        change(counting, names)
+        counts.change(counting, names)
         fresh = f"n{number}"
         counting.begin(fresh)
         counting.wait(lambda fresh=fresh: counting.ready(fresh))
         names.insert(number % 3, fresh)
-        change(counting, names)
-    end(counting, names, losses=kills)
+        counts.change(counting, names)
+    counts.end(counting, names, losses=kills)
 
 
 @pytest.mark.long
@@ -141,7 +54,7 @@ def test_another_membership_every_20_steps_for_1000_steps(counting: gang.Gang) -
     counting.start(names)
     counting.wait(lambda: all(map(counting.ready, names)))
     for number in range(50):
-        counting.wait(lambda number=number: any(reached(counting, name) >= 20 * number for name in names))
+        counting.wait(lambda number=number: any(counts.reached(counting, name) >= 20 * number for name in names))
         if number % 2:
             fresh = f"n{number}"
             counting.begin(fresh)
@@ -152,14 +65,7 @@ def test_another_membership_every_20_steps_for_1000_steps(counting: gang.Gang) -
             left = names.pop(number % 3)
             counting.round(names, tell=[*names, left])
         counting.wait(lambda: all(counting.rounds(name)[-1:] == [counting.number] for name in names))
-    end(counting, names, losses=0)
-
-
-def reached(made: gang.Gang, name: str) -> int:
-    """Return the last step that the member has made."""
-    with contextlib.suppress(OSError, ValueError):  # none yet, or half written
-        return int((made.folder / name / "step").read_text())
-    return 0
+    counts.end(counting, names, losses=0)
 
 
 def test_a_member_leaves_without_a_loss(counting: gang.Gang) -> None:
@@ -169,7 +75,7 @@ def test_a_member_leaves_without_a_loss(counting: gang.Gang) -> None:
     counting.wait(lambda: counting.rounds("b") == [2])
     counting.round(["b"], tell=["a", "b"])
     counting.wait(lambda: counting.rounds("b") == [2, 3])
-    end(counting, ["b"], losses=0)
+    counts.end(counting, ["b"], losses=0)
 
 
 def test_two_lost_at_once_and_one_while_the_others_meet(counting: gang.Gang) -> None:
@@ -181,8 +87,8 @@ def test_two_lost_at_once_and_one_while_the_others_meet(counting: gang.Gang) -> 
     counting.round(["a", "c", "d"], tell=["a", "d"])  # c is gone too, but the server does not know it yet
     time.sleep(0.2)
     counting.processes.pop("c").join()
-    change(counting, ["a", "d"])
-    end(counting, ["a", "d"], losses=2)
+    counts.change(counting, ["a", "d"])
+    counts.end(counting, ["a", "d"], losses=2)
 
 
 def test_a_stopped_rank_holds_the_others_up_only_until_it_is_out(counting: gang.Gang) -> None:
@@ -192,8 +98,8 @@ def test_a_stopped_rank_holds_the_others_up_only_until_it_is_out(counting: gang.
     counting.signal("b", signal.SIGSTOP)
     threading.Timer(0.3, lambda: counting.kill("b")).start()
     counting.wait(lambda: "b" not in counting.processes)
-    change(counting, ["a", "c"])
-    end(counting, ["a", "c"], losses=1)
+    counts.change(counting, ["a", "c"])
+    counts.end(counting, ["a", "c"], losses=1)
 
 
 def exchange(folder: Path) -> None:
@@ -222,30 +128,20 @@ def test_a_script_without_a_session_fails_where_a_process_is_lost(tmp_path: Path
 
 def test_a_death_in_the_midst_of_a_large_exchange(tmp_path: Path) -> None:
     """Its bytes are half sent and half received then."""
-    made = gang.Gang(tmp_path, count, 0.0, 1_000_000)
+    made = gang.Gang(tmp_path, counts.count, 0.0, 1_000_000)
     try:
         names = ["a", "b", "c"]
         made.start(names)
         for victim in ("b", "a"):
-            made.wait(lambda: all(made.ready(name) and reached(made, name) for name in names))
+            made.wait(lambda: all(made.ready(name) and counts.reached(made, name) for name in names))
             made.signal(victim, signal.SIGSTOP)
             names.remove(victim)
-            stands_still(made, names)
+            counts.stands_still(made, names)
             made.kill(victim)
-            change(made, names)
-        end(made, names, losses=2)
+            counts.change(made, names)
+        counts.end(made, names, losses=2)
     finally:
         made.close()
-
-
-def stands_still(made: gang.Gang, names: Sequence[str]) -> None:
-    """Wait until these members make no more steps."""
-    before, since = None, time.monotonic()
-    while time.monotonic() - since < 0.5:
-        steps = [reached(made, name) for name in names]
-        if steps != before:
-            before, since = steps, time.monotonic()
-        time.sleep(0.02)
 
 
 def test_an_exchange_that_gloo_forgets_ends_once_its_connection_is_broken() -> None:

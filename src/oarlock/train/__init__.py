@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     )
     from oarlock.train.hooks import EarlyStopping, NaNGuard, Profiler, StopAtStep, Summaries
     from oarlock.train.moments import Hook
-    from oarlock.train.session import Session, Stopped
+    from oarlock.train.session import Session
+    from oarlock.train.stopping import Stopped
     from oarlock.train.strategies.allreduce import AllReduce
     from oarlock.train.strategies.dataparallel import data_parallel, no_sync
     from oarlock.train.strategies.parameterservers import ParameterServers
@@ -60,7 +61,7 @@ _HOMES = {
     "Session": "session",
     "StateError": "errors",
     "StopAtStep": "hooks",
-    "Stopped": "session",
+    "Stopped": "stopping",
     "Strategy": "strategies.strategy",
     "Summaries": "hooks",
     "TrainError": "errors",

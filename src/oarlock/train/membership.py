@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import distributed, optim
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from oarlock.train import errors, worlds
 from oarlock.train.rounds import Round, Rounds
-from oarlock.train.strategies.strategy import Strategy, waited
+from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,20 @@ class Membership:
             strategy.outlives = True
         self._whole = not worlds.joining()  # this rank's state is that of its position
         self._mark: dict[str, Any] = {}
-        self._exchanges = 0
+        self._marked: tuple[int, int] | None = None  # the steps and exchanges that were done then
+        self._passed_over: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
+        self._ours = {id(parameter) for strategy in strategies for parameter in strategy.parameters}
+        self._hooks = (
+            register_optimizer_step_pre_hook(self._pass_over),
+            register_optimizer_step_post_hook(self._give_back),
+        )
+
+    def close(self) -> None:
+        """End the session's part: from now on a lost exchange is an error, as without a session."""
+        for strategy in self._strategies:
+            strategy.outlives = False
+        for hook in self._hooks:
+            hook.remove()
 
     @property
     def number(self) -> int:
@@ -69,32 +83,76 @@ class Membership:
         """Return the number of the newest round that this rank knows."""
         return self._rounds.newest().number
 
-    def mark(self) -> None:
-        """Remember the state before a step, as far as the script changes it even if there are no gradients."""
-        self._exchanges = waited(self._strategies)[0]
-        self._mark = {name: _plain(kept) for name, kept in self._state.items()}
+    def between(self) -> bool:
+        """Return whether no gradients wait for an exchange: one was made since the mark, or none is ever counted."""
+        return self._marked is None or not figures_of(self._strategies) or self._made() > 0
+
+    def mark(self, done: int) -> None:
+        """Remember the state after `done` steps, as far as the script changes it even if there are no gradients."""
+        if self.between():
+            self._marked = done, waited(self._strategies)[0]
+            self._mark = {name: self._plain(kept) for name, kept in self._state.items()}
 
     def lost(self) -> bool:
         """Return whether an exchange of this step has failed."""
         return any(strategy.lost for strategy in self._strategies)
 
     def take_back(self, step: int) -> tuple[int, int]:
-        """Undo what the script did in a step without gradients.
+        """Undo what the script did in the steps since the mark, if their gradients are lost.
 
         Return the number of steps that are done, and of the exchanges that the present one has made.
         """
-        made = waited(self._strategies)[0] - self._exchanges
-        if made:  # the step has several exchanges, and some are over: it cannot be repeated
-            return step - 1, made
+        if self._marked is None:
+            return step, 0
+        if self._made():
+            # The step is over, or it has several exchanges and some are over: it cannot be repeated.
+            return (step - 1, self._made()) if self.lost() else (step, 0)
         for name, kept in self._state.items():
             _put_back(kept, self._mark.get(name))
-        return step - 1, 0
+        for strategy in self._strategies:
+            for parameter in strategy.parameters:
+                parameter.grad = None
+        return self._marked[0], 0
 
-    def change(self, here: Position, cause: BaseException | None) -> Position:
+    def _plain(self, kept: Any) -> Any:
+        """Return a copy of the state, except weights and an optimizer's moments, which only the exchanges change."""
+        if isinstance(kept, optim.Optimizer):
+            return [
+                {name: _copied(value) for name, value in group.items() if name != "params"}
+                for group in kept.param_groups
+            ]
+        if isinstance(kept, torch.nn.Module) and any(id(parameter) in self._ours for parameter in kept.parameters()):
+            return None
+        return _copied(kept.state_dict())
+
+    def _made(self) -> int:
+        """Return the number of exchanges since the mark."""
+        return waited(self._strategies)[0] - self._marked[1] if self._marked else 0
+
+    def _pass_over(self, optimizer: optim.Optimizer, *_: Any) -> None:
+        """Take the gradients of a lost exchange away for the optimizer's step, so that it changes nothing.
+
+        Elsewhere they are zeros, because scripts look at them: to clip or to scale them, for one.
+        """
+        lost = {id(parameter) for strategy in self._strategies if strategy.lost for parameter in strategy.parameters}
+        for group in optimizer.param_groups if lost else ():
+            for parameter in group["params"]:
+                if id(parameter) in lost:
+                    self._passed_over.append((parameter, parameter.grad))
+                    parameter.grad = None
+
+    def _give_back(self, *_: Any) -> None:
+        for parameter, gradient in self._passed_over:
+            parameter.grad = gradient
+        self._passed_over.clear()
+
+    def change(self, here: Position, cause: BaseException | None, keep_waiting: Callable[[], None]) -> Position:
         """Go into the next round, with all its members. Return the position from which all of them go on.
 
         Raises Left if this process is not a member of it, and PeersLost if no round comes after the loss `cause`.
+        `keep_waiting` is called while this process waits; it raises an exception to end that.
         """
+        self._rounds.keep_waiting = keep_waiting
         while True:
             later = self._rounds.later(cause)
             if later.rank is None and not worlds.joining():
@@ -122,6 +180,7 @@ class Membership:
         known = [one for mine, one in told if mine]
         found = told[donor][1]
         step = found.step + 1 if found.exchanges else found.step
+        self._marked = None
         return replace(found, step=step, exchanges=0, stop=max(one.stop for one in known))
 
     def _gather(self, here: Position) -> list[tuple[Any, ...]]:
@@ -147,14 +206,16 @@ class Membership:
             self._whole = True
 
 
-def _plain(kept: Any) -> Any:
-    """Return a copy of the state that costs little: the groups of an optimizer, or a state without tensors."""
-    if isinstance(kept, optim.Optimizer):
-        return [{name: value for name, value in group.items() if name != "params"} for group in kept.param_groups]
-    if isinstance(kept, torch.nn.Module):
-        return None
-    state = kept.state_dict()
-    return None if _holds_tensor(state) else copy.deepcopy(state)
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        made = copy.copy(value)  # of its own type
+        made.update({name: _copied(each) for name, each in value.items()})
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(_copied(each) for each in value)
+    return copy.deepcopy(value)
 
 
 def _put_back(kept: Any, state: Any) -> None:
@@ -162,14 +223,10 @@ def _put_back(kept: Any, state: Any) -> None:
         return
     if isinstance(kept, optim.Optimizer):
         for group, before in zip(kept.param_groups, state):
-            group.update(before)
+            for name, value in before.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                    group[name].copy_(value)  # a scheduler, or a compiled step, may hold this very tensor
+                else:
+                    group[name] = value
     else:
         kept.load_state_dict(state)
-
-
-def _holds_tensor(state: Any) -> bool:
-    if isinstance(state, Mapping):
-        return any(map(_holds_tensor, state.values()))
-    if isinstance(state, (list, tuple)):
-        return any(map(_holds_tensor, state))
-    return isinstance(state, torch.Tensor)

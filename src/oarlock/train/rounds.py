@@ -22,7 +22,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class Rounds:
         report = environ.get("OARLOCK_REPORT")
         self.present = Round.of(int(environ.get("OARLOCK_ROUND") or 1), environ)
         self.lost = False  # a member of the present round is gone
+        self.keep_waiting: Callable[[], None] = lambda: None
         self._timeout_s = timeout_s
         self._path = Path(report) / FILE if report else None
         self._process = int(environ.get("OARLOCK_PROCESS") or 0)
@@ -97,6 +98,7 @@ class Rounds:
         while self.newest().number <= self.present.number:
             if cause is not None and time.monotonic() > deadline:
                 raise errors.PeersLost(f"{cause}. No new round came within {NEWS_S:.0f} s") from cause
+            self.keep_waiting()
             time.sleep(LOOK_EVERY_S)
         return self._newest
 
@@ -163,6 +165,7 @@ class Rounds:
     def _go_on_waiting(self, later: Round) -> None:
         if self.newest().number > later.number:
             raise errors.PeersLost(f"round {later.number} is over before it began")
+        self.keep_waiting()
         time.sleep(LOOK_EVERY_S)
 
     def lose(self) -> None:

@@ -17,20 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-from oarlock.train import agreement, batchsizes, environment, errors, failpoints, membership, worlds
+from oarlock.train import agreement, batchsizes, environment, errors, failpoints, membership, stopping, worlds
 from oarlock.train.batches import Batches
 from oarlock.train.batchsizes import Batch
 from oarlock.train.checkpointing import adopting, manifests, rng
@@ -47,13 +45,6 @@ from oarlock.train.strategies.strategy import Strategy, figures_of, waited
 
 EVERY_S = 600.0
 KEEP = 3
-
-
-class Stopped(SystemExit):
-    """The session was asked to stop, has saved, and is closed. If not caught, the process ends with 128 + SIGTERM."""
-
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
 
 
 class Session:
@@ -129,10 +120,12 @@ class Session:
         self._membership = (
             membership.Membership(worlds.rounds, state, self._strategies) if worlds.rounds and rejoins else None
         )
-        self._wish = self._stop = agreement.GO_ON
+        self._later_round = 0  # the newest round that all ranks know
+        self._wish = stopping.Wish()
+        self._stop = agreement.GO_ON
         self._saved_step: int | None = None
         self._saved_at = monotonic()
-        self._handler_before: Any = None
+        self._save_soon = False  # the save under way was lost with a process
         self._can_rejoin = False
 
     @property
@@ -167,7 +160,7 @@ class Session:
 
     def request_stop(self) -> None:
         """End the training after this step, on all ranks. Any rank may call it."""
-        self._wish = max(self._wish, agreement.FINISH)
+        self._wish.finish()
 
     def limit(self, last_step: int) -> None:
         """Let step `last_step` be the last one, unless the training ends before. All ranks must call it at one step."""
@@ -204,7 +197,7 @@ class Session:
         while not self.should_stop:
             self._parts_left = self.batch.accumulate - 1 if self._adapt and self.batch is not None else 0
             if self._membership:
-                self._membership.mark()
+                self._membership.mark(self.step)
             try:
                 batch = self._next(stream) if stream is not None else self.step + 1
             except StopIteration:
@@ -231,8 +224,7 @@ class Session:
         return batch
 
     def __enter__(self) -> Session:
-        if threading.current_thread() is threading.main_thread():
-            self._handler_before = signal.signal(signal.SIGTERM, self._on_signal)
+        self._wish.listen()
         try:
             self._reports = self._open_reports()
             self._open_checkpoints()
@@ -258,23 +250,18 @@ class Session:
         finally:
             self._close()
         if error is None and self._stop == agreement.STOP:
-            raise Stopped
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._wish = agreement.STOP
+            raise stopping.Stopped
 
     def _end_step(self) -> None:
         """End the step, or take it back if a process was lost in it, and go on with those that are left."""
-        if self._membership is None:
+        try:
+            if self._membership and self._membership.lost():
+                raise errors.PeersLost("a process was lost in a step")
             self._settle_step()
-        elif self._membership.lost():
-            done, exchanges = self._membership.take_back(self.step)
-            self._change_round(errors.PeersLost("a process was lost in a step"), done, exchanges)
-        else:
-            try:
-                self._settle_step()
-            except errors.PeersLost as lost:
-                self._change_round(lost, self.step)
+        except errors.PeersLost as lost:
+            if self._membership is None:
+                raise
+            self._change_round(lost, *self._membership.take_back(self.step))
 
     def _change_round(self, cause: BaseException | None, done: int, exchanges: int = 0) -> None:
         """Go on in the next round, after `done` steps."""
@@ -284,9 +271,9 @@ class Session:
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
         self._agreement = agreement.Agreement(self.world)
-        if self._checkpoints:
-            self._checkpoints.abandon()
-        position = self._membership.change(here, cause)
+        if self._checkpoints and self._checkpoints.abandon():
+            self._save_soon = True
+        position = self._membership.change(here, cause, self._wish.keep_waiting)
         self.step, self._stop, self._noise = position.step, position.stop, position.noise
         if self._checkpoints:
             self._checkpoints.round_number = self._membership.number
@@ -298,6 +285,7 @@ class Session:
         self._tell_batch()
         self._pace.restart(cold=True)
         if self._reports:
+            self._reports.draw(self._event_file)
             self._reports.progress.ranks = self.world.world_size
             self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
         self._say(f"round {self._membership.number}: {self.world.world_size} ranks go on after step {self.step}")
@@ -310,12 +298,12 @@ class Session:
         for hook in self._hooks:
             hook.after_step(self)
         writing = self._checkpoints.under_way if self._checkpoints else 0
-        due = self.world.is_chief and self._every_s is not None and monotonic() - self._saved_at >= self._every_s
+        due = self._save_soon or (self._every_s is not None and monotonic() - self._saved_at >= self._every_s)
         wanted = self._batch_file.look() if self._adapt and self.world.is_chief else None
         agreeing = monotonic()
         decision = self._agreement.settle(
-            stop=self._wish,
-            save=due and not writing,
+            stop=self._wish.strongest,
+            save=due and self.world.is_chief and not writing,
             batch=wanted.code if wanted is not None and wanted != self._taken else 0,
             noise=self._reports.progress.noise if self._reports and self.world.is_chief else None,
             own_s=self._pace.own_s,
@@ -336,7 +324,8 @@ class Session:
         if decision.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
             self._pace.restart()
-        if self._membership and decision.round_number > self._membership.number:
+        self._later_round = max(self._later_round, decision.round_number)
+        if self._membership and self._later_round > self._membership.number and self._membership.between():
             self._change_round(None, self.step)
 
     def _catch_up(self) -> None:
@@ -436,6 +425,7 @@ class Session:
         self._saved_at = monotonic()
         if self._checkpoints is None or (self._apart and not self.world.is_chief):
             return
+        self._save_soon = True  # again, if a process is lost before it has begun
         self._take_saved(self._checkpoints.finish())
         for hook in self._hooks:
             hook.before_checkpoint(self)
@@ -451,6 +441,7 @@ class Session:
             self._take_saved(self._checkpoints.save(self.step, shared, own, meta))
         else:
             self._checkpoints.begin(self.step, shared, own, meta)
+        self._save_soon = False
 
     def _completed(self, saved: Saved) -> None:
         """Report a complete checkpoint, in the chief's thread that wrote it. Then older ones may go."""
@@ -479,17 +470,20 @@ class Session:
         if report:
             report.mkdir(parents=True, exist_ok=True)
             sinks.append(MetricFrames(report / f"metrics-{process}.bin"))
-        wanted = self._logdir or self._environment.tensorboard
-        if wanted and self.world.is_chief:
-            sinks.append(EventFile(Path(wanted)))
         line = Line(sys.stderr) if report is None and self.world.is_chief else None
         reports = Reports(events=report / f"events-{process}.jsonl" if report else None, sinks=sinks, line=line)
+        reports.draw(self._event_file)
         self._can_stack = bool(report and (report / f"stack-{os.getpid()}.ready").exists())
         reports.progress.ranks, reports.progress.pace = self.world.world_size, pace.Mean(self._pace)
         reports.progress.measure_noise = self._measure_noise
         reports.progress.gpu_type = self._environment.gpu_type
         reports.event("hello", library=VERSION, can_rejoin=False, can_stack=self._can_stack)
         return reports
+
+    def _event_file(self) -> EventFile | None:
+        """Return a new file for TensorBoard, if this rank is the one that writes it."""
+        wanted = self._logdir or self._environment.tensorboard
+        return EventFile(Path(wanted)) if wanted and self.world.is_chief else None
 
     def _measure_noise(self) -> float | None:
         """Return the gradients' noise. The reporting thread calls it, because it may wait for the GPU."""
@@ -585,11 +579,11 @@ class Session:
             sys.stderr.write(f"oarlock.train: {text}\n")
 
     def _close(self) -> None:
+        if self._membership:
+            self._membership.close()
         if self._checkpoints:
             self._checkpoints.close()
         if self._reports:
             self._reports.close()
             self._reports = None
-        if self._handler_before is not None:
-            signal.signal(signal.SIGTERM, self._handler_before)
-            self._handler_before = None
+        self._wish.close()

@@ -356,6 +356,24 @@ def test_the_training_changes_the_state_while_a_copy_is_written(
     assert store.under_way == 0
 
 
+def test_a_save_that_is_abandoned_holds_nothing_up(
+    store: checkpoints.Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank was lost meanwhile: the training goes on at once, whatever the disk does."""
+    disk = Disk(monkeypatch)
+    late = threading.Timer(20.0, disk.goes_on.set)
+    late.start()
+    store.begin(1, {"model": {"weight": torch.full((1000,), 1.0)}}, {}, {})
+    assert store.abandon(), "a save was under way"
+    assert not disk.goes_on.is_set(), "it waited for the disk"
+    assert not store.abandon()
+    late.cancel()
+    disk.goes_on.set()
+    store.begin(2, {"model": {"weight": torch.full((1000,), 2.0)}}, {}, {})
+    assert agreed(store) is not None
+    assert [path.name for path in manifests.complete(store.directory)] == ["attempt-1-round-1-step-2"]
+
+
 class Twin(World):
     """A rank whose fellow says the same."""
 

@@ -24,6 +24,7 @@ import functools
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,6 +120,7 @@ class Checkpoints:
         self._number = 0  # of the present work
         self._work: Future[Any] | None = None
         self._save: _Save | None = None
+        self._abandoned = threading.Event()  # the save under way
 
     def save(
         self, step: int, shared: Mapping[str, Any], own: Mapping[str, Any], meta: Mapping[str, object]
@@ -149,14 +151,16 @@ class Checkpoints:
             self._give_up(path, trouble)
             return
         self._save = save = _Save(path, step, self.round_number, dict(meta))
+        self._abandoned = abandoned = threading.Event()
         kept, lacking = shard, False
         if copied:
             try:
                 kept = self._copies.of(shard)
             except (RuntimeError, MemoryError):  # there is no memory for a copy: the training waits for the disk
                 lacking = True
-        alone = self._world.world_size == 1
-        work = self._start(lambda: self._write_alone(save, kept) if alone else _write(path, self._world, kept))
+        world = replace(self._world)  # another round may come while the thread writes
+        write = self._write_alone if world.world_size == 1 else self._write_shard
+        work = self._start(lambda: write(save, world, kept, abandoned))
         if lacking:
             wait([work])
 
@@ -178,13 +182,14 @@ class Checkpoints:
             saved = self._go_on()
         return saved
 
-    def abandon(self) -> None:
-        """Wait for this rank's thread, and forget the save under way. It stays incomplete, unless its manifest was
-        being written.
+    def abandon(self) -> bool:
+        """Forget the save under way. Return whether there was one. It stays incomplete, unless its manifest was being
+        written. Its thread ends it soon, and nothing waits for the disk here.
         """
-        work, self._work, self._number = self._work, None, 0
-        if work is not None:
-            wait([work])
+        lost = self._save is not None
+        self._save, self._work, self._number = None, None, 0
+        self._abandoned.set()
+        return lost
 
     def close(self) -> None:
         """End the thread. A save under way is completed where that takes no other rank."""
@@ -209,31 +214,31 @@ class Checkpoints:
         if save.shards or self._world.world_size == 1:
             told = (outcome.bytes, outcome.manifest_sha256) if isinstance(outcome, Saved) else outcome
             saved = self._world.gather(told)[0]
+            self._save = None
             if not isinstance(saved, str):
                 return Saved(save.path, save.step, *saved)
             self._give_up(save.path, saved)
             return None
-        shards = self._shards_of_all(outcome)
+        shards = _of_all(self._world.gather(_told(outcome)))
         if isinstance(shards, str):
+            self._save = None
             self._give_up(save.path, shards)
             return None
         self._save = complete = replace(save, shards=shards)
         self._start(lambda: self._complete(complete) if self._world.is_chief else None)
         return None
 
-    def _write_alone(self, save: _Save, shard: Mapping[str, Any]) -> Saved | str:
+    def _write_alone(
+        self, save: _Save, world: World, shard: Mapping[str, Any], abandoned: threading.Event
+    ) -> Saved | str:
         """Write a checkpoint whole, where there is no other rank to agree with."""
-        shards = self._shards_of_all(_attempt(lambda: _write(save.path, self._world, shard)))
+        shards = _of_all([_told(_attempt(lambda: _write(save.path, world, shard, abandoned)))])
         return shards if isinstance(shards, str) else self._complete(replace(save, shards=shards))
 
-    def _shards_of_all(self, written: manifests.Shard | str) -> tuple[manifests.Shard, ...] | str:
-        """Return the shards of all ranks, or the reason why one is missing."""
-        told = self._world.gather(astuple(written) if isinstance(written, manifests.Shard) else written)
-        failpoints.hit("train.after_shards_gathered")
-        for rank, each in enumerate(told):
-            if isinstance(each, str):
-                return f"rank {rank}: {each}"
-        return tuple(manifests.Shard(*each) for each in told)
+    def _write_shard(
+        self, save: _Save, world: World, shard: Mapping[str, Any], abandoned: threading.Event
+    ) -> manifests.Shard:
+        return _write(save.path, world, shard, abandoned)
 
     def prune(self, keep: int | None = None) -> None:
         """Remove checkpoints older than the newest `keep` complete ones, but never the one that was verified.
@@ -386,14 +391,16 @@ def free_bytes(directory: Path) -> int:
 
 
 class _Hashing:
-    """A file that computes the digest and the number of the bytes written to it."""
+    """A file that computes the digest and the number of the bytes written to it. It refuses more once `abandoned`."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, abandoned: threading.Event) -> None:
+        self._file, self._abandoned = file, abandoned
         self.sha256 = hashlib.sha256()
         self.bytes = 0
 
     def write(self, data: bytes) -> int:
+        if self._abandoned.is_set():
+            raise OSError("this save was abandoned")
         self._file.write(data)
         self.sha256.update(data)
         self.bytes += len(data)
@@ -404,22 +411,35 @@ class _Hashing:
         self._file.flush()
 
 
+def _told(written: manifests.Shard | str) -> Any:
+    return astuple(written) if isinstance(written, manifests.Shard) else written
+
+
+def _of_all(told: Sequence[Any]) -> tuple[manifests.Shard, ...] | str:
+    """Return the shards of all ranks, or the reason why one is missing."""
+    failpoints.hit("train.after_shards_gathered")
+    for rank, each in enumerate(told):
+        if isinstance(each, str):
+            return f"rank {rank}: {each}"
+    return tuple(manifests.Shard(*each) for each in told)
+
+
 def _key(path: Path) -> tuple[int, int, int]:
     return manifests.order(path) or (0, 0, 0)
 
 
-def _write(directory: Path, world: World, shard: Mapping[str, Any]) -> manifests.Shard:
+def _write(directory: Path, world: World, shard: Mapping[str, Any], abandoned: threading.Event) -> manifests.Shard:
     directory.mkdir(exist_ok=True)  # the first rank makes it
     if world.is_chief:
         manifests.sync_directory(directory.parent)
         failpoints.hit("train.after_make_directory")
-    return _write_shard(directory / f"rank-{world.rank}.pt", shard)
+    return _write_shard(directory / f"rank-{world.rank}.pt", shard, abandoned)
 
 
-def _write_shard(path: Path, shard: Mapping[str, Any]) -> manifests.Shard:
+def _write_shard(path: Path, shard: Mapping[str, Any], abandoned: threading.Event) -> manifests.Shard:
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
-        hashing = _Hashing(file)
+        hashing = _Hashing(file, abandoned)
         torch.save(shard, hashing)
         file.flush()
         failpoints.hit("train.after_shard_write")

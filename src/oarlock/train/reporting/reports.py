@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Reports:
         self._events = Appender(events) if events else None
         self._sinks = list(sinks)
         self._line = line
+        self._drawing: Sink | None = None  # the chief's file for TensorBoard, one of the sinks
         self._queue: collections.deque[tuple[int, float, tuple[str, ...], tuple[Any, ...]]] = collections.deque()
         self._told = (0, -PROGRESS_EVERY_S, 0)  # step, time and examples of the last progress event
         self._failed: set[str] = set()
@@ -104,6 +105,16 @@ class Reports:
         """Count the speed from here: the steps of earlier attempts do not belong to it."""
         self.progress.step, self.progress.examples = step, examples
         self._told = (step, time.monotonic(), examples or 0)
+
+    def draw(self, opened: Callable[[], Sink | None]) -> None:
+        """Write rows to the file that `opened` returns, if it returns one, in the place of the one before."""
+        with self._writing:
+            if self._drawing is not None:
+                self._sinks.remove(self._drawing)
+                self._guarded(type(self._drawing).__name__, self._drawing.close)
+            self._drawing = opened()
+            if self._drawing is not None:
+                self._sinks.append(self._drawing)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Queue a row. Values are numbers or tensors of one element; ReportError for other values."""

@@ -10,8 +10,8 @@ than an uninterrupted run. Here the sorting never changes. The model also stays 
 
 With one process nothing is attached to the model, unless others may join it.
 
-In an elastic job a process may be lost during an exchange. Then the step has no gradients: an optimizer passes over
-parameters without one, so the weights stay as they were before the step.
+In an elastic job a process may be lost during an exchange. Then the gradients of the step are zeros, and optimizers
+pass over them (membership.py), so the weights stay as they were before the step.
 """
 
 from __future__ import annotations
@@ -81,10 +81,7 @@ class AllReduce(Strategy):
         self._buckets = buckets.sort(named, self._bucket_bytes, self._world.world_size, self._unused, self._wire)
         places = [(bucket, place) for bucket in self._buckets for place in range(len(bucket.parameters))]
         self._places = places[::-1]  # buckets begin with the last parameter
-
-    def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
-        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
-        self.take_over(named, optimizer)
+        self.parameters = [bucket.parameters[place] for bucket, place in self._places]
 
     @torch.no_grad()
     def rehearse(self) -> None:
@@ -135,8 +132,9 @@ class AllReduce(Strategy):
             with self._noticing():
                 self._exchange(figures)
         if self.lost:
-            for bucket, place in self._places:
-                bucket.parameters[place].grad = None
+            with torch.no_grad():
+                for parameter in self.parameters:
+                    parameter.grad = torch.zeros_like(parameter)
             return
         figures.exchanges += 1
         figures.sent_bytes += round(sum(bucket.sent_bytes for bucket in self._buckets))

@@ -13,7 +13,7 @@ session saves it with this rank's shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,7 +55,8 @@ class Strategy:
     rejoins = False  # it can go on among other processes: it has `regroup`
     outlives = False  # a session goes on with other processes where an exchange fails; else the failure is raised
     keeps = False  # its state may be empty now, and not at the next checkpoint
-    lost = False  # the exchange of this step has failed, so that it has no gradients
+    lost = False  # the exchange of this step has failed, so that its gradients are zeros that mean nothing
+    parameters: Sequence[nn.Parameter] = ()  # those whose gradients it exchanges; a strategy that rejoins names them
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         """Give every rank the chief's weights, and keep the replicas together from now on. Returns the model to train.

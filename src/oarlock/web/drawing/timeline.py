@@ -51,7 +51,6 @@ class Timeline(msgspec.Struct, frozen=True):
     begin: float
     end: float
     height: int
-    legend: tuple[tuple[str, str], ...]
 
 
 def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline | None:
@@ -70,8 +69,7 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
         )
         for place, attempt in enumerate(job.attempts)
     )
-    legend = dict.fromkeys((mark.glyph, mark.word) for row in rows for mark in row.marks)
-    return Timeline(rows, begin, end, len(rows) * ROW, tuple(legend))
+    return Timeline(rows, begin, end, len(rows) * ROW)
 
 
 def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, scale: float) -> Iterator[Stretch]:
