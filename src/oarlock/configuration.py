@@ -169,18 +169,22 @@ def _check(told: Settings) -> None:
         _check_file(name, getattr(told, name))
     if told.url is not None and not _URL.fullmatch(told.url):
         raise errors.InvalidInput(
-            f"{told.url!r} is no URL of a server.", path="url", hint="Write it as https://HOST or http://HOST:PORT."
+            f"{told.url!r} is not the URL of a server.",
+            path="url",
+            hint="Write it as https://HOST or http://HOST:PORT.",
         )
     quantities.seconds(told.keep_jobs)
     if not 0 <= told.port < 65536:
-        raise errors.InvalidInput(f"{told.port} is no port.", path="port", hint="Use 1 to 65535, or 0 for a free one.")
+        raise errors.InvalidInput(
+            f"{told.port} is not a port.", path="port", hint="Use 1 to 65535, or 0 for a free one."
+        )
     if told.log_level.upper() not in LOG_LEVELS:
         raise errors.InvalidInput(
-            f"{told.log_level!r} is no level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
+            f"{told.log_level!r} is not a log level.", path="log_level", hint=f"There are: {', '.join(LOG_LEVELS)}."
         )
     for name in ("round_s", "min_runtime_s", "restart_s"):
         if not 0 <= getattr(told, name) <= quantities.MAX_SECONDS:
-            raise errors.InvalidInput(f"{getattr(told, name)} is no time.", path=name, hint="Give seconds, from 0.")
+            raise errors.InvalidInput(f"{getattr(told, name)} is not a time.", path=name, hint="Give seconds, from 0.")
     if not (told.host in LOOPBACK or told.tls_cert or (told.url or "").startswith("https://")):
         raise errors.InvalidInput(
             f"At {told.host} other machines would send their tokens for everybody on the way to read.",
@@ -236,7 +240,7 @@ def _file(path: Path) -> dict[str, Any]:
             )
         if not isinstance(tables[name], dict):
             raise errors.InvalidInput(
-                f"{path}: `{name}` is no table.", hint=f"Write [{name}], then one setting a line."
+                f"{path}: `{name}` is not a table.", hint=f"Write [{name}], then one setting a line."
             )
     scheduler = tables.get("scheduler", {})
     said = {name: value for name, value in scheduler.items() if not isinstance(value, dict)}

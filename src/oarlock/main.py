@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from oarlock.api.process import checkpoints, claimedcheckpoints, homefolder, results
     from oarlock.api.security import secretfiles
     from oarlock.api.services import meters, provided
-    from oarlock.backends import backends
+    from oarlock.backends import backends, provisioners
     from oarlock.backends.kubernetes import examining
     from oarlock.controllers import running, timing
     from oarlock.controllers.guarding import assigning
@@ -344,6 +344,7 @@ class Engine:
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stop = asyncio.Event()
         self.on_end: Callable[[], object] = lambda: None  # called on the engine's thread
+        self._adds: provisioners.Provisioner | None = None  # nodes
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
@@ -428,6 +429,7 @@ class Engine:
         )
         opened = await backend.connect(made, os.environ, clock=time.time, monotonic=time.monotonic)
         self._check = lambda: opened.check_reached(settings.pods_url(self._url))
+        self._adds = opened.provisioner()
         agents = self._told_to_agents(Path())
         self.manifests = lambda job: opened.manifests(launching.rehearsed(job, agents, self.clock()))
         return opened
@@ -435,7 +437,16 @@ class Engine:
     def _runner(self, hook: Path) -> running.Runner:
         """The control loops, each over the same store and the one backend."""
         from oarlock.agent.protocol import blanking
-        from oarlock.controllers import inventory, leadership, measuring, retention, running, succession, timing
+        from oarlock.controllers import (
+            inventory,
+            leadership,
+            measuring,
+            provisioning,
+            retention,
+            running,
+            succession,
+            timing,
+        )
         from oarlock.controllers.guarding import guardian, leftovers
         from oarlock.controllers.scheduling import scheduling
         from oarlock.data import jobarchive
@@ -473,14 +484,9 @@ class Engine:
                     memo=memos.Memo(),
                 ),
                 guardian.Guardian(
-                    store,
-                    self.backend,
-                    leader,
-                    remains,
-                    self._told_to_agents(hook),
-                    clock=clock,
-                    report=report,
+                    store, self.backend, leader, remains, self._told_to_agents(hook), clock=clock, report=report
                 ),
+                provisioning.Provisioning(store, self._adds, leader, clock=clock, report=report, rules=settings.rules),
                 measuring.Measuring(store, leader, clock=clock, report=report),
                 retention.Retention(
                     store,

@@ -133,7 +133,7 @@ class TestSet:
             ("pool set b --reserve gpus", 2, "Write --reserve gpus=8."),
             ("pool set b --reserve gpus=", 2, "Write --reserve gpus=8."),
             ("pool set b --limit none,gpus=2", 2, "Write --limit gpus=8."),
-            ("pool set b --share some", 2, "'some' is no amount."),
+            ("pool set b --share some", 2, "'some' is not an amount."),
             ("pool set b --static gpu", 2, "Did you mean `gpus`?"),
             ("pool set b --policy prority", 2, "Did you mean 'priority'?"),
             ("pool set B", 2, "Use lower-case letters"),

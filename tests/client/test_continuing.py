@@ -83,6 +83,12 @@ def test_a_size_can_be_another_one() -> None:
     assert sizes.filled(verbs.spec_of(verbs.fields_of(earlier))) == spec
 
 
+def test_the_fields_of_a_running_job_without_a_name_are_told() -> None:
+    spec = jobfile.JobSpec(command="true", size="2-k80")
+    earlier = jobs.Job(id="j", name="true", owner="ann", spec=spec, created_at=0.0, pool="default", phase_at=0.0)
+    assert verbs.spec_of(verbs.fields_of(earlier)) == spec, "fields with their defaults are left out"
+
+
 @pytest.mark.parametrize("text", ["", "@5", "train@", "train@x", "train@-1", "train@1@2", "train@" + "9" * 19])
 def test_what_names_no_job_and_step(text: str) -> None:
     with pytest.raises(errors.InvalidInput, match="not a job with a step"):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tests.backends.kubernetes import apiserver, conftest, kubelet, rights
 from tests.e2e import shell as shells
 
+from oarlock.backends.kubernetes import noderequests
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels
 from oarlock.spec import attempts
@@ -77,6 +78,11 @@ class PodShell(shells.Shell):
 
             [kubernetes.images]
             torch = "registry.example/torch:1"
+
+            [kubernetes.node_classes.huge]
+            cpus = 64
+            memory = "256Gi"
+            max = 2
             """
         )
 
@@ -92,6 +98,13 @@ class PodShell(shells.Shell):
     def raw(self, plural: str) -> list[dict[str, Any]]:
         """Return the objects of the namespace with all their fields."""
         return self.on_cluster(self._api.list(self.cluster.path(plural), dict))
+
+    def missing(self, name: str) -> list[str]:
+        """Return the missing nodes that the Events of the job name."""
+        found = self.on_cluster(self._api.get(self.cluster.path("events"), dict[str, Any]))["items"]
+        job = self.job(name)["id"]
+        theirs = (one for one in found if one["involvedObject"]["name"] == job)
+        return [one["metadata"]["annotations"][noderequests.MISSING] for one in theirs]
 
     def starts(self, name: str) -> int:
         """Return how many pods of the job have started."""

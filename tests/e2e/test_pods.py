@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 import yaml
 from tests import objectstores
@@ -315,6 +316,23 @@ def test_a_field_that_pods_do_not_have_is_refused(shell: pods.PodShell) -> None:
     done = shell.do("run", "--framework", "jax", "--", "true", code=1)
     assert "no image for the framework jax" in done.stderr
     assert "[kubernetes.images]" in done.stderr
+
+
+def test_a_job_for_which_a_node_is_added_runs_there(shell: pods.PodShell) -> None:
+    """No node is large enough; a declared class is. `why`, the measurement and the Event tell the missing node."""
+    shell.do("run", "--detach", "--cpus", "40", "--name", "large", "--", "true")
+    shell.wait_for("large", lambda job: job["node_request"] is not None)
+    assert "1 node of huge was requested" in shell.do("why", "large").stdout
+    measured = httpx.get(f"http://127.0.0.1:{shell.port}/metrics", trust_env=False).text
+    assert 'oarlock_nodes_missing{node_class="huge"} 1.0' in measured
+    shell.until(lambda: shell.missing("large") == ["huge=1"], "the Event")
+    label = {"node.kubernetes.io/instance-type": "huge"}
+    shell.on_cluster(shell.cluster.add("added", cpu="64", memory="256Gi", labels=label))
+    done = shell.wait_phase("large", "COMPLETED", "FAILED")
+    assert done["phase"] == "COMPLETED"
+    assert done["node_request"] is None
+    refused = shell.do("run", "--cpus", "400", "--name", "larger", "--", "true", code=1)
+    assert "at most 2 of huge" in refused.stderr
 
 
 def test_nothing_of_any_job_stays_in_the_cluster(shell: pods.PodShell) -> None:

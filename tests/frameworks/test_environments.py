@@ -216,9 +216,10 @@ def test_a_worker_that_is_to_leave_is_told_of_a_round_without_its_rank() -> None
     assert [envs[index]["WORLD_SIZE"] for index in (0, 1)] == ["2", "2"]
 
 
-def test_workers_and_servers_are_told_where_the_parameter_servers_are() -> None:
+@pytest.mark.parametrize("kind", ["ps", "auto"])
+def test_workers_and_servers_are_told_where_the_parameter_servers_are(kind: str) -> None:
     shape = {"worker": jobfile.Role(count=2), "ps": jobfile.Role(count=2, nproc=2)}
-    one = job("torch", shape, strategy=jobfile.Strategy(kind=jobfile.StrategyKind.PS))
+    one = job("torch", shape, strategy=jobfile.Strategy(kind=jobfile.StrategyKind(kind)))
     servers = "10.0.1.0:20100,10.0.1.0:20101,10.0.1.1:20110,10.0.1.1:20111"
     for role, index, process, own in (
         ("worker", 1, 0, None),

@@ -227,7 +227,7 @@ def test_compact_is_as_few_nodes_as_hold_it() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "says"),
     [
-        ("jobs: [{name: a, lasts: soon}]", "jobs[0].lasts", "no duration"),
+        ("jobs: [{name: a, lasts: soon}]", "jobs[0].lasts", "not a duration"),
         ("jobs: [{name: a, lasts: {exponential: {mean: 0}}}]", "jobs[0].lasts.exponential.mean", "0"),
         ("jobs: [{name: a, lasts: {}}]", "jobs[0].lasts", "one kind"),
         ("jobs: [{name: a, gpus: {choice: {values: [1], weights: [1, 2]}}}]", "jobs[0].gpus.choice", "1 values"),

@@ -28,11 +28,12 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
     forms = {
         "/jobs": {"action": "halt", "job": job.id},
         "/pools/edit": {"pool": "new"},
+        "/submit": {"text": "command: python a.py"},
         "/sessions": {"sha256": "0" * 64},
         "/login": {"secret": "x"},
     }
     async with rig.browser(who, **more) as browser:
-        path = page.path.format(job=job.id)
+        path = page.path.format(job=job.id, task="worker-0")
         if page.stream:
             async with browser.stream("GET", path, headers=browsers.OURS) as answer:
                 return answer.status_code
@@ -43,7 +44,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: routing.Page) -> None:
-    job = await rig.submit("ann", name="of-ann")
+    job = await rig.launch(await rig.submit("ann"))
     name = cookies.SessionCookie(browsers.HOME, secure=False).name
     expired = "oas_" + "A" * 43
     token = authentication.digest(rig.tokens["ann"])
@@ -62,6 +63,8 @@ async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: 
             assert status == (404 if who not in OWN else 200 if page.method == "GET" else 303), who
         elif named(page) == "POST /sessions":
             assert status == 404
+        elif named(page) == "POST /submit/code":
+            assert status == 422
         else:
             assert status in (200, 303), who
 

@@ -100,7 +100,8 @@ async def pages(rig: browsers.WebRig, text: str) -> list[str]:
     rig.store._state._jobs[job.id] = shown
     found = []
     async with rig.browser("ann") as browser:
-        for path in ("/", "/jobs", f"/jobs/{job.id}"):
+        job_page = f"/jobs/{job.id}"
+        for path in ("/", "/jobs", f"{job_page}?sections=all", f"/submit?from={job.id}", f"{job_page}/ranks/worker-0"):
             answer = await browser.get(path)
             assert answer.status_code == 200, rig.reports
             found.append(answer.text)

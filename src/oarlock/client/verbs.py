@@ -64,7 +64,7 @@ def fields_of(earlier: jobs.Job) -> dict[str, Any]:
 
     fields: dict[str, Any] = msgspec.to_builtins(earlier.spec)
     if not earlier.terminal:
-        del fields["name"]
+        fields.pop("name", None)
     if earlier.spec.size is not None:
         meant = msgspec.structs.replace(
             earlier.spec, roles={name: jobfile.Role(count=role.count) for name, role in earlier.spec.roles.items()}
@@ -72,7 +72,7 @@ def fields_of(earlier: jobs.Job) -> dict[str, Any]:
         filled = msgspec.to_builtins(sizes.filled(meant))["roles"]
         for name, role in fields["roles"].items():
             for field in ("cpus", "memory", "gpus", "gpu_type"):
-                if role[field] == filled[name][field]:
+                if field in role and role[field] == filled[name].get(field):
                     del role[field]
     return fields
 

@@ -1,4 +1,6 @@
-"""The parameter servers of `oarlock.train`: where each listens. A job has them by `strategy: {kind: ps}`."""
+"""The parameter servers of `oarlock.train`: where each listens. A job has them by `strategy: {kind: ps}`, or `auto`
+where it has tasks of the role `ps`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ def environment(
     spec: jobfile.JobSpec, cluster: clusters.Cluster, member: clusters.Member, process: int
 ) -> dict[str, str]:
     """Return the addresses of all servers, and to a server its own."""
-    if spec.strategy.kind is not jobfile.StrategyKind.PS:
+    if not jobfile.serves(spec):
         return {}
     servers = [one.endpoint(number) for one in cluster.of(roles.RoleName.PS) for number in range(one.nproc)]
     own = {"OARLOCK_SERVER": member.endpoint(process)} if member.role is roles.RoleName.PS else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.spec import attempts, jobs
+from oarlock.spec.cluster import provisioning
 
 replace = msgspec.structs.replace
 
@@ -30,12 +31,19 @@ def shifted(job: jobs.Job, by_s: float) -> jobs.Job:
     moved: dict[str, object] = {
         name: at + by_s for name in ("not_before", "stopped_at") if (at := getattr(job, name)) is not None
     }
+    if job.node_request is not None:
+        moved["node_request"] = _request(job.node_request, by_s)
     if (live := job.live) is not None:
         moved["attempts"] = (*job.attempts[:-1], _attempt(live, by_s))
         moved["phase_at"] = job.phase_at + by_s
         if job.started_at is not None and job.started_at == live.processing_at:
             moved["started_at"] = job.started_at + by_s
     return replace(job, **moved) if moved else job
+
+
+def _request(request: provisioning.NodeRequest, by_s: float) -> provisioning.NodeRequest:
+    answered = None if request.answered_at is None else request.answered_at + by_s
+    return replace(request, at=request.at + by_s, answered_at=answered)
 
 
 def _attempt(live: attempts.Attempt, by_s: float) -> attempts.Attempt:

@@ -38,7 +38,8 @@ def _intended(job: jobs.Job, event: events.Intended, now: float) -> jobs.Job:
     if not _prevails(job, event.intent):
         return job
     destined = event.to if event.intent is Intent.RESIZE else ()
-    job = replace(job, intent=event.intent, reason=_wish(event), destined=destined)
+    wanted = None if event.intent in {Intent.HALT, Intent.CANCEL} else job.node_request
+    job = replace(job, intent=event.intent, reason=_wish(event), destined=destined, node_request=wanted)
     live = job.live
     if live is not None and live.stop is attempts.Cause.STOPPED and event.intent is not Intent.RUN:
         live = replace(live, stop_message=job.reason)  # it is being stopped for a lesser wish: this one counts
@@ -95,6 +96,12 @@ def _refused(job: jobs.Job, event: events.Refused, now: float) -> jobs.Job:
     return replace(job, refusal=event.refusal, reason=event.refusal.message)
 
 
+def _nodes_requested(job: jobs.Job, event: events.NodesRequested, now: float) -> jobs.Job:
+    if event.request is not None and (job.phase is not phases.Phase.QUEUED or job.live is not None):
+        return job
+    return replace(job, node_request=event.request)
+
+
 def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
     last = job.attempt
     number = 1 if last is None else last.number + 1
@@ -126,6 +133,7 @@ def _admitted(job: jobs.Job, event: events.Admitted, now: float) -> jobs.Job:
         job,
         attempts=(*job.attempts, begun)[-jobs.KEPT_ATTEMPTS :],
         refusal=None,
+        node_request=None,
         not_before=None,
         destined=(),
         reason="",
@@ -422,6 +430,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.Intended: _intended,
     events.Edited: _edited,
     events.Refused: _refused,
+    events.NodesRequested: _nodes_requested,
     events.Admitted: _admitted,
     events.Reshaped: _reshaped,
     events.Vacated: _vacated,

@@ -142,7 +142,7 @@ class ServerNotFound(Unavailable):
 def words(cause: BaseException) -> str:
     """A foreign exception as people say it: without the numbers and classes that systems and libraries put before."""
     if isinstance(cause, UnicodeDecodeError):
-        return "it is no text in UTF-8"
+        return "it is not text in UTF-8"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return _NUMBERED.sub("", str(cause)).strip() or type(cause).__name__

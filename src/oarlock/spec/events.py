@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from oarlock.spec import attempts, curves, holdings, intents, refusals
+from oarlock.spec.cluster import provisioning
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -42,6 +43,12 @@ class Refused(Event, frozen=True, kw_only=True, tag="refused"):
     """The scheduler could not place the gang now."""
 
     refusal: refusals.Refusal
+
+
+class NodesRequested(Event, frozen=True, kw_only=True, tag="nodes_requested"):
+    """Nodes for the waiting gang are requested, or an autoscaler has answered; None: they are no longer wanted."""
+
+    request: provisioning.NodeRequest | None
 
 
 class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
@@ -211,6 +218,7 @@ AnyEvent = (
     Intended
     | Edited
     | Refused
+    | NodesRequested
     | Admitted
     | Reshaped
     | Vacated

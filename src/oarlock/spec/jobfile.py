@@ -211,13 +211,19 @@ class JobSpec(Part, frozen=True):
     tensorboard: bool = False
 
 
+def serves(spec: JobSpec) -> bool:
+    """Return whether the tasks of its role `ps` are the training library's parameter servers."""
+    kind = spec.strategy.kind
+    return kind is StrategyKind.PS or (kind is StrategyKind.AUTO and roles.RoleName.PS in spec.roles)
+
+
 def rejoins(spec: JobSpec) -> bool:
     """Return whether its workers may come and go within an attempt, where the training library can do so.
 
     The job file asks for it: an elastic role `worker` with `on_failure: restart`.
     """
     workers = spec.roles.get(roles.RoleName.WORKER)
-    if workers is None or spec.framework is not roles.Framework.TORCH or spec.strategy.kind is StrategyKind.PS:
+    if workers is None or spec.framework is not roles.Framework.TORCH or serves(spec):
         return False
     elastic = (workers.min or workers.count) < (workers.max or workers.count)
     return elastic and workers.on_failure is roles.OnFailure.RESTART

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, refusals
+from oarlock.spec.cluster import provisioning
 
 Attempt = attempts.Attempt  # a job has a field of that module's name
 End = attempts.End
@@ -57,6 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     platform_failures: int = 0  # in a row: they back off and spend nothing
     not_before: float | None = None
     refusal: refusals.Refusal | None = None
+    node_request: provisioning.NodeRequest | None = None  # while it waits for nodes that an autoscaler may add
     started_at: float | None = None  # first PROCESSING
     processed_s: float = 0.0  # PROCESSING time of the attempts that have ended: counts against `timeout`
     served_s: float = 0.0  # device-seconds (CPU-seconds without devices) held by the attempts that have ended

@@ -320,7 +320,7 @@ def _meet_at_servers(rank: int, world_size: int) -> bool:
     from oarlock.train.servers import addresses
 
     servers = addresses.given(os.environ)
-    if servers is None:
+    if servers is None or not addresses.meets(os.environ):
         return False
     from oarlock.train.servers.exchanges import Exchanges
 

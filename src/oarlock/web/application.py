@@ -17,9 +17,23 @@ import msgspec
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import assets, compressing, cookies, origins, templating, visits
+from oarlock.web import assets, compressing, cookies, origins, templating, texts, visits
 from oarlock.web import routing as table
-from oarlock.web.pages import cluster, compare, home, job, jobs, live, log, login, metrics, pools, sessions, usage
+from oarlock.web.pages import (
+    cluster,
+    compare,
+    home,
+    job,
+    jobs,
+    live,
+    log,
+    login,
+    metrics,
+    pools,
+    sessions,
+    submit,
+    usage,
+)
 
 PAGES: tuple[table.Page, ...] = (
     *home.PAGES,
@@ -31,6 +45,7 @@ PAGES: tuple[table.Page, ...] = (
     *cluster.PAGES,
     *pools.PAGES,
     *usage.PAGES,
+    *submit.PAGES,
     *sessions.PAGES,
     *login.PAGES,
     *live.PAGES,
@@ -82,6 +97,7 @@ class Pages:
         self._cookie = cookies.SessionCookie(settings.home, secure=settings.secure)
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
+        self._busy: set[str] = set()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if scope["type"] != "http" or scope["path"][1:].partition("/")[0] in self._settings.api:
@@ -98,12 +114,12 @@ class Pages:
             return responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
-        visit = visits.Visit(scope, receive, self._api, secret, self._cookie)
+        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy)
         closing, script = True, "oarlock-fragment" in headers
         try:
             origins.check_host(headers.get("host", ""), self._settings.hosts)
             page = self._page(visit)
-            script = script or page.stream
+            script, visit.plain = script or page.stream, page.script
             if page.stream or visit.method not in origins.SAFE:
                 origins.check_origin(headers)
             if not page.open:
@@ -146,7 +162,7 @@ class Pages:
             frame: dict[str, Any] = {
                 **visits.facts(visit),
                 "title": page.title if page is not None else "",
-                "menu": self._menu,
+                "menu": [one for one in self._menu if visit.admitted and visit.may(one.right)],
             }
             text = await asyncio.to_thread(self._templates.render, answer.template, **{**frame, **answer.facts})
             response: responses.Response = responses.HTMLResponse(text, answer.status)
@@ -163,9 +179,15 @@ class Pages:
             return await self._response(visit, table.Filled(template="reload.html"), None)
         if visit.method == "GET" and not script:
             return table.to("/login" + templating.query({"next": visit.address}))
+        if visit.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            kept = {"title": "Not logged in", "error": error, "form": await visit.form()}
+            return await self._response(visit, table.Filled(template="again.html", facts=kept, status=401), None)
         return await self._failure(visit, error)
 
     async def _failure(self, visit: visits.Visit, error: errors.OarlockError) -> responses.Response:
+        if visit.plain:
+            told = {"error": texts.visible(f"{error.message} {error.hint}")}
+            return responses.JSONResponse(told, error.status)
         facts = {"title": "Not possible", "error": error, "next": "/"}
         return await self._response(visit, table.Filled(template="error.html", facts=facts, status=error.status), None)
 

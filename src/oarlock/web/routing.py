@@ -33,7 +33,8 @@ Handler = Callable[[visits.Visit], Awaitable[Filled | responses.Response]]
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page or an action. `key` is the letter that opens it after `g`; only pages with one stand in the menu.
 
-    An `open` page needs no session. A `stream` is refused to other sites although it changes nothing.
+    An `open` page needs no session. A `stream` is refused to other sites although it changes nothing. A script alone
+    calls an action with `script`, and gets its failures as JSON.
     """
 
     path: str
@@ -43,6 +44,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     right: users.Right = users.Right.VIEWER
     open: bool = False
     stream: bool = False
+    script: bool = False
     key: str = ""
 
 

@@ -39,6 +39,8 @@ class Templates:
         environment.filters |= {
             "age": durations.age,
             "amount": amounts.number,
+            "amount_of": lambda value, resource: amounts.of_resource(resource, value),
+            "rate": amounts.rate,
             "clock": clock,
             "bytes": quantities.memory_text,
             "counted": amounts.counted,
@@ -50,6 +52,7 @@ class Templates:
             "segment": lambda text: quote(text, safe=""),
             "stacks": stacks.groups,
             "short_id": jobs.short_id,
+            "typed": texts.typed,
         }
 
     def render(self, template: str, /, **facts: Any) -> str:
@@ -76,6 +79,11 @@ def clock(at: float) -> str:
     """Return the time of day in UTC, with milliseconds."""
     bounded = min(max(at, 0.0), _LAST)
     return time.strftime("%H:%M:%S", time.gmtime(bounded)) + f".{int(bounded * 1000) % 1000:03d}"
+
+
+def job_path(job: str) -> str:
+    """Return the path of a job's page."""
+    return f"/jobs/{quote(job, safe='')}"
 
 
 def query(values: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ import re
 import unicodedata
 from typing import Any
 
+import markupsafe
+
 _PLAIN = re.compile(r"[\x20-\x7e\n\t]*")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -28,11 +30,28 @@ def shown(value: Any) -> Any:
     return value
 
 
+def typed(text: str) -> markupsafe.Markup:
+    """Return the text for a field in which it is edited, as it was typed. Only what HTML forbids is shown by number."""
+    kept = "".join(f"[U+{ord(one):04X}]" if _forbidden(one) else one for one in text)
+    return markupsafe.escape(kept)
+
+
+def hidden_lines(text: str) -> list[int]:
+    """Return the lines, from 1, that contain characters which reorder or hide text."""
+    return [number for number, line in enumerate(text.split("\n"), 1) if visible(line) != line]
+
+
 def cell(value: Any) -> str:
     """Return a cell of a CSV file that no spreadsheet takes for a formula."""
     text = "" if value is None else visible(str(value))
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"'{text}" if text.startswith(_FORMULA) and not number else text
+
+
+def _forbidden(letter: str) -> bool:
+    """Return whether HTML has no such character."""
+    controls = letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cs")
+    return controls or (ord(letter) & 0xFFFE) == 0xFFFE or 0xFDD0 <= ord(letter) <= 0xFDEF
 
 
 def _shown(letter: str) -> str:

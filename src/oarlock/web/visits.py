@@ -6,7 +6,7 @@ Pages have no rights of their own. They call the public API in this process, wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -25,7 +25,10 @@ _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 
 
 class Visit:
-    """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of."""
+    """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of.
+
+    All visits share `busy`, the costly work under way.
+    """
 
     def __init__(
         self,
@@ -34,18 +37,22 @@ class Visit:
         api: types.ASGIApp,
         secret: str | None,
         cookie: cookies.SessionCookie,
+        busy: set[str],
     ) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.parameters: dict[str, str] = scope.get("path_params", {})
         self.query = _decoded(scope["query_string"])
+        self.plain = False  # a script reads the answer: a failure is JSON, and not a page
         self.secret = secret
         self.cookie = cookie
+        self._busy = busy
         self._receive = receive
         unasked = [(name, value) for name, value in scope["headers"] if name == b"oarlock-fragment"]
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
         self._server: bodies.Server | None = None
+        self._form: dict[str, list[str]] | None = None
         self.client = self.connected(secret)
 
     def connected(self, secret: str | None) -> clients.AsyncClient:
@@ -57,6 +64,10 @@ class Visit:
     def server(self) -> bodies.Server:
         assert self._server is not None, "the visit was not admitted"
         return self._server
+
+    @property
+    def admitted(self) -> bool:
+        return self._server is not None
 
     async def admit(self) -> None:
         """Find the user of the session. Raises Unauthenticated."""
@@ -85,21 +96,36 @@ class Visit:
 
     async def form(self) -> dict[str, list[str]]:
         """Return the fields of a posted form. Raises TooLarge."""
-        chunks = [chunk async for chunk in self._chunks()]
-        return _decoded(b"".join(chunks))
+        if self._form is None:
+            chunks = [chunk async for chunk in self.chunks(FORM_LIMIT_BYTES)]
+            self._form = _decoded(b"".join(chunks))
+        return self._form
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises TooLarge."""
         received = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise errors.Truncated("The form was cut off.", hint="Send it again.")
             received += len(message.get("body", b""))
-            if received > FORM_LIMIT_BYTES:
-                raise errors.TooLarge("The form is too large.", hint=f"At most {FORM_LIMIT_BYTES} bytes.")
+            if received > limit_bytes:
+                raise errors.TooLarge("The form is too large.", hint=f"At most {limit_bytes:,} bytes.")
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
+
+    @contextlib.contextmanager
+    def alone(self, work: str) -> Iterator[None]:
+        """Do costly work, one of its kind at a time for each session. Raises Conflict."""
+        key = f"{work} {self.secret}"
+        if key in self._busy:
+            raise errors.Conflict(f"Another {work} of this session is under way.", hint="Wait for its end.")
+        self._busy.add(key)
+        try:
+            yield
+        finally:
+            self._busy.discard(key)
 
     async def close(self) -> None:
         await self.client.close()

@@ -7,13 +7,15 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.api import rig as rigs
 from tests.api.agents import test_agents
 
-from oarlock.api import routes
+from oarlock.api import application, routes
 from oarlock.api.process import health
-from oarlock.spec import errors, holdings
+from oarlock.spec import errors, events, holdings, plans
+from oarlock.spec.cluster import nodes, provisioning
 
 
 async def test_health_and_readiness(rig: rigs.Rig) -> None:
@@ -71,6 +73,25 @@ async def test_metrics_count_jobs_by_phase_and_requests_by_template(rig: rigs.Ri
     assert 'oarlock_http_request_seconds_count{method="GET",route="/api/v1/jobs/{job}",status="200"} 1.0' in text
     assert 'route="/api/v1/jobs/{job}",status="404"} 1.0' in text
     assert job.id not in text, "a path in a label would be a time series for every job"
+
+
+async def test_metrics_count_the_missing_nodes_by_class(rig: rigs.Rig) -> None:
+    model = nodes.Node(name="large", capacity=holdings.Resources(8000))
+    classes = tuple(nodes.NodeClass(name=name, model=model, most=9) for name in ("large", "small"))
+    rules = plans.Rules(node_classes=classes)
+    rig.app = application.make(msgspec.structs.replace(rig.services, rules=rules))
+    for count in (2, 3):
+        job = await rig.submit("ann")
+        need = provisioning.Need(nodes={"large": count}, tasks=())
+        request = provisioning.NodeRequest(number=1, need=need, at=rig.clock.now)
+        await rig.happen(job.id, events.NodesRequested(request=request))
+    async with rig.client() as http:
+        text = (await http.get("/metrics")).text
+    assert 'oarlock_nodes_missing{node_class="large"} 5.0' in text
+    assert 'oarlock_nodes_missing{node_class="small"} 0.0' in text
+    await rig.happen(job.id, events.NodesRequested(request=None))
+    async with rig.client() as http:
+        assert 'oarlock_nodes_missing{node_class="large"} 2.0' in (await http.get("/metrics")).text
 
 
 async def test_the_time_in_the_queue_is_measured_once_for_each_job(rig: rigs.Rig) -> None:

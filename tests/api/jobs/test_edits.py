@@ -80,7 +80,7 @@ async def test_a_refusal_is_forgotten_with_its_reason(rig: rigs.Rig) -> None:
         ({"image": "other:1"}, 422, "Only priority, pool, min and max of a job can be changed."),
         ({"priority": 1001}, 422, "1001 is out of range"),
         ({"priority": "high"}, 422, "priority"),
-        ({"pool": "Research"}, 422, "no name"),
+        ({"pool": "Research"}, 422, "not a valid name"),
         ({"pool": "absent"}, 422, "absent"),
         ({"min": 3}, 422, "It must be between 1 and 2."),
         ({"max": 1}, 422, "It must be between 2 and"),

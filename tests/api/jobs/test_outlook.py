@@ -15,7 +15,7 @@ from oarlock.api.jobs import decisions, outlook
 from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals
-from oarlock.spec.cluster import prices
+from oarlock.spec.cluster import prices, provisioning
 
 
 async def ask(rig: rigs.Rig, path: str, who: str = "ann") -> Any:
@@ -70,6 +70,28 @@ async def test_why_a_job_waits_in_three_lines(rig: rigs.Rig) -> None:
     assert first["forecast"]["start"] is None, "it may end at any moment"
     assert first["forecast"]["latest"] == pytest.approx(rig.clock.now + 3520, abs=1), "its grace, and its end"
     assert first["refusal"]["holders"][0]["name"] == "big"
+
+
+async def test_why_names_the_nodes_that_were_requested(rig: rigs.Rig) -> None:
+    """The class, the number, the time of the request, and the autoscaler's answer."""
+    await fill(rig, "big", 2)
+    job = await rig.submit(name="digits", roles={"worker": {"count": 2, "gpus": 1}})
+    task = provisioning.Tasks(role="worker", amount=holdings.Resources(1000, 0, 1), node_class="large", count=2)
+    request = provisioning.NodeRequest(
+        number=1,
+        need=provisioning.Need(nodes={"large": 1}, tasks=(task,)),
+        at=rig.clock.now,
+        answer=provisioning.Answer.FAILED,
+        answered_at=rig.clock.now + 30,
+        message="out of quota",
+    )
+    await rig.happen(job.id, events.NodesRequested(request=request))
+    rig.clock.now += 120
+    found = await ask(rig, "digits/why")
+    assert found["lines"][1].startswith(
+        "1 node of large was requested 2 min ago; the autoscaler refused that 1.5 min ago (out of quota); "
+        "it is made again soon. big holds 2 GPUs."
+    )
 
 
 async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> None:

@@ -34,12 +34,13 @@ def documents() -> tuple[dict[str, Any], ...]:
 def granted() -> set[tuple[str, str, str]]:
     """Return what the server may do: (scope, verb, resource). The scope is `cluster`, or a namespace."""
     return {
-        (one["metadata"].get("namespace", "cluster"), verb, resource)
+        (one["metadata"].get("namespace", "cluster"), verb, f"{resource}.{group}".rstrip("."))
         for one in documents()
         if one["kind"] in {"Role", "ClusterRole"}
         for rule in one["rules"]
         for verb in rule["verbs"]
         for resource in rule["resources"]
+        for group in rule["apiGroups"]
     }
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.backends import contract
-from tests.backends.kubernetes import apiserver, cluster, conftest, faults, rights
+from tests.backends.kubernetes import apiserver, cluster, conftest, customobjects, faults, rights, test_noderequests
 from tests.backends.kubernetes.test_backend import KubernetesRig, rig  # noqa: F401  (a fixture)
 
-from oarlock.backends.kubernetes import backend
+from oarlock.backends.kubernetes import backend, noderequests
 from oarlock.backends.kubernetes.apiserver import client, credentials, objects, transports
 from oarlock.spec import errors
 from oarlock.spec.reconciling import observations
@@ -48,7 +48,11 @@ class Recorded:
     def _note(self, request: transports.Request) -> None:
         if request.path == "/version":  # open to everybody
             return
-        resource, name, *below = [*request.path.removeprefix("/api/v1/").split("/"), ""]
+        if request.path.removeprefix("/apis/").count("/") <= 1 and request.path.startswith("/apis/"):
+            return  # discovery, open to every account
+        group = "" if request.path.startswith("/api/v1/") else request.path.split("/")[2]
+        below_the_version = request.path.split("/", 4 if group else 3)[-1]
+        resource, name, *below = [*below_the_version.split("/"), ""]
         scope = "cluster"
         if resource == "namespaces":
             assert name == self._namespace
@@ -62,10 +66,22 @@ class Recorded:
         # The right to list and watch the pods of all namespaces holds in each of them.
         if resource == "pods" and verb in {"list", "watch"}:
             scope = "cluster"
+        resource = f"{resource}.{group}" if group else resource
         self._used.add((scope, verb, f"{resource}/{sub}" if sub else resource))
 
 
-async def test_the_server_uses_each_of_its_rights(rig: KubernetesRig) -> None:  # noqa: F811  (the fixture)
+async def use_node_requests(provisioner: noderequests.NodeRequests) -> None:
+    request = test_noderequests.request()
+    await provisioner.request("j-1", request)
+    await provisioner.tell("j-1", request)
+    assert await provisioner.answered()
+    await provisioner.withdraw("j-1", request.number)
+
+
+async def test_the_server_uses_each_of_its_rights(
+    rig: KubernetesRig,  # noqa: F811  (the fixture)
+    api: client.Client,
+) -> None:
     """A verb that is not used any more must go."""
     used: set[tuple[str, str, str]] = set()
     forgotten = set()
@@ -77,11 +93,12 @@ async def test_the_server_uses_each_of_its_rights(rig: KubernetesRig) -> None:  
         forgotten.add(request.path)
         return "forget"
 
-    api = client.Client(
+    kept = customobjects.CustomObjects(noderequests.PLURAL)
+    recorded = client.Client(
         conftest.access(rig.server, rights.SERVER),
-        around=lambda inner: Recorded(faults.Faulty(inner, script), rig.cluster.namespace, used),
+        around=lambda inner: Recorded(faults.Faulty(kept.around(inner), script), rig.cluster.namespace, used),
     )
-    opened = backend.KubernetesBackend(api, rig.cluster.site, monotonic=time.monotonic)
+    opened = backend.KubernetesBackend(recorded, rig.cluster.site, monotonic=time.monotonic)
     opened.open()
     rig.opened.append(opened)
     rig.backend = opened
@@ -92,6 +109,8 @@ async def test_the_server_uses_each_of_its_rights(rig: KubernetesRig) -> None:  
         rig, lambda now: all(one.state is observations.State.GONE for one in now.values()), "all is gone"
     )
     await opened.discard(key().job, key().attempt)
+    async with test_noderequests.definition(api):
+        await use_node_requests(opened.provisioner())
     assert used == rights.granted() - ELSEWHERE
 
 

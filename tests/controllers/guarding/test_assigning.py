@@ -106,8 +106,9 @@ def test_the_processes_are_told_the_strategy_that_the_job_file_sets() -> None:
     assert json.loads(env["OARLOCK_STRATEGY"])["sync"] is False
 
 
-def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_the_token() -> None:
-    asked = job("{strategy: {kind: ps}, roles: {worker: {}, ps: {}}}")
+@pytest.mark.parametrize("kind", ["ps", "auto"])
+def test_parameter_servers_run_our_program_and_only_tasks_of_their_attempt_know_the_token(kind: str) -> None:
+    asked = job(f"{{strategy: {{kind: {kind}}}, roles: {{worker: {{}}, ps: {{}}}}}}")
     server, worker = told(asked, roles.RoleName.PS), told(asked)
     assert server.command[-1].endswith("-m oarlock.train.servers")
     assert "oarlock.train.servers" not in str(worker.command)

@@ -274,7 +274,7 @@ def test_a_line_that_says_nothing_is_named_in_words(tmp_path: Path, row: str, sa
 def test_a_file_that_cannot_be_read_is_said_in_words(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(errors.NotFound, match=r"cannot be read: (No such file|Is a directory|it is no text)") as error:
+    with pytest.raises(errors.NotFound, match=r"cannot be read: (No such file|Is a directory|it is not text)") as error:
         scenario.case(scenario.load(tmp_path / name), tmp_path, "t", "", "fifo", scenario.Run())
     assert "Errno" not in error.value.message
 

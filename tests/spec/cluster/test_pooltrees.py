@@ -117,7 +117,7 @@ REFUSED = [
         "new",
         {"parent": "a/b"},
         "parent",
-        "'a/b' is no name",
+        "'a/b' is not a valid name",
         "Use lower-case letters, digits and dashes, at most 63, no dash at the ends.",
     ),
     (
@@ -141,7 +141,7 @@ REFUSED = [
         "There is 1 job in `speech` itself (one), and jobs live in leaves.",
         "Wait for their end, cancel them, or put the new pool beside it.",
     ),
-    ("none", {}, "name", "`none` is no name of a pool.", "Choose another one."),
+    ("none", {}, "name", "`none` is not a valid name of a pool.", "Choose another one."),
     ("new", {"reserve": {"gpu": 8}}, "reserve.gpu", "There is no resource `gpu`.", "Did you mean `gpus`?"),
     (
         "new",
@@ -151,9 +151,9 @@ REFUSED = [
         "There are gpus, cpus, memory.",
     ),
     ("new", {"static": ["gpu"]}, "static", "There is no resource `gpu`.", "Did you mean `gpus`?"),
-    ("new", {"share": "much"}, "share.gpus", "'much' is no amount.", "Write a number: 8, or 0.5."),
+    ("new", {"share": "much"}, "share.gpus", "'much' is not an amount.", "Write a number: 8, or 0.5."),
     ("new", {"share": -1}, "share.gpus", "-1 is out of range.", "It must be between 0 and 1e+09."),
-    ("new", {"reserve": {"gpus": "nan"}}, "reserve.gpus", "'nan' is no amount.", "Write a number: 8, or 0.5."),
+    ("new", {"reserve": {"gpus": "nan"}}, "reserve.gpus", "'nan' is not an amount.", "Write a number: 8, or 0.5."),
     (
         "new",
         {"reserve": {"gpus": float("nan")}},
@@ -165,7 +165,7 @@ REFUSED = [
         "new",
         {"limit": {"memory": float("inf")}},
         "limit.memory",
-        "inf is no amount.",
+        "inf is not an amount.",
         "Write a number of bytes, or 64Gi.",
     ),
     ("new", {"reserves": {}}, "reserves", "unknown field 'reserves'", "Did you mean `reserve`?"),

@@ -45,7 +45,7 @@ REFUSED = [
     ('command: "a\\0b"', "command", "NUL"),
     ('command: "\\ud800"', "command", "Unicode"),
     (f"command: {'x' * 70_000}", "command", "too long"),
-    (f"command: x\nname: {'n' * 1_000_000}", "name", "no name"),
+    (f"command: x\nname: {'n' * 1_000_000}", "name", "not a valid name"),
     ("command: x\nname: Ä", "name", "lower-case"),
     ("command: x\npool: a/b", "pool", "lower-case"),
     ("command: x\nenv: {A: 1}", "env.A", "in quotes"),

@@ -46,7 +46,9 @@ async def test_a_job_appears_runs_and_is_canceled_on_pages_that_nobody_reloads(
     assert await listed.locator("[data-search]").input_value() == "typed text", "an update moves no typed text"
     page = await browser.page(f"/jobs/{job}")
     await page.wait_for_selector(".head:has-text('PROCESSING')")
+    await page.locator("#log").scroll_into_view_if_needed()
     await page.wait_for_selector("pre.log:has-text('first line')")
+    await page.evaluate("scrollTo(0, 0)")
     await page.click("button:text-is('Cancel')")
     await page.wait_for_selector("td:has-text('has made no progress')")
     await page.click("button:text-is('Cancel')")
@@ -132,6 +134,8 @@ async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.
         "/",
         "/jobs",
         "/jobs/fails",
+        "/jobs/fails?sections=all",
+        "/jobs/fails/ranks/worker-0",
         "/jobs/fails/log",
         "/jobs/fails/metrics",
         "/jobs/fails/log?q=line&times=yes",

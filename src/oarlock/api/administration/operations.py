@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from starlette import responses
 
@@ -31,6 +33,7 @@ class Counted(msgspec.Struct, frozen=True):
     epoch: int
     seq: int
     devices: int
+    nodes_missing: dict[str, int]
 
 
 async def alive(call: routes.Call) -> Healthy:
@@ -44,23 +47,33 @@ async def ready(call: routes.Call) -> Readiness | routes.Answer:
 
 
 async def measure(call: routes.Call) -> responses.Response:
-    counted = await call.services.store.read(_count)
+    classes = [one.name for one in call.services.rules.node_classes]
+    counted = await call.services.store.read(lambda view: _count(view, classes))
     told = call.services.meters
     told.counted(counted.jobs)
     told.leader_epoch.set(counted.epoch)
     told.event_seq.set(counted.seq)
     told.held_devices.set(counted.devices)
+    for name, count in counted.nodes_missing.items():
+        told.nodes_missing.labels(name).set(count)
     return responses.Response(told.exposition(), media_type=meters.CONTENT_TYPE)
 
 
-def _count(view: stores.View) -> Counted:
+def _count(view: stores.View, classes: Sequence[str]) -> Counted:
     leader = view.leader()
     return Counted(
         jobs=view.count(),
         epoch=leader.epoch if leader is not None else 0,
         seq=view.last_seq(),
         devices=len({(holding.node, device) for holding in view.holdings() for device in holding.devices}),
+        nodes_missing=_missing(view, classes),
     )
+
+
+def _missing(view: stores.View, classes: Sequence[str]) -> dict[str, int]:
+    """Return the nodes that waiting jobs lack, by class. Without a declared class no job is read."""
+    requests = [job.node_request for job in (view.active() if classes else ()) if job.node_request is not None]
+    return {name: sum(request.need.nodes.get(name, 0) for request in requests) for name in classes}
 
 
 ROUTES: tuple[routes.Route, ...] = (

@@ -12,6 +12,7 @@ from oarlock.api.jobs import submissions
 from oarlock.api.services import forecaster
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
+from oarlock.scheduler.provisioning import requesting
 from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
@@ -25,7 +26,8 @@ async def plan(call: routes.Call) -> plans.Forecast:
     services = call.services
     await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = submissions.draft(services, call.access.user.name, submission)
-    forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
+    async with services.forecast_turns.of(call.access.user.name):
+        forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
     shown = call.access.shown_forecast(forecast)
     assert shown is not None
     return shown
@@ -102,7 +104,8 @@ def _waiting(job: nouns.Job, forecast: plans.Forecast, where: str, now: float) -
     refusal = forecast.refusal
     if refusal is None:
         return where, forecast.message, "It starts with the next plan."
-    told = [reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
+    nodes = requesting.told(job.node_request, now) if job.node_request is not None else ""
+    told = [nodes, reasons.held_by(refusal, now), forecast.makes_way, refusal.change]
     rank = wording.ordinal(forecast.position)
     place = f"It is {rank} of {forecast.waiting:,} waiting jobs." if forecast.position else ""
     place = "No other job waits." if forecast.waiting == 1 else place

@@ -31,6 +31,12 @@ class Meters:
         self.held_devices = prometheus_client.Gauge(
             "oarlock_devices_held", "Devices that jobs hold.", registry=registry
         )
+        self.nodes_missing = prometheus_client.Gauge(
+            "oarlock_nodes_missing",
+            "Nodes that waiting jobs lack, by class, for an autoscaler to add.",
+            ["node_class"],
+            registry=registry,
+        )
         self.queue_wait_s = prometheus_client.Histogram(
             "oarlock_queue_wait_seconds",
             "From the submission of a job to the launch of its first attempt.",

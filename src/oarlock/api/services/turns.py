@@ -12,9 +12,10 @@ MOST_WAITING = 4
 
 
 class Turns:
-    """One lock for each user who works or waits."""
+    """One lock for each user who works or waits. `work` names the work in the plural."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: str = "searches") -> None:
+        self._work = work
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @contextlib.asynccontextmanager
@@ -23,7 +24,7 @@ class Turns:
         lock, count = self._locks.get(user, (asyncio.Lock(), 0))
         if count > MOST_WAITING:
             raise errors.Conflict(
-                f"{MOST_WAITING} of your searches wait already.", hint="Search again when one of them has ended."
+                f"{MOST_WAITING} of your {self._work} wait already.", hint="Ask again when one of them has ended."
             )
         self._locks[user] = (lock, count + 1)
         try:

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from oarlock.backends import backends
-from oarlock.backends.kubernetes import clusterstate, places, reaching
+from oarlock.backends.kubernetes import clusterstate, noderequests, places, reaching
 from oarlock.backends.kubernetes.apiserver import answers, client, credentials, objects
 from oarlock.backends.kubernetes.pods import commands, labels, ownpods, podstates, rendering
 from oarlock.backends.kubernetes.site import Site
@@ -96,6 +96,10 @@ class KubernetesBackend:
     def capabilities(self) -> dict[str, str]:
         """Return facts about this cluster for `GET /api/v1/server`."""
         return {"isolation": "containers", "namespace": self._site.namespace, "cluster": self._api.access.server}
+
+    def provisioner(self) -> noderequests.NodeRequests:
+        """Return the way to request nodes of this cluster's autoscaler."""
+        return noderequests.NodeRequests(self._api, self._site)
 
     async def check_reached(self, url: str) -> None:
         """Let pods try whether they reach the server at `url`. Raises Unavailable where they do not."""

@@ -7,7 +7,6 @@ the namespace of the jobs, one for each image. They are removed at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
@@ -30,6 +29,12 @@ RIGHTS: tuple[tuple[bool, str, str], ...] = (
     (True, "create", "secrets"),
     (True, "get", "secrets"),
     (True, "deletecollection", "secrets"),
+    (True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
+    (True, "create", "podtemplates"),
+    (True, "deletecollection", "podtemplates"),
+    (True, "create", "events"),
     (False, "list", "nodes"),
     (False, "watch", "nodes"),
     (False, "list", "pods"),
@@ -103,8 +108,15 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
 
 async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
     for within, verb, resource in RIGHTS:
-        name, _, below = resource.partition("/")
-        asked = {"verb": verb, "resource": name, "subresource": below, "namespace": site.namespace if within else ""}
+        kind, _, below = resource.partition("/")
+        name, _, group = kind.partition(".")
+        asked = {
+            "verb": verb,
+            "group": group,
+            "resource": name,
+            "subresource": below,
+            "namespace": site.namespace if within else "",
+        }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -152,7 +164,7 @@ def _of_nodes(nodes: list[Node], site: Site) -> Iterable[Result]:
 
 async def _pull(api: client.Client, site: Site, node: str, image: str) -> Result:
     try:
-        async with _made(api, site, node, image) as path, asyncio.timeout(PULL_S):
+        async with reaching.made(api, site, node, pod(site, image)) as path, asyncio.timeout(PULL_S):
             while True:
                 found = await api.get(path, objects.Pod)
                 if why := podstates.pull_failure(found):
@@ -175,21 +187,6 @@ def _was_pulled(status: objects.ContainerStatus | None) -> bool:
         return False
     waiting = status.state.waiting
     return waiting is None or waiting.reason not in _NOT_YET | podstates.PULLS
-
-
-@contextlib.asynccontextmanager
-async def _made(api: client.Client, site: Site, node: str, image: str) -> AsyncIterator[str]:
-    """Make a pod of the image, which ends at once, and yield its path; remove it in the end."""
-    manifest = pod(site, image)
-    pods = f"/api/v1/namespaces/{site.namespace}/pods"
-    path = f"{pods}/{manifest['metadata']['name']}"
-    await api.delete(path, grace_s=0)  # of an examination that was broken off
-    made = await api.create(pods, manifest, objects.Pod)
-    try:
-        await api.bind(site.namespace, made.metadata.name, made.metadata.uid, node)
-        yield path
-    finally:
-        await api.delete(path, uid=made.metadata.uid, grace_s=0)
 
 
 def pod(site: Site, image: str) -> rendering.Manifest:

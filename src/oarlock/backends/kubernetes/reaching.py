@@ -9,7 +9,8 @@ about the address: its image is still being pulled, it was evicted. The server b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from oarlock.backends.kubernetes.apiserver import client, objects
@@ -55,16 +56,8 @@ async def check(api: client.Client, site: Site, nodes: Sequence[str], url: str) 
 
 
 async def _check(api: client.Client, site: Site, node: str, url: str, patience_s: float, end: float) -> str:
-    manifest = pod(site, url, patience_s)
-    pods = f"/api/v1/namespaces/{site.namespace}/pods"
-    path = f"{pods}/{manifest['metadata']['name']}"
-    await api.delete(path, grace_s=0)  # of a server that ended in the middle of its check
-    made = await api.create(pods, manifest, objects.Pod)
-    try:
-        await api.bind(site.namespace, made.metadata.name, made.metadata.uid, node)
+    async with made(api, site, node, pod(site, url, patience_s)) as path:
         ended = await _ended(api, path, node, end)
-    finally:
-        await api.delete(path, uid=made.metadata.uid, grace_s=0)
     if ended.status.phase == "Succeeded":
         return ""
     status = next((one for one in ended.status.container_statuses if one.name == CONTAINER), None)
@@ -75,6 +68,20 @@ async def _check(api: client.Client, site: Site, node: str, url: str, patience_s
         why = ended.status.message or ended.status.reason or words
         raise errors.Unavailable(f"the pod on {node} could not ask ({code}): {why}", hint="Look at the node.")
     return words[-podstates.MAX_WORDS :]
+
+
+@contextlib.asynccontextmanager
+async def made(api: client.Client, site: Site, node: str, manifest: rendering.Manifest) -> AsyncIterator[str]:
+    """Make a pod on the node, and yield its path; remove it in the end."""
+    pods = f"/api/v1/namespaces/{site.namespace}/pods"
+    path = f"{pods}/{manifest['metadata']['name']}"
+    await api.delete(path, grace_s=0)  # that of a process which ended in the middle of its check
+    created = await api.create(pods, manifest, objects.Pod)
+    try:
+        await api.bind(site.namespace, created.metadata.name, created.metadata.uid, node)
+        yield path
+    finally:
+        await api.delete(path, uid=created.metadata.uid, grace_s=0)
 
 
 def pod(site: Site, url: str, patience_s: float) -> rendering.Manifest:

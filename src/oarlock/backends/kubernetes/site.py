@@ -52,9 +52,13 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Return the class as the scheduler reads it. Raises InvalidInput, with the place of an invalid value."""
         path = f"kubernetes.node_classes.{name}"
         if not 1 <= self.max <= MAX_NODES:
-            raise errors.InvalidInput(f"{self.max} is no number of nodes", path=f"{path}.max", hint="Give 1 to 10000.")
+            raise errors.InvalidInput(
+                f"{self.max} is not a number of nodes", path=f"{path}.max", hint="Give 1 to 10000."
+            )
         if not 0 <= self.gpus <= MAX_GPUS:
-            raise errors.InvalidInput(f"{self.gpus} is no number of GPUs", path=f"{path}.gpus", hint="Give 0 to 1024.")
+            raise errors.InvalidInput(
+                f"{self.gpus} is not a number of GPUs", path=f"{path}.gpus", hint="Give 0 to 1024."
+            )
         shared = {level: count for level, count in self.domains.items() if isinstance(count, int)}
         if any(count < 1 for count in shared.values()):
             raise errors.InvalidInput(
@@ -108,6 +112,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`
+    provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"  # of ProvisioningRequests
     user_id: int = 10_001  # of the processes in pods, and their group
 
 

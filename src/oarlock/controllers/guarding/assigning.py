@@ -109,12 +109,7 @@ def limit(spec: jobfile.JobSpec, role: roles.RoleName, gang: Iterable[attempts.T
 def _command(spec: jobfile.JobSpec, role: roles.RoleName) -> str | tuple[str, ...]:
     if _holds_slots(spec, role):
         return _HOLD
-    return _SERVE if role is roles.RoleName.PS and _has_servers(spec) else spec.command
-
-
-def _has_servers(spec: jobfile.JobSpec) -> bool:
-    """Return whether the tasks of the role `ps` are the training library's parameter servers."""
-    return spec.strategy.kind is jobfile.StrategyKind.PS
+    return _SERVE if role is roles.RoleName.PS and jobfile.serves(spec) else spec.command
 
 
 def _holds_slots(spec: jobfile.JobSpec, role: roles.RoleName) -> bool:
@@ -165,7 +160,7 @@ def _environment(
         env["OARLOCK_GPU_FRACTION"] = f"{share_milli / 1000 / role.nproc:.4g}"
     if job.spec.strategy != jobfile.Strategy():
         env["OARLOCK_STRATEGY"] = msgspec.json.encode(job.spec.strategy).decode()
-    if _has_servers(job.spec):
+    if jobfile.serves(job.spec):
         env["OARLOCK_SERVERS_TOKEN"] = tasktokens.of_attempt(settings.task_secret, job.id, attempt)
     if job.spec.batch is not None:
         env["OARLOCK_BATCH_SIZE"] = str(job.spec.batch.size)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from oarlock.backends import fake
-from oarlock.controllers import inventory, leadership, measuring
+from oarlock.controllers import inventory, leadership, measuring, running
 from oarlock.controllers.guarding import assigning, guardian, leftovers
 from oarlock.controllers.scheduling import planningrounds, scheduling
 from oarlock.scheduler import gangs
@@ -66,14 +66,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lockstep: bool = False
     seed: int = 0
     until_s: float = math.inf
-
-
-class Controller(Protocol):
-    name: str
-
-    async def tick(self) -> None: ...
-
-    def wake_at(self) -> float | None: ...
 
 
 class Progress(Protocol):
@@ -168,7 +160,7 @@ class Simulation:
             read_at_most=len(of.arrivals),
             written_at_most=len(of.arrivals),
         )
-        self._controllers: list[Controller] = [self._leading, self._inventory, self._scheduling, self._guardian]
+        self._controllers: list[running.Controller] = [self._leading, self._inventory, self._scheduling, self._guardian]
 
     def clock(self) -> float:
         return self.now
@@ -217,7 +209,7 @@ class Simulation:
         times = [self.agents.next_at(), self._faults.next_at()]
         if self._arrived < len(self.workload.arrivals):
             times.append(ORIGIN_S + self.workload.arrivals[self._arrived].at)
-        woken: list[Controller] = [self._guardian]
+        woken: list[running.Controller] = [self._guardian]
         if self._nodes_changed:
             woken.append(self._inventory)
         times += [at for one in woken if (at := one.wake_at()) is not None]
@@ -278,7 +270,7 @@ class Simulation:
             hint="This is a defect: report it with the workload and the seed.",
         )
 
-    async def _tick(self, controller: Controller) -> bool:
+    async def _tick(self, controller: running.Controller) -> bool:
         if self.world.changed.is_set():
             self.world.changed.clear()
             self._world_changes += 1

@@ -62,7 +62,7 @@ def amount(resource: str, value: Amount) -> float:
     """Devices, cores or bytes. Raises InvalidInput."""
     if resource == "memory":
         if isinstance(value, float) and not math.isfinite(value):
-            raise errors.InvalidInput(f"{value:g} is no amount.", hint="Write a number of bytes, or 64Gi.")
+            raise errors.InvalidInput(f"{value:g} is not an amount.", hint="Write a number of bytes, or 64Gi.")
         return float(quantities.memory_bytes(value if isinstance(value, str) else int(value)))
     if resource == "cpus" and isinstance(value, str) and value.strip().endswith("m"):
         return quantities.cpus_milli(value) / 1000
@@ -111,7 +111,7 @@ def _static(old: tuple[str, ...], new: tuple[str, ...] | UnsetType | None) -> tu
 def _number(value: Amount) -> float:
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value.strip()):
-            raise errors.InvalidInput(f"{value[:40]!r} is no amount.", hint="Write a number: 8, or 0.5.")
+            raise errors.InvalidInput(f"{value[:40]!r} is not an amount.", hint="Write a number: 8, or 0.5.")
         value = float(value)
     if not 0 <= value <= MAX_AMOUNT:
         raise errors.InvalidInput(f"{value:g} is out of range.", hint=f"It must be between 0 and {MAX_AMOUNT:g}.")

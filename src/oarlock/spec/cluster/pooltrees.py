@@ -33,7 +33,9 @@ def check(pool: pools.Pool, declared: Iterable[pools.Pool], jobs: Jobs) -> None:
     """Raise InvalidInput or Conflict unless `pool`, new or changed, fits among those that are declared."""
     others = {one.name: one for one in declared if one.name != pool.name}
     if pool.name == NO_POOL:
-        raise errors.InvalidInput(f"`{NO_POOL}` is no name of a pool.", path="name", hint="Choose another one.")
+        raise errors.InvalidInput(
+            f"`{NO_POOL}` is not a valid name of a pool.", path="name", hint="Choose another one."
+        )
     validation.check_name(pool.name, "name")
     if len(others) >= MAX_POOLS:
         raise errors.InvalidInput(f"There are {len(others)} pools.", hint=f"At most {MAX_POOLS} can be: remove one.")

@@ -34,9 +34,13 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         every |= {f"machines.{name}": value for name, value in self.machines.items()}
         for name, value in every.items():
             if not (math.isfinite(value) and value >= 0):
-                raise errors.InvalidInput(f"{value} is no price", path=f"prices.{name}", hint="Give a number from 0.")
+                raise errors.InvalidInput(
+                    f"{value} is not a price", path=f"prices.{name}", hint="Give a number from 0."
+                )
         if len(self.currency) > 8 or not self.currency.isprintable():
-            raise errors.InvalidInput("that is no currency", path="prices.currency", hint="Write it as EUR, USD or $.")
+            raise errors.InvalidInput(
+                "this is not a currency", path="prices.currency", hint="Write it as EUR, USD or $."
+            )
 
     def priced(self, node: nodes.Node) -> nodes.Node:
         """Return the node with its price: the declared one of its class or its name, else the sum of its parts.

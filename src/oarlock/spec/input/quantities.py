@@ -44,7 +44,9 @@ def memory_bytes(value: str | int) -> int:
     else:
         match = _MEMORY_PATTERN.fullmatch(value.strip())
         if match is None:
-            raise errors.InvalidInput(f"{_shown(value)} is no amount of memory", hint="Write it as 512Mi, 2Gi or 1.5G.")
+            raise errors.InvalidInput(
+                f"{_shown(value)} is not an amount of memory", hint="Write it as 512Mi, 2Gi or 1.5G."
+            )
         amount = float(match[1]) * _BYTES[match[2] or ""]
     return int(_within(amount, MAX_BYTES, "memory", "bytes"))
 
@@ -54,7 +56,7 @@ def cpus_milli(value: float | str) -> int:
     if isinstance(value, str):
         match = re.fullmatch(rf"({_NUMBER})(m?)", value.strip())
         if match is None:
-            raise errors.InvalidInput(f"{_shown(value)} is no number of CPUs", hint="Write it as 0.5, 4 or 500m.")
+            raise errors.InvalidInput(f"{_shown(value)} is not a number of CPUs", hint="Write it as 0.5, 4 or 500m.")
         value = float(match[1]) / (1000 if match[2] else 1)
     return round(_within(value, MAX_CPUS, "cpus", "cores") * 1000)
 
@@ -68,7 +70,7 @@ def seconds(value: str | float) -> float:
         return _within(float(text), MAX_SECONDS, "a duration", "seconds")
     parts = _DURATION_PATTERN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise errors.InvalidInput(f"{_shown(value)} is no duration", hint="Write it as 90s, 10m, 1h30m or 2d.")
+        raise errors.InvalidInput(f"{_shown(value)} is not a duration", hint="Write it as 90s, 10m, 1h30m or 2d.")
     return _within(sum(float(number) * _SECONDS[unit] for number, unit in parts), MAX_SECONDS, "a duration", "seconds")
 
 

@@ -87,7 +87,7 @@ def find(name: str) -> Size:
     """Raises InvalidInput, with the nearest name that there is."""
     found = TABLE.get(name.strip().lower())
     if found is None:
-        raise errors.InvalidInput(f"{name[:60]!r} is no size", path="size", hint=_nearest(name.strip().lower()))
+        raise errors.InvalidInput(f"{name[:60]!r} is not a size", path="size", hint=_nearest(name.strip().lower()))
     return found
 
 

@@ -62,7 +62,10 @@ def fields(
 
 
 def plain(text: str | bytes, *, source: str = "the job file") -> Any:
-    """YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB."""
+    """YAML as plain objects: no tags, no anchors or aliases, no duplicate keys, at most 1 MiB.
+
+    `detail` of an error has the `line`, from 1, where it is known.
+    """
     if len(text) > MAX_FILE_BYTES:
         raise errors.TooLarge(f"{source} has {len(text)} bytes", hint=f"At most {MAX_FILE_BYTES} bytes are read.")
     try:
@@ -73,6 +76,7 @@ def plain(text: str | bytes, *, source: str = "the job file") -> Any:
         raise errors.InvalidInput(
             f"{source} is not valid YAML{where}: {error.problem or error.context}",
             hint="Check the indentation and the quotes there.",
+            detail={"line": mark.line + 1} if mark else None,
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise errors.InvalidInput(
@@ -117,7 +121,7 @@ def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str 
         return errors.InvalidInput(f"{name!r} is not known here", path=path, hint=_nearest(name, _enum_values(kind)))
     if steps and steps[-1] == "gpus" and isinstance(asked := _at_steps(raw, steps), str):
         hint = gpus_hint(asked, "gpus: {count}, gpu_type: {kind}")
-        return errors.InvalidInput(f"{_short(asked)!r} is no number of GPUs", path=path, hint=hint)
+        return errors.InvalidInput(f"{_short(asked)!r} is not a number of GPUs", path=path, hint=hint)
     said = _plain_words(message)
     quoted = said.startswith("expected text, got")
     hint = "Put it in quotes." if quoted else f"See {page} for what is accepted."
@@ -207,14 +211,8 @@ def _strategy(spec: jobfile.JobSpec) -> None:
                 path="strategy.backup",
                 hint="Set `sync: true`, or leave it out.",
             )
-    if asked.kind is jobfile.StrategyKind.PS:
+    if jobfile.serves(spec):
         _parameter_servers(spec)
-    elif asked.kind is jobfile.StrategyKind.AUTO and roles.RoleName.PS in spec.roles:
-        raise errors.InvalidInput(
-            "`auto` does not start parameter servers",
-            path="strategy.kind",
-            hint="Use `kind: ps`. Without `strategy` the role `ps` runs the command.",
-        )
 
 
 def _parameter_servers(spec: jobfile.JobSpec) -> None:
@@ -311,7 +309,7 @@ def _environment(env: Mapping[str, str]) -> None:
         shown = _short(name)
         if len(name) > 255 or not _VARIABLE.fullmatch(name):
             raise errors.InvalidInput(
-                f"{shown!r} is no name of a variable", path="env", hint="Use letters, digits and _."
+                f"{shown!r} is not a valid name of a variable", path="env", hint="Use letters, digits and _."
             )
         if name.startswith(_RESERVED_PREFIX):
             raise errors.InvalidInput(
@@ -400,7 +398,7 @@ def check_name(value: str, path: str = "") -> None:
     """Refuse an invalid name of a job, a pool or a secret."""
     if len(value) > jobfile.MAX_NAME_LENGTH or not _NAME.fullmatch(value):
         raise errors.InvalidInput(
-            f"{_short(value)!r} is no name",
+            f"{_short(value)!r} is not a valid name",
             path=path,
             hint=f"Use lower-case letters, digits and dashes, at most {jobfile.MAX_NAME_LENGTH}, no dash at the ends.",
         )

@@ -33,6 +33,14 @@ def given(environ: Mapping[str, str]) -> Addresses | None:
     return Addresses(tuple(servers.split(",")), token) if servers and token else None
 
 
+def meets(environ: Mapping[str, str]) -> bool:
+    """Return whether the workers meet at the first server. Under strategy `auto` they may do without servers."""
+    try:
+        return json.loads(environ.get("OARLOCK_STRATEGY") or "{}").get("kind") != "auto"
+    except (ValueError, AttributeError):
+        return True  # the choice of the strategy refuses it, with a message
+
+
 def _announced(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses of the newest round, or nothing where there is only one."""
     report = environ.get("OARLOCK_REPORT")

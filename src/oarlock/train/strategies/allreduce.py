@@ -83,6 +83,10 @@ class AllReduce(Strategy):
         self._places = places[::-1]  # buckets begin with the last parameter
         self.parameters = [bucket.parameters[place] for bucket, place in self._places]
 
+    def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
+        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
+        self.take_over(named, optimizer)
+
     @torch.no_grad()
     def rehearse(self) -> None:
         """Make one exchange of the present gradients, whatever they are."""

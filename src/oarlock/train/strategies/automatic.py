@@ -1,16 +1,18 @@
-"""The choice of a compression by measurement, where the user permits a lossy one (`compression="auto"`).
+"""The choice of an exchange by measurement.
 
-Training begins with dense gradients. After some steps every candidate exchanges copies of the present gradients, in
-turn. That changes neither the training nor the optimizer, and it takes the seconds that the candidate needs with this
-model, this link and these ranks. The step of a candidate is then
+There is a choice where the job has parameter servers (`strategy="auto"` uses them only if that is faster), and where
+the user permits lossy compression (`compression="auto"`). Training begins with dense allreduce. After some steps every
+candidate exchanges copies of the present gradients, in turn. That changes neither the training nor the optimizer, and
+it takes the seconds that the candidate needs with this model, this link and these ranks. The step of a candidate is
+then
 
     the longest step of any rank without its waiting for gradients  +  the seconds of the candidate's exchange
 
 All ranks know all measurements, so they choose the same candidate. It takes part from the next backward pass on. A
 checkpoint holds the choice, and a resumed run keeps it. A run that is resumed from before the choice measures anew.
 
-Without that permission there is nothing to measure: of the strategies that compute the update of dense synchronous
-training, allreduce is the only one that a job without parameter servers has.
+Without servers and without that permission there is nothing to measure: allreduce is then the only strategy that
+computes the update of dense synchronous training.
 """
 
 from __future__ import annotations
@@ -28,18 +30,21 @@ from torch import nn, optim
 from oarlock.train import errors, worlds
 from oarlock.train.strategies import backward, replicas
 from oarlock.train.strategies.allreduce import AllReduce
+from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Strategy
 from oarlock.train.strategies.wholegradient import WholeGradient
 
 DENSE = "none"
-CANDIDATES = (DENSE, "bf16", "powersgd", "dgc")
-"""The compressions to choose from, the most exact first."""
+SERVERS = "ps"
+LOSSY = ("bf16", "powersgd", "dgc")
+CANDIDATES = (DENSE, SERVERS, *LOSSY)
+"""Dense allreduce, parameter servers and the compressions to choose from, the most exact first."""
 WARM_UP = 3
 MEASURED = 5
 TRIES = 2
 MARGIN = 0.05
 """A more exact candidate is chosen, if its step takes at most so much longer than the shortest."""
-Exchange = Union[AllReduce, WholeGradient]  # evaluated, by a Python that may be 3.9
+Exchange = Union[AllReduce, WholeGradient, ParameterServers]  # evaluated, by a Python that may be 3.9
 
 
 class Measured(NamedTuple):
@@ -72,15 +77,18 @@ def choose(steps: Mapping[str, float]) -> str:
 
 
 class Automatic(Strategy):
-    """Allreduce with the compression that makes a step shortest. `make` returns a strategy by a candidate's name."""
+    """The one of `kinds` that makes a step shortest. `make` returns a strategy by a candidate's name."""
 
     kind = "allreduce"
     keeps = True
 
-    def __init__(self, make: Callable[[str], Exchange]) -> None:
+    def __init__(self, make: Callable[[str], Exchange], kinds: Sequence[str]) -> None:
         self._world = worlds.init()
-        self._make = make
-        self._present: Exchange = make(DENSE)
+        self._make, self._kinds = make, kinds
+        self._servers: ParameterServers | None = None  # connected, whether chosen or not
+        dense = make(DENSE)
+        assert not isinstance(dense, ParameterServers)
+        self._present: Exchange = dense
         self.figures = self._present.figures
         self._kind = DENSE  # of `_present`
         self._chosen: str | None = None
@@ -93,21 +101,31 @@ class Automatic(Strategy):
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
         self._named, self._optimizer = replicas.trained(model), optimizer
-        attached = self._present.attach(model, optimizer)
-        self._passes = self._present.passes
+        dense = self._present
+        assert not isinstance(dense, ParameterServers)
+        attached = dense.attach(model, optimizer)
+        self._passes = dense.passes
         if self._passes is not None:
             self._passes.listener = self
         return attached
 
+    def begin(self) -> None:
+        self._present.begin()
+
     def no_sync(self) -> AbstractContextManager[None]:
         return self._present.no_sync()
 
+    def finish(self, wish: int) -> None:
+        self._present.finish(wish)
+
     def choice(self) -> dict[str, Any]:
-        return {"compression": self._chosen} if self._chosen else {}
+        return {"exchange": self._chosen} if self._chosen else {}
 
     def keep_choice(self, choice: Mapping[str, Any]) -> None:
-        self._chosen = str(choice["compression"])
-        self._say(f"compression {self._chosen}, as chosen before")
+        """Go on with this choice. Parameter servers that the job no longer has are allreduce, which does the same."""
+        chosen = str(choice["exchange"])
+        self._chosen = DENSE if chosen == SERVERS and SERVERS not in self._kinds else chosen
+        self._say(f"{_words(self._chosen)}, as chosen before")
         self._change()
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,13 +140,16 @@ class Automatic(Strategy):
 
     def pass_began(self) -> None:
         self._change()
-        self._present.pass_began()
+        if not isinstance(self._present, ParameterServers):
+            self._present.pass_began()
 
     def gradient_ready(self, index: int) -> None:
-        self._present.gradient_ready(index)
+        if not isinstance(self._present, ParameterServers):
+            self._present.gradient_ready(index)
 
     def pass_ended(self) -> None:
-        self._present.pass_ended()
+        if not isinstance(self._present, ParameterServers):
+            self._present.pass_ended()
         if self._chosen is not None or self._world.world_size == 1 or self.figures is None:
             return
         now, waited_s = time.monotonic(), self.figures.waiting.total_s
@@ -142,7 +163,7 @@ class Automatic(Strategy):
     def _decide(self) -> None:
         """Measure the candidates, and choose one with all ranks."""
         step_s, wait_s = (statistics.median(values) for values in zip(*self._steps))
-        tried = {kind: self._try(kind) for kind in CANDIDATES if kind != DENSE}
+        tried = {kind: self._try(kind) for kind in self._kinds}
         exchange_s = {kind: took for kind, took in tried.items() if took is not None}
         told = self._world.gather((step_s, wait_s, exchange_s))
         steps = predict([Measured(*one) for one in told])
@@ -151,17 +172,19 @@ class Automatic(Strategy):
         wait_ms = min(one[1] for one in told) * 1e3
         known = ", ".join(f"{kind} {took * 1e3:.3g} ms" for kind, took in steps.items())
         self._say(
-            f"compression {self._chosen} is used from now on. {self._world.world_size} ranks waited {wait_ms:.3g} ms a "
+            f"{_words(self._chosen)} from now on. {self._world.world_size} ranks waited {wait_ms:.3g} ms a "
             f"step for {size / 1e6:.3g} MB of gradients; expected steps: {known}"
         )
+        if self._chosen == SERVERS:  # which write into the weights: not in the middle of a backward pass
+            self._change()
 
     @torch.no_grad()
     def _try(self, kind: str) -> float | None:
         """Return the seconds of one exchange; None for a compression that does not fit the optimizer."""
-        made = self._make(kind)
+        made = self._of(kind)
         held = [(parameter, parameter.grad) for _, parameter in self._named]
         try:
-            made.take_over(self._named, self._optimizer)
+            made.try_on(self._named, self._optimizer)
             took = []
             for _ in range(TRIES):
                 for parameter, gradient in held:
@@ -184,14 +207,28 @@ class Automatic(Strategy):
         return time.monotonic()
 
     def _change(self) -> None:
-        """Let the chosen compression take the place of the present one."""
+        """Let the chosen exchange take the place of the present one."""
         if self._chosen is None or self._chosen == self._kind:
             return
-        made = self._make(self._chosen)
+        made = self._of(self._chosen)
         made.take_over(self._named, self._optimizer, self.figures)
-        made.passes = self._passes
+        if not isinstance(made, ParameterServers):
+            made.passes = self._passes
         self._present, self._kind = made, self._chosen
+
+    def _of(self, kind: str) -> Exchange:
+        if kind != SERVERS:
+            return self._make(kind)
+        if self._servers is None:
+            made = self._make(kind)
+            assert isinstance(made, ParameterServers)
+            self._servers = made
+        return self._servers
 
     def _say(self, text: str) -> None:
         if self._world.is_chief:
             sys.stderr.write(f"oarlock.train: {text}\n")
+
+
+def _words(kind: str) -> str:
+    return {DENSE: "dense allreduce", SERVERS: "parameter servers"}.get(kind, f"allreduce with compression {kind}")

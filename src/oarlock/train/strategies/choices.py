@@ -16,8 +16,9 @@ import torch
 from oarlock.train import errors
 from oarlock.train.compression.dgc import DGC, DeepGradientCompression
 from oarlock.train.compression.powersgd import LowRank, PowerSGD
+from oarlock.train.servers import addresses
+from oarlock.train.strategies import automatic
 from oarlock.train.strategies.allreduce import AllReduce
-from oarlock.train.strategies.automatic import Automatic, Exchange
 from oarlock.train.strategies.independent import Independent
 from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Strategy
@@ -31,7 +32,7 @@ Settings = Union[DGC, PowerSGD]  # evaluated, by a Python that may be 3.9
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy by its names, which are those of the job file. Compression `auto` is chosen later, by measurements."""
+    """A strategy by its names, which are those of the job file. `auto` is chosen later, by measurements."""
 
     kind: str
     compression: str = "none"
@@ -46,7 +47,7 @@ def choose(
 ) -> Choice | Strategy:
     """Return the strategy that the script gives as an object, or the names of the one to make.
 
-    Strategy `auto` becomes the one that computes the update of dense synchronous training: allreduce. Compression
+    Strategy `auto` stays a choice only where the job has parameter servers; else it becomes allreduce. Compression
     `auto` permits lossy ones. The job file wins, field by field. Where it names the compression of the script, the
     script's settings hold. Raises StateError for a name that is not one of KINDS or COMPRESSIONS.
     """
@@ -67,7 +68,8 @@ def choose(
     name = str(told.get("compression") or (_name(settings) if settings else compression) or "none")
     _check("strategy", kind, KINDS)
     _check("compression", name, COMPRESSIONS)
-    kind = "allreduce" if kind == "auto" else kind
+    if kind == "auto" and (name not in ("none", "auto") or addresses.given(environ) is None):
+        kind = "allreduce"
     if kind == "ps" and name == "auto":
         name = "none"
     if kind == "ps" and name != "none":
@@ -90,14 +92,21 @@ def make(choice: Choice, *, unused_parameters: bool, bucket_bytes: int) -> Strat
         return Independent()
     if choice.kind == "ps":
         return ParameterServers(sync=choice.sync, backup=choice.backup, staleness=choice.staleness)
-    if choice.compression == "auto":
-        return Automatic(
-            lambda name: _exchange(replace(choice, compression=name), unused_parameters, bucket_bytes),
+    if choice.kind == "auto" or choice.compression == "auto":
+        servers = (automatic.SERVERS,) if choice.kind == "auto" else ()
+        lossy = automatic.LOSSY if choice.compression == "auto" else ()
+        return automatic.Automatic(
+            lambda name: (
+                ParameterServers()
+                if name == automatic.SERVERS
+                else _exchange(replace(choice, compression=name), unused_parameters, bucket_bytes)
+            ),
+            (*servers, *lossy),
         )
     return _exchange(choice, unused_parameters, bucket_bytes)
 
 
-def _exchange(choice: Choice, unused_parameters: bool, bucket_bytes: int) -> Exchange:
+def _exchange(choice: Choice, unused_parameters: bool, bucket_bytes: int) -> automatic.Exchange:
     settings = choice.settings
     if choice.compression == "dgc":
         given = settings if isinstance(settings, DGC) else None

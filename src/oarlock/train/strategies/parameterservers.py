@@ -69,18 +69,55 @@ class ParameterServers(Strategy):
         self._named: list[tuple[str, nn.Parameter]] = []
         self._optimizer: optim.Optimizer | None = None
         self._held: list[tuple[nn.Parameter, torch.Tensor | None]] = []
+        self._weights: list[torch.Tensor] = []  # before a rehearsal
         self.figures: Figures = Figures(self._world)
 
     def attach(self, model: nn.Module, optimizer: optim.Optimizer | None = None) -> nn.Module:
+        if self._connect(replicas.trained(model), optimizer):
+            self._take_part()
+            replicas.broadcast(model)
+            self.begin()
+        return model
+
+    def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
+        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
+        self._connect(named, optimizer)
+        self._weights = [parameter.detach().clone() for _, parameter in named]
+        self._give()
+        self._world.gather(None)
+
+    def rehearse(self) -> None:
+        """Make one exchange of the present gradients. The weights are those before once `drop` was called."""
+        assert self._optimizer is not None
+        self._exchange(optimizers.settings_of(self._optimizer))
+
+    @torch.no_grad()
+    def drop(self) -> None:
+        """Put the weights back. The connections stay, so that the servers need not begin anew."""
+        for (_, parameter), weight in zip(self._named, self._weights):
+            parameter.copy_(weight)
+        self._weights.clear()
+
+    def take_over(
+        self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None, figures: Figures | None = None
+    ) -> None:
+        """Go on with these parameters, which another strategy has exchanged, and with its figures."""
+        self.figures = figures or self.figures
+        if self._servers or self._connect(named, optimizer):
+            self._take_part()
+            self.begin()
+
+    def _connect(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> bool:
+        """Connect to the servers. Return False where a process trains alone."""
         found = addresses.given(os.environ) or self._start()
         if found is None:
-            return model
+            return False
         if optimizer is None:
             raise errors.StateError(
                 "parameter servers run the optimizer, and got none: call data_parallel(model, optimizer)"
             )
         kind = optimizers.kind_of(optimizer)
-        self._optimizer, self._named = optimizer, replicas.trained(model)
+        self._optimizer, self._named = optimizer, named
         for _, parameter in self._named:
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
         tensors = self._described(optimizer)
@@ -96,14 +133,24 @@ class ParameterServers(Strategy):
             server.watch = self._watch
         if worlds.exchanges is not None:
             worlds.exchanges.watch = self._look_after
-        optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(self._after_step)
-        optimizer.register_state_dict_pre_hook(self._fetch_state)
-        optimizer.register_state_dict_post_hook(self._drop_state)
         atexit.register(self._leave)
-        replicas.broadcast(model)
-        self.begin()
-        return model
+        return True
+
+    def _take_part(self) -> None:
+        """Do the work of the optimizer's step from now on."""
+        assert self._optimizer is not None
+        self._optimizer.register_step_pre_hook(self._before_step)
+        self._optimizer.register_step_post_hook(self._after_step)
+        self._optimizer.register_state_dict_pre_hook(self._fetch_state)
+        self._optimizer.register_state_dict_post_hook(self._drop_state)
+
+    def _give(self) -> None:
+        """Give the servers the chief's weights and optimizer state."""
+        assert self._optimizer is not None
+        if self._world.is_chief and not self._joins:
+            settings = optimizers.settings_of(self._optimizer)
+            for server in self._servers:
+                server.load(settings, self._optimizer)
 
     def begin(self) -> None:
         """Give the servers the chief's weights and optimizer state, and take the weights from them."""
@@ -115,10 +162,7 @@ class ParameterServers(Strategy):
                 server.open()
         for server in self._servers:
             server.recovers = False  # until all weights and states are there, a failure ends the attempt
-        if self._world.is_chief and not self._joins:
-            settings = optimizers.settings_of(self._optimizer)
-            for server in self._servers:
-                server.load(settings, self._optimizer)
+        self._give()
         self._optimizer.state.clear()  # it is on the servers now
         self._before = self._passed  # after the next line others may make steps, faster than this worker pulls
         self._world.gather(None)

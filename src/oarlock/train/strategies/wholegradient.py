@@ -71,6 +71,10 @@ class WholeGradient(Strategy):
         else:
             self.prepare(optimizer)
 
+    def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
+        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
+        self.take_over(named, optimizer)
+
     @torch.no_grad()
     def rehearse(self) -> None:
         """Make one exchange of the present gradients, as in a later step of the training."""

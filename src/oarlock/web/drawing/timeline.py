@@ -51,6 +51,7 @@ class Timeline(msgspec.Struct, frozen=True):
     begin: float
     end: float
     height: int
+    legend: tuple[tuple[str, str], ...]
 
 
 def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline | None:
@@ -69,7 +70,8 @@ def draw(job: jobs.Job, found: Sequence[events.Record], now: float) -> Timeline 
         )
         for place, attempt in enumerate(job.attempts)
     )
-    return Timeline(rows, begin, end, len(rows) * ROW)
+    legend = dict.fromkeys((mark.glyph, mark.word) for row in rows for mark in row.marks)
+    return Timeline(rows, begin, end, len(rows) * ROW, tuple(legend))
 
 
 def _parts(job: jobs.Job, attempt: attempts.Attempt, begin: float, end: float, scale: float) -> Iterator[Stretch]:

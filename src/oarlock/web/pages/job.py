@@ -1,86 +1,135 @@
-"""One job: its head and actions, its timeline, why it waits or failed, its ranks, metrics, log and decisions."""
+"""One job: its head and actions, why it waits or failed, its timeline, and sections that come when the reader does.
+
+The head, the reasons and the timeline are in every answer. The other sections (`jobsections`) are made only where the
+address names them: the page's script asks for those in view, a browser without scripts follows the link of each, and
+`?sections=all` is the whole page as a report.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 
 import msgspec
+from starlette import responses
 
-from oarlock.client import answers, requests
-from oarlock.display import endings, eventlines, progress
-from oarlock.spec import attempts, errors, jobs, phases, summaries
+from oarlock.client import requests
+from oarlock.display import endings, progress, stragglers
+from oarlock.spec import errors, jobs, phases, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices
-from oarlock.web import routing, visits
-from oarlock.web.drawing import charts, timeline
+from oarlock.web import routing, templating, visits
+from oarlock.web.drawing import colours, timeline
 from oarlock.web.pages import jobs as listed
+from oarlock.web.pages import jobsections
 
-POINTS = 200
-CHARTS = 24
-LOG_LINES = 100
-EVENTS = 50
-RANKS = 1024
-DECISIONS = 50
+ALL = "all"
+RANK_LINES = 200
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
     job = await client.job(visit.parameters["job"])
     now = (await client.summaries(limit=1)).now
-    why, events, checkpoints, decisions, metrics, lines = await asyncio.gather(
-        client.why(job.id),
-        client.events(job.id),
-        client.checkpoints(job.id),
-        client.decisions(job.id),
-        _metrics(visit, job.id),
-        _tail(visit, job),
-    )
+    why, events = await asyncio.gather(client.why(job.id), client.events(job.id))
     short = summaries.of(job, now)
+    drawn = timeline.draw(job, events, now)
+    wanted = frozenset(name for text in visit.query.get("sections", ()) for name in text.split(","))
+    shown = [one for one in jobsections.SECTIONS if one.name in wanted or ALL in wanted]
+    found = await asyncio.gather(*(one.find(visit, job) for one in shown))
     return routing.Filled(
         template="job.html",
         facts={
             "title": job.name,
             "job": job,
+            "here": templating.job_path(job.id),
             "row": listed.row(short, now),
             "now": now,
             "facts": progress.facts(short.reading) if short.reading is not None else [],
             "cost": _cost(visit, short),
-            "actions": actions(short) if visit.may(users.Right.USER) else [],
+            "actions": actions(job, short) if visit.may(users.Right.USER) else [],
+            "key": secrets.token_hex(16),
             "command": summaries.command(job),
+            "colour": colours.of(job.id),
+            "dash": colours.dash(job.id),
             "why": why,
             "refusal": why.refusal,
             "bars": _bars(why.refusal),
-            "timeline": timeline.draw(job, events, now),
+            "timeline": drawn,
             "verdicts": [attempt for attempt in job.attempts[::-1] if attempt.verdict is not None or attempt.stacks],
-            "ranks": _ranks(job),
-            "hidden_ranks": max(0, len(job.attempt.tasks) - RANKS) if job.attempt is not None else 0,
-            "checkpoints": checkpoints,
-            "charts": charts.charts(metrics)[:CHARTS],
-            "hidden_charts": max(0, len(metrics.names) - CHARTS),
-            "lines": lines,
-            "decisions": decisions.items[-DECISIONS:][::-1],
-            "events": [
-                {"record": record, "count": count, "facts": eventlines.facts(record.data)}
-                for record, count in eventlines.folded(events)[-EVENTS:][::-1]
-            ],
-            "spec": msgspec.yaml.encode(job.spec).decode(),
+            "sections": jobsections.SECTIONS,
+            "loaded": {one.name: facts for one, facts in zip(shown, found, strict=True)},
             "next_steps": endings.next_steps(job)[1:],
             "refresh": 5 if job.phase in phases.RUNNING else 0,
         },
     )
 
 
-def actions(job: summaries.Summary) -> list[dict[str, Any]]:
+async def rank(visit: visits.Visit) -> routing.Filled:
+    """Show one rank: where it is, its exit record, its stacks, the end of its log."""
+    job = await visit.client.job(visit.parameters["job"])
+    task = jobsections.task_of(job, visit.parameters["task"])
+    if task is None or job.attempt is None:
+        raise errors.NotFound(f"{job.name} has no such rank.", hint=f"Its ranks: oarlock show {job.name}")
+    now = (await visit.client.summaries(limit=1)).now
+    slow = stragglers.find(job.attempt.tasks) if job.live is not None else None
+    choice = requests.LogChoice(role=str(task.role), index=task.index, tail=RANK_LINES)
+    return routing.Filled(
+        template="rank.html",
+        facts={
+            "title": f"{task.name} of {job.name}",
+            "job": job,
+            "here": templating.job_path(job.id),
+            "task": task,
+            "attempt": job.attempt,
+            "share": stragglers.share_text(task),
+            "straggler": slow if slow is not None and slow.task == task.name else None,
+            "stacks": [
+                (attempt.number, one)
+                for attempt in job.attempts[::-1]
+                for one in attempt.stacks
+                if one.task == task.name
+            ],
+            "lines": await jobsections.lines(visit, job.id, choice),
+            "now": now,
+            "refresh": 5 if job.phase in phases.RUNNING else 0,
+        },
+    )
+
+
+async def job_file(visit: visits.Visit) -> responses.Response:
+    """Return the job file as it was submitted."""
+    job = await visit.client.job(visit.parameters["job"])
+    headers = {"content-disposition": 'attachment; filename="job.yaml"'}
+    return responses.Response(msgspec.yaml.encode(job.spec), media_type="application/yaml", headers=headers)
+
+
+async def again(visit: visits.Visit) -> responses.Response:
+    """Submit the job once more, with the same job file and the same code. The same form again makes no other job."""
+    form = await visit.form()
+    job = await visit.client.job(visit.parameters["job"])
+    if job.directory is not None:
+        raise errors.Conflict(
+            "The job ran in its directory itself, of which the server has no copy.",
+            hint="Submit it again from there: oarlock run --in-place",
+        )
+    made = await visit.client.submit_packed(
+        job.spec, job.snapshot, shell=job.shell, key=visits.one(form, "key") or None
+    )
+    return routing.to(templating.job_path(made.id))
+
+
+def actions(job: jobs.Job, short: summaries.Summary) -> list[dict[str, Any]]:
     """Return the actions that the job's phase allows, each with the command that does the same."""
-    if job.terminal:
+    if short.terminal:
         names = ["remove"]
-    elif job.phase is phases.Phase.HALTED:
+    elif short.phase is phases.Phase.HALTED:
         names = ["resume", "cancel"]
     else:
         names = ["halt", "cancel"]
     return [
-        {"name": name, "word": listed.ACTIONS[name], "command": f"oarlock {listed.VERBS[name]} {job.name}"}
+        {"name": name, "word": listed.ACTIONS[name], "command": f"oarlock {listed.VERBS[name]} {short.name}"}
         for name in names
     ]
 
@@ -100,35 +149,25 @@ def _bars(refusal: Any) -> list[dict[str, Any]]:
     found = []
     for resource, needed in refusal.needed.items():
         free = refusal.free.get(resource, 0.0)
-        full = max(needed, free) or 1.0
+        held = max(0.0, refusal.total.get(resource, 0.0) - free)
+        full = max(needed, free + held) or 1.0
         found.append(
             {
                 "resource": resource,
                 "needed": needed,
                 "free": free,
-                "needed_width": 100 * needed / full,
+                "held": held,
+                "needed_at": 100 * needed / full,
                 "free_width": 100 * free / full,
+                "held_width": 100 * held / full,
             }
         )
     return found
 
 
-def _ranks(job: jobs.Job) -> list[attempts.Task]:
-    return list(job.attempt.tasks[:RANKS]) if job.attempt is not None else []
-
-
-async def _metrics(visit: visits.Visit, job: str) -> answers.Metrics:
-    try:
-        return await visit.client.metrics(job, points=POINTS)
-    except errors.OarlockError:
-        return answers.Metrics()
-
-
-async def _tail(visit: visits.Visit, job: jobs.Job) -> list[Any]:
-    if job.attempt is None:
-        return []
-    choice = requests.LogChoice(tail=LOG_LINES)
-    return [line async for line in visit.client.log_items(job.id, choice) if hasattr(line, "text")]
-
-
-PAGES: tuple[routing.Page, ...] = (routing.Page(path="/jobs/{job}", handler=show),)
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/jobs/{job}", handler=show),
+    routing.Page(path="/jobs/{job}/ranks/{task}", handler=rank),
+    routing.Page(path="/jobs/{job}/job.yaml", handler=job_file),
+    routing.Page(path="/jobs/{job}/again", handler=again, method="POST", right=users.Right.USER),
+)

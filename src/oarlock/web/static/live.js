@@ -1,5 +1,6 @@
 // Live updates. News say that something has changed, and the page fetches itself again and morphs its content: at most
-// twice a second, and never under a selection. One page of the browser holds the stream and tells the others.
+// twice a second, and never under a selection. One page of the browser holds the stream and tells the others. Sections that
+// are made on demand are named in the address of the fetch while they are in view; those far away keep what they have.
 "use strict";
 (() => {
   const main = document.getElementById("content");
@@ -31,12 +32,36 @@
     for (const open of main.querySelectorAll("details[open][id]")) {
       page.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
     }
+    for (const old of main.querySelectorAll("[data-loaded]")) {
+      const fresh = page.querySelector(`#${CSS.escape(old.id)}:not([data-loaded])`);
+      if (fresh) fresh.innerHTML = old.innerHTML;
+      fresh?.setAttribute("data-loaded", "");
+    }
     main.dataset.refresh = page.dataset.refresh || "0";
     htmx.swap({ text: page.innerHTML, target: main, sourceElement: main, swap: "innerMorph" });
+    for (const one of main.querySelectorAll("[data-section]:not([data-loaded])")) coming.observe(one);
+  };
+
+  const NEAR_PX = 400;
+  const coming = new IntersectionObserver(
+    (entries) => {
+      if (entries.some((one) => one.isIntersecting && !("loaded" in one.target.dataset))) later(0);
+    },
+    { rootMargin: `${NEAR_PX}px` },
+  );
+  const near = (one) => {
+    const { top, bottom } = one.getBoundingClientRect();
+    return top < innerHeight + NEAR_PX && bottom > -NEAR_PX;
+  };
+  const address = () => {
+    const url = new URL(location.href);
+    const found = [...main.querySelectorAll("[data-section]")].filter(near).map((one) => one.dataset.section);
+    if (found.length) url.searchParams.set("sections", [...url.searchParams.getAll("sections"), ...found].join());
+    return url;
   };
 
   const ask = async () => {
-    const answer = await fetch(location.href, { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
+    const answer = await fetch(address(), { headers: { "Oarlock-Fragment": "1" }, redirect: "error" });
     if (answer.status === 401) {
       over = true;
       tell("The session has ended. Reload the page to log in.");
@@ -68,6 +93,8 @@
       if (dirty && !document.hidden) later(PAUSE_MS * 2);
     }
   };
+
+  for (const one of main.querySelectorAll("[data-section]")) coming.observe(one);
 
   const later = (ms) => {
     if (!timer) timer = setTimeout(refresh, ms);

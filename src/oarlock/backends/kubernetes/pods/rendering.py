@@ -234,7 +234,7 @@ def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
         "image": site.image,
         "imagePullPolicy": site.pull_policy,
         "command": ["/bin/sh", "-c", _DELIVER + folder],
-        "resources": {"requests": _requests(one.holding.amount, "")},
+        "resources": {"requests": requests(one.holding.amount, "")},
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "runtime", "mountPath": RUNTIME},
@@ -256,8 +256,8 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
             {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
         "resources": {
-            "requests": _requests(one.holding.amount, site.gpu_resource),
-            "limits": _requests(_limit(one), site.gpu_resource),
+            "requests": requests(one.holding.amount, site.gpu_resource),
+            "limits": requests(_limit(one), site.gpu_resource),
         },
         "securityContext": container_security(),
         "terminationMessagePath": TERMINATION_LOG,
@@ -334,7 +334,7 @@ def _limit(one: backends.TaskLaunch) -> holdings.Resources:
     return msgspec.structs.replace(one.limit, gpus=one.holding.amount.gpus)
 
 
-def _requests(amount: holdings.Resources, gpu: str) -> dict[str, str]:
+def requests(amount: holdings.Resources, gpu: str) -> dict[str, str]:
     found = {}
     if amount.cpus_milli:
         found["cpu"] = amounts.cpu_text(amount.cpus_milli)

@@ -1,0 +1,257 @@
+"""Requests for nodes to the cluster's autoscaler: a ProvisioningRequest for each gang, where the cluster has that kind.
+
+    request ──> a PodTemplate for each role and class of nodes ──> one ProvisioningRequest over all ──> its conditions
+
+The pods of the templates are the tasks of the gang: their amounts, and the class that the scheduler has chosen. An
+autoscaler adds nodes for all of them or for none. It runs none of them: the gang is launched as any other once its
+nodes are there.
+
+Whether the cluster has the kind, discovery tells. Elsewhere the Event (`tell`) and the server's measurements carry the
+same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.backends.kubernetes.pods import labels, rendering
+from oarlock.backends.kubernetes.site import Site
+from oarlock.spec import errors
+from oarlock.spec.cluster import provisioning
+
+GROUP = "autoscaling.x-k8s.io"
+PLURAL = "provisioningrequests"
+VERSIONS = ("v1", "v1beta1")
+"""Those that we can write, the best first."""
+DISCOVERED_S = 60.0
+"""The answer of discovery is kept so long: the kind may be installed later."""
+NUMBER = f"{labels.PREFIX}/node-request"
+MISSING = f"{labels.PREFIX}/missing-nodes"
+"""The annotation of an Event with the numbers: `large=2,small=1`."""
+MAX_MESSAGE = 300
+
+Answer = provisioning.Answer
+_WORDS = (
+    ("Failed", Answer.FAILED),
+    ("BookingExpired", Answer.EXPIRED),
+    ("CapacityRevoked", Answer.EXPIRED),
+    ("Provisioned", Answer.PROVISIONED),
+    ("Accepted", Answer.ACCEPTED),
+)
+"""Types of conditions, the one that counts first."""
+
+
+class _Version(objects.Part, frozen=True):
+    version: str = ""
+
+
+class _Group(objects.Part, frozen=True):
+    versions: tuple[_Version, ...] = ()
+
+
+class _Resource(objects.Part, frozen=True):
+    name: str = ""
+
+
+class _Resources(objects.Part, frozen=True):
+    resources: tuple[_Resource, ...] = ()
+
+
+class _Status(objects.Part, frozen=True):
+    conditions: tuple[objects.Condition, ...] = ()
+
+
+class ProvisioningRequest(objects.Part, frozen=True):
+    metadata: objects.Meta = objects.Meta()
+    status: _Status = _Status()
+
+
+class NodeRequests:
+    """`backends.provisioners.Provisioner` for a cluster. `clock` is the wall clock, for the times in Events."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        site: Site,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._site = site
+        self._clock = clock
+        self._monotonic = monotonic
+        self._version: str | None = None
+        self._discovered_at: float | None = None
+
+    async def answered(self) -> list[provisioning.Answered] | None:
+        version = await self._known_version()
+        if version is None:
+            return None
+        chosen = {labels.MANAGED_BY: "oarlock", labels.INSTALLATION: self._site.installation}
+        found = await self._api.list(
+            self._requests(version), ProvisioningRequest, {"labelSelector": labels.selector(chosen)}
+        )
+        return [one for request in found if (one := answer(request)) is not None]
+
+    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
+        version = await self._known_version()
+        if version is None:
+            return
+        templates = [template(self._site, job, request, index) for index in range(len(request.need.tasks))]
+        for one in templates:
+            await self._create(f"{self._namespace}/podtemplates", one)
+        body = {
+            "apiVersion": f"{GROUP}/{version}",
+            "kind": "ProvisioningRequest",
+            "metadata": _metadata(self._site, job, request.number, name(job, request.number)),
+            "spec": {
+                "provisioningClassName": self._site.provisioning_class,
+                "podSets": [
+                    {"podTemplateRef": {"name": one["metadata"]["name"]}, "count": tasks.count}
+                    for one, tasks in zip(templates, request.need.tasks, strict=True)
+                ],
+            },
+        }
+        await self._create(self._requests(version), body)
+
+    async def withdraw(self, job: str, number: int) -> None:
+        version = await self._known_version()
+        if version is None:
+            return
+        await self._api.delete(f"{self._requests(version)}/{name(job, number)}")
+        chosen = _labels(self._site, job, number)
+        await self._api.delete_all(f"{self._namespace}/podtemplates", {"labelSelector": labels.selector(chosen)})
+
+    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
+        """Write an Event on the job's object: the numbers in words, and as an annotation."""
+        numbers = ",".join(f"{node_class}={count}" for node_class, count in sorted(request.need.nodes.items()))
+        at = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event_name = f"{name(job, request.number)}.{int(self._clock() * 1000):x}"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                **_metadata(self._site, job, request.number, event_name),
+                "annotations": {MISSING: numbers},
+            },
+            "involvedObject": involved(self._site, job),
+            "reason": "NodesMissing",
+            "message": f"{numbers.replace('=', ': ').replace(',', ', ')}: so many nodes are missing, by class",
+            "type": "Normal",
+            "source": {"component": "oarlock"},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        await self._create(f"{self._namespace}/events", body)
+
+    @property
+    def _namespace(self) -> str:
+        return f"/api/v1/namespaces/{self._site.namespace}"
+
+    def _requests(self, version: str) -> str:
+        return f"/apis/{GROUP}/{version}/namespaces/{self._site.namespace}/{PLURAL}"
+
+    async def _create(self, path: str, body: Any) -> None:
+        """Create the object. One with its name is ours, made by a request whose answer was lost."""
+        try:
+            await self._api.create(path, body, objects.Bare)
+        except errors.Conflict:
+            return
+
+    async def _known_version(self) -> str | None:
+        """Return the version of the kind that the cluster has, None where it has none."""
+        now = self._monotonic()
+        if self._discovered_at is None or now - self._discovered_at >= DISCOVERED_S:
+            self._version = await self._discover()
+            self._discovered_at = now
+        return self._version
+
+    async def _discover(self) -> str | None:
+        try:
+            group = await self._api.get(f"/apis/{GROUP}", _Group)
+            there = {one.version for one in group.versions}
+            for version in VERSIONS:
+                if version in there:
+                    found = await self._api.get(f"/apis/{GROUP}/{version}", _Resources)
+                    if any(one.name == PLURAL for one in found.resources):
+                        return version
+        except errors.NotFound:
+            pass
+        return None
+
+
+def name(job: str, number: int) -> str:
+    return f"{job}-nodes-{number}".lower()
+
+
+def involved(site: Site, job: str) -> dict[str, str]:
+    """Return the reference to the job's object in the cluster."""
+    return {
+        "apiVersion": "oarlock.dev/v1alpha1",
+        "kind": "OarlockJob",
+        "namespace": site.namespace,
+        "name": job.lower(),
+    }
+
+
+def template(site: Site, job: str, request: provisioning.NodeRequest, index: int) -> rendering.Manifest:
+    """Return the PodTemplate of the tasks of one role on nodes of one class."""
+    tasks = request.need.tasks[index]
+    chosen = {**site.nodes, **({site.class_label: tasks.node_class} if tasks.node_class else {})}
+    wanted = rendering.requests(tasks.amount, site.gpu_resource)
+    return {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": _metadata(site, job, request.number, f"{name(job, request.number)}-{index}"),
+        "template": {
+            "metadata": {"labels": _labels(site, job, request.number)},
+            "spec": {
+                "restartPolicy": "Never",
+                **({"nodeSelector": chosen} if chosen else {}),
+                **rendering.pod_settings(site),
+                "containers": [
+                    {
+                        "name": rendering.TASK,
+                        "image": site.image,
+                        "resources": {"requests": wanted, "limits": wanted},
+                        "securityContext": rendering.container_security(),
+                    }
+                ],
+            },
+        },
+    }
+
+
+def answer(request: ProvisioningRequest) -> provisioning.Answered | None:
+    """Return the answer in the conditions of a request; None where its labels name no job."""
+    said = request.metadata.labels
+    number = said.get(NUMBER, "")
+    if not said.get(labels.JOB) or not number.isdigit():
+        return None
+    conditions = {one.type: one for one in request.status.conditions}
+    for kind, meaning in _WORDS:
+        found = conditions.get(kind)
+        if found is not None and found.status == "True":
+            waits = conditions.get("Provisioned", found) if meaning is Answer.ACCEPTED else found
+            words = (waits.message or waits.reason)[:MAX_MESSAGE] if meaning is not Answer.PROVISIONED else ""
+            return provisioning.Answered(job=said[labels.JOB], number=int(number), answer=meaning, message=words)
+    return provisioning.Answered(job=said[labels.JOB], number=int(number), answer=Answer.NONE)
+
+
+def _labels(site: Site, job: str, number: int) -> dict[str, str]:
+    return {
+        labels.MANAGED_BY: "oarlock",
+        labels.INSTALLATION: site.installation,
+        labels.JOB: job,
+        NUMBER: str(number),
+    }
+
+
+def _metadata(site: Site, job: str, number: int, named: str) -> rendering.Manifest:
+    return {"name": named, "namespace": site.namespace, "labels": _labels(site, job, number)}

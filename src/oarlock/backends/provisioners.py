@@ -1,0 +1,58 @@
+"""Interface to what adds nodes to a cluster: requests for nodes, and their answers.
+
+A request is known by its job and its number, so that it can be made and withdrawn again and again. The controller keeps
+the requests in the store; a provisioner keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from oarlock.spec.cluster import provisioning
+
+
+class Provisioner(Protocol):
+    async def answered(self) -> list[provisioning.Answered] | None:
+        """Return the requests that the cluster knows; None where nothing there takes requests."""
+        ...
+
+    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
+        """Make the request. One that is there already stays."""
+        ...
+
+    async def withdraw(self, job: str, number: int) -> None:
+        """Take the request back. One that is not there counts as withdrawn."""
+        ...
+
+    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
+        """Tell people and autoscalers in the cluster's own way which nodes the job lacks."""
+        ...
+
+
+class Memory:
+    """An autoscaler in memory. `answers` is None where it takes no requests; a test sets the answers."""
+
+    def __init__(self, *, takes: bool = True) -> None:
+        self.takes = takes
+        self.requests: dict[tuple[str, int], provisioning.NodeRequest] = {}
+        self.answers: dict[tuple[str, int], tuple[provisioning.Answer, str]] = {}
+        self.told: list[tuple[str, dict[str, int]]] = []
+
+    async def answered(self) -> list[provisioning.Answered] | None:
+        if not self.takes:
+            return None
+        none = provisioning.Answer.NONE, ""
+        return [
+            provisioning.Answered(job=job, number=number, answer=answer, message=message)
+            for job, number in self.requests
+            for answer, message in [self.answers.get((job, number), none)]
+        ]
+
+    async def request(self, job: str, request: provisioning.NodeRequest) -> None:
+        self.requests.setdefault((job, request.number), request)
+
+    async def withdraw(self, job: str, number: int) -> None:
+        self.requests.pop((job, number), None)
+
+    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
+        self.told.append((job, dict(request.need.nodes)))

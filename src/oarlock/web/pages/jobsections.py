@@ -1,0 +1,158 @@
+"""The sections of a job's page that are made only when the reader comes to them.
+
+Each is a function from a visit and the job to the facts of its template. The page asks for those in view; its address
+may name some (`?sections=ranks,log`) or all of them, which is the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from oarlock.client import answers, requests
+from oarlock.display import eventlines, keptfiles, stragglers
+from oarlock.spec import attempts, bodies, errors, jobs
+from oarlock.web import visits
+from oarlock.web.drawing import charts, rankgrid, speedcurve
+
+POINTS = 200
+CHARTS = 24
+LOG_LINES = 100
+EVENTS = 50
+DECISIONS = 50
+FILES = 50
+ROWS = 16
+"""With more ranks than that, they are a grid."""
+
+MOST_RANKS = 10_000
+MOST_ROWS = 1024
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A section: the anchor, which names its template, too; its heading; and the function that finds its facts."""
+
+    name: str
+    title: str
+    find: Callable[[visits.Visit, jobs.Job], Awaitable[dict[str, Any]]]
+
+    @property
+    def template(self) -> str:
+        return f"job-{self.name}.html"
+
+
+async def _ranks(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    tasks = job.attempt.tasks if job.attempt is not None else ()
+    slow = stragglers.find(tasks) if job.live is not None else None
+    as_table = len(tasks) <= ROWS or visit.asked("ranks") == "table"
+    return {
+        "straggler": slow,
+        "grid": [] if as_table else rankgrid.rows(tasks[:MOST_RANKS], slow.task if slow is not None else ""),
+        "tasks": [(task, stragglers.share_text(task)) for task in tasks[:MOST_ROWS]] if as_table else [],
+        "count": len(tasks),
+        "hidden": max(0, len(tasks) - (MOST_ROWS if as_table else MOST_RANKS)),
+        "foldable": len(tasks) > ROWS,
+    }
+
+
+async def _metrics(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    try:
+        names = await visit.client.metric_names(job.id)
+        shown = sorted(names, key=lambda name: (name != "loss", name))[:CHARTS]
+        found = await visit.client.metrics(job.id, shown, points=POINTS) if shown else answers.Metrics()
+    except errors.OarlockError:
+        return {"charts": [], "hidden": 0}
+    drawn = charts.charts(msgspec.structs.replace(found, names=tuple(shown)))
+    return {"charts": drawn, "hidden": max(0, len(names) - CHARTS)}
+
+
+async def _log(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    if job.attempt is None:
+        return {"lines": []}
+    return {"lines": await lines(visit, job.id, requests.LogChoice(tail=LOG_LINES))}
+
+
+async def _speed(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    found = await visit.client.speed(job.id) if job.curve is not None else bodies.Speed(items=())
+    return {"speed": found, "drawn": speedcurve.draw(found.items)}
+
+
+async def _checkpoints(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    return {"checkpoints": await visit.client.checkpoints(job.id)}
+
+
+async def _files(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    try:
+        found = await visit.client.files(job.id)
+    except errors.OarlockError as error:
+        return {"files": [], "total": 0, "bytes": 0, "elsewhere": (), "kept": [], "failure": error.message}
+    left = [one for one in found.items if one.path.startswith(("files/", "results/"))]
+    return {
+        "files": left[:FILES],
+        "total": len(left),
+        "bytes": sum(one.bytes for one in left),
+        "elsewhere": found.elsewhere,
+        "kept": keptfiles.lines(job),
+        "failure": "",
+    }
+
+
+async def _decisions(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    found = await visit.client.decisions(job.id)
+    kind = visit.asked("decision")
+    counts = {what: sum(one.what is what for one in found.items) for what in bodies.What}
+    chosen = [one for one in found.items if not kind or str(one.what) == kind]
+    return {
+        "decisions": chosen[-DECISIONS:][::-1],
+        "hidden": max(0, len(chosen) - DECISIONS),
+        "complete": found.complete,
+        "kinds": [(str(what), count) for what, count in counts.items() if count],
+        "kind": kind,
+    }
+
+
+async def _file(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    """Return the job file with the code and the variables. Secrets are in the file by their names only."""
+    return {
+        "spec": msgspec.yaml.encode(job.spec).decode(),
+        "environment": sorted({**job.shell, **job.spec.env}.items()),
+    }
+
+
+async def _events(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
+    found = eventlines.folded(await visit.client.events(job.id))
+    return {
+        "events": [
+            {"record": record, "count": count, "facts": eventlines.facts(record.data)}
+            for record, count in found[-EVENTS:][::-1]
+        ],
+        "hidden": max(0, len(found) - EVENTS),
+    }
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section("ranks", "Ranks", _ranks),
+    Section("metrics", "Metrics", _metrics),
+    Section("log", "Log", _log),
+    Section("speed", "Speed", _speed),
+    Section("checkpoints", "Checkpoints", _checkpoints),
+    Section("files", "Results and files", _files),
+    Section("decisions", "Decisions", _decisions),
+    Section("file", "Job file", _file),
+    Section("events", "Events", _events),
+)
+
+
+async def lines(visit: visits.Visit, job: str, choice: requests.LogChoice) -> list[Any]:
+    """Return lines of the log, none of a task that the log does not know."""
+    try:
+        return [line async for line in visit.client.log_items(job, choice) if hasattr(line, "text")]
+    except errors.NotFound:
+        return []
+
+
+def task_of(job: jobs.Job, name: str) -> attempts.Task | None:
+    """Return the rank of the present or last attempt with this name."""
+    tasks = job.attempt.tasks if job.attempt is not None else ()
+    return next((task for task in tasks if task.name == name), None)

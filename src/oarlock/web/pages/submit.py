@@ -1,0 +1,238 @@
+"""A job submitted in the browser: a job file in an editor, beside a form for its commonest fields.
+
+Both change one text, which the form carries from answer to answer. The text is checked here, and the API tells when the
+job would start. The page's number and the text make the idempotency key, so that many clicks make one job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from starlette import responses
+
+from oarlock.client import archives, verbs
+from oarlock.display import forecasts, jobfields
+from oarlock.spec import errors, jobs
+from oarlock.spec.access import users
+from oarlock.spec.input import quantities, validation
+from oarlock.web import jobtext, routing, texts, visits
+
+EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))}
+FIRST = "one-process"
+COMMON: dict[str, str] = {
+    "command": "Command",
+    "name": "Name",
+    "pool": "Pool",
+    "roles.worker.count": "Workers",
+    "roles.worker.gpus": "GPUs of each",
+    "roles.worker.gpu_type": "Type of GPU",
+    "roles.worker.cpus": "Cores of each",
+    "roles.worker.memory": "Memory of each",
+    "timeout": "Longest run time",
+    "priority": "Priority",
+}
+"""The fields of the form, by their paths."""
+LISTS = frozenset({"roles.worker.gpu_type"})
+SHOWN_LEFT_OUT = 10
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the form. `number` tells this page from others; `source` is the job that `code` may be of."""
+
+    text: str
+    number: str
+    code: str = "none"
+    source: str = ""
+    digest: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a text: the fault with its line, or the forecast in lines."""
+
+    error: errors.OarlockError | None = None
+    line: int = 0
+    when: str = ""
+    lines: tuple[str, ...] = ()
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    """Show the editor with an example, or with the job file and the code of an earlier job."""
+    source, number = visit.asked("from"), secrets.token_hex(8)
+    if not source:
+        draft = Draft(text=EXAMPLES.get(visit.asked("example"), EXAMPLES[FIRST]), number=number)
+        return await _page(visit, draft, None, None)
+    job = await visit.client.job(source)
+    text = msgspec.yaml.encode(verbs.fields_of(job)).decode()
+    code = "job" if job.snapshot is not None else "none"
+    return await _page(visit, Draft(text=text, number=number, code=code, source=job.id), None, job)
+
+
+async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
+    """Check the text, write the form's fields into it, or submit it."""
+    form = await visit.form()
+    text = visits.one(form, "text").replace("\r\n", "\n").replace("\r", "\n")
+    draft = Draft(
+        text=text,
+        number=visits.one(form, "number")[:64],
+        code=visits.one(form, "code") or "none",
+        source=visits.one(form, "source"),
+        digest=visits.one(form, "digest"),
+    )
+    source = await visit.client.job(draft.source) if draft.source else None
+    action = visits.one(form, "action")
+    try:
+        if action == "set":
+            draft = msgspec.structs.replace(draft, text=_written(text, form))
+        if action == "submit":
+            return routing.to(f"/jobs/{(await _submit(visit, draft, source)).id}")
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError as error:
+        verdict = Verdict(error=error, line=_line(draft.text, error))
+        return await _page(visit, draft, verdict, source, part=bool(visits.one(form, "part")))
+    return await _page(visit, draft, await _judged(visit, draft.text), source, part=bool(visits.one(form, "part")))
+
+
+async def upload(visit: visits.Visit) -> responses.Response:
+    """Take an archive of the code, and store it as a snapshot."""
+    with visit.alone("upload"), TemporaryDirectory(prefix="oarlock-upload-") as place:
+        folder, limit = Path(place), visit.client.settings.snapshot_limit_bytes
+        archive = folder / "archive"
+        with archive.open("wb") as file:
+            async for chunk in visit.chunks(limit):
+                await asyncio.to_thread(file.write, chunk)
+        try:
+            packed = await asyncio.to_thread(archives.snapshot, archive, folder, limit)
+            await visit.client.upload(packed)
+        except errors.Unauthenticated:
+            raise
+        except errors.OarlockError as error:
+            told: Any = {"error": texts.visible(f"{error.message} {error.hint}".replace(place, ""))}
+            return _json(told, error.status)
+    left_out = [texts.visible(str(one)) for one in packed.left_out if one.why != "never packed"]
+    told = {"digest": packed.digest, "told": _told(packed.count, packed.unpacked_bytes, left_out)}
+    return _json(told, 200)
+
+
+def _told(files: int, size: int, left_out: list[str]) -> str:
+    rest = f"; left out: {', '.join(left_out[:SHOWN_LEFT_OUT])}" if left_out else ""
+    return f"{files:,} {'file' if files == 1 else 'files'}, {quantities.size_text(size)}{rest}"
+
+
+def _json(content: Any, status: int) -> responses.Response:
+    return responses.Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+async def _submit(visit: visits.Visit, draft: Draft, source: jobs.Job | None) -> jobs.Job:
+    spec = validation.load(draft.text)
+    digest, shell = None, {}
+    if draft.code == "job" and source is not None:
+        digest, shell = source.snapshot, source.shell
+    elif draft.code == "upload":
+        digest = draft.digest
+        if not digest:
+            raise errors.InvalidInput("No code was sent.", path="code", hint="Choose a folder or an archive first.")
+    parts = (draft.number, draft.text, digest or "", *sorted(f"{name}={value}" for name, value in shell.items()))
+    key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return await visit.client.submit_packed(spec, digest, shell=shell, key=key)
+
+
+async def _judged(visit: visits.Visit, text: str) -> Verdict:
+    try:
+        forecast = await visit.client.plan(validation.load(text))
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError as error:
+        return Verdict(error=error, line=_line(text, error))
+    lines = tuple(line for line in forecasts.lines(forecast, visit.server.currency) if line)
+    return Verdict(when=str(forecast.when), lines=lines)
+
+
+def _line(text: str, error: errors.OarlockError) -> int:
+    if isinstance(error.detail, Mapping) and isinstance(error.detail.get("line"), int):
+        return int(error.detail["line"])
+    return jobtext.line_of(text, error.path) if error.path else 0
+
+
+async def _page(
+    visit: visits.Visit, draft: Draft, verdict: Verdict | None, source: jobs.Job | None, *, part: bool = False
+) -> routing.Filled:
+    verdict = verdict or await _judged(visit, draft.text)
+    facts: dict[str, Any] = {
+        "draft": draft,
+        "verdict": verdict,
+        "source": source,
+        "common": [(path, word, _shown(_plain(draft.text), path)) for path, word in COMMON.items()],
+        "fields": jobfields.fields(),
+        "examples": list(EXAMPLES),
+        "hidden_lines": texts.hidden_lines(draft.text),
+    }
+    status = verdict.error.status if verdict.error is not None and not part and visit.method == "POST" else 200
+    return routing.Filled(template="submitparts.html" if part else "submit.html", facts=facts, status=status)
+
+
+def _plain(text: str) -> Any:
+    try:
+        return validation.plain(text)
+    except errors.OarlockError:
+        return {}
+
+
+def _shown(raw: Any, path: str) -> str:
+    """Return the value of a field as it is typed in the form."""
+    value = jobtext.value_at(raw, path)
+    if path == "command" and isinstance(value, list):
+        return shlex.join(map(str, value))
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or isinstance(value, dict) else str(value)
+
+
+def _written(text: str, form: Mapping[str, list[str]]) -> str:
+    """Return the text with the fields of the form that were changed. Raises InvalidInput."""
+    raw = validation.fields(text) if validation.plain(text) is not None else {}
+    for path in COMMON:
+        if f"field.{path}" not in form:
+            continue
+        typed = visits.one(form, f"field.{path}").strip()
+        if typed != _shown(raw, path):
+            text = jobtext.with_value(text, path, _value(path, typed))
+    return text
+
+
+def _value(path: str, typed: str) -> Any:
+    """Return what a person has typed: a number where it is one, and None for nothing."""
+    if not typed:
+        return None
+    if path in LISTS:
+        several = list(_several(typed))
+        return several if len(several) > 1 else next(iter(several), None)
+    if path in ("command", "name", "pool"):
+        return typed
+    short = typed.isascii() and len(typed) < 18
+    if short and typed.isdigit():
+        return int(typed)
+    if short and typed.count(".") == 1 and typed.replace(".", "").isdigit():
+        return float(typed)
+    return typed
+
+
+def _several(typed: str) -> Iterator[str]:
+    return (part.strip() for part in typed.split(",") if part.strip())
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/submit", title="Submit", handler=show, right=users.Right.USER, key="s"),
+    routing.Page(path="/submit", title="Submit", handler=act, method="POST", right=users.Right.USER),
+    routing.Page(path="/submit/code", handler=upload, method="POST", right=users.Right.USER, script=True),
+)

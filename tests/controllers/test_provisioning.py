@@ -1,0 +1,184 @@
+"""Requests for the nodes that waiting gangs lack, with a pretend autoscaler, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.controllers import plant as plants
+
+from oarlock.backends import provisioners
+from oarlock.controllers import provisioning as controllers
+from oarlock.scheduler.provisioning import requesting
+from oarlock.spec import errors, jobs, phases
+from oarlock.spec.cluster import nodes, provisioning
+
+Answer = provisioning.Answer
+BIG = nodes.NodeClass(
+    name="big", model=msgspec.structs.replace(plants.machine("big", devices=4), node_class="big"), most=4
+)
+RULES = msgspec.structs.replace(plants.RULES, node_classes=(BIG,))
+LARGE = "{roles: {worker: {count: 2, gpus: 4, cpus: 1}}}"
+
+
+class Autoscaled:
+    """A plant with the controller, and a pretend autoscaler beside it: in memory, or (a subclass) in a cluster."""
+
+    def __init__(self, provisioner: provisioners.Provisioner | None = None) -> None:
+        self.plant = plants.Plant(machines=[plants.machine("n0")])
+        self.memory = provisioner if isinstance(provisioner, provisioners.Memory) else provisioners.Memory()
+        self.provisioner = provisioner or self.memory
+        self.begin("server-1")
+
+    def begin(self, name: str) -> None:
+        server = self.plant.server = plants.Server(self.plant, name, rules=RULES)
+        store: Any = plants.OfControllers(self.plant.store)
+        self.controller = controllers.Provisioning(
+            store, self.provisioner, server.leading, clock=self.plant.clock, report=server.report, rules=RULES
+        )
+
+    async def until(self, holds: Callable[[jobs.Job], bool], job: str, *, within_s: float = 120.0) -> jobs.Job:
+        end = self.plant.now + within_s
+        while not holds(found := await self.plant.job(job)):
+            assert self.plant.now < end, found.node_request
+            await self.step()
+        return found
+
+    async def step(self) -> None:
+        await self.plant.step()
+        await self.controller.tick()
+
+    async def run_for(self, seconds: float) -> None:
+        end = self.plant.now + seconds
+        while self.plant.now < end:
+            await self.step()
+
+    async def answer(self, answer: Answer, message: str = "") -> None:
+        """Answer the only request."""
+        (key,) = self.memory.requests
+        self.memory.answers[key] = answer, message
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            name = f"added-{len(self.plant.world.nodes())}"
+            self.plant.world.add(msgspec.structs.replace(BIG.model, name=name))
+
+    async def open(self) -> dict[tuple[str, int], int]:
+        """Return the number of tasks of each request that the autoscaler knows."""
+        return {key: sum(tasks.count for tasks in request.need.tasks) for key, request in self.memory.requests.items()}
+
+    async def told(self) -> list[tuple[str, dict[str, int]]]:
+        """Return the jobs and the missing nodes of which the cluster was told."""
+        return self.memory.told
+
+
+@pytest.fixture
+def scaled() -> Autoscaled:
+    return Autoscaled()
+
+
+async def requested(scaled: Autoscaled, number: int = 1) -> str:
+    job = await scaled.plant.submit(LARGE)
+    await scaled.until(lambda found: found.node_request is not None, job)
+    await scaled.run_for(controllers.PERIOD_S)
+    assert await scaled.open() == {(job, number): 2}
+    return job
+
+
+async def test_nodes_are_requested_and_the_request_is_withdrawn_when_the_gang_starts(scaled: Autoscaled) -> None:
+    job = await requested(scaled)
+    assert await scaled.told() == [(job, {"big": 2})]
+    await scaled.answer(Answer.ACCEPTED)
+    found = await scaled.until(
+        lambda one: one.node_request is not None and one.node_request.answer is Answer.ACCEPTED, job
+    )
+    assert "2 nodes of big were requested" in requesting.told(found.node_request, scaled.plant.now)  # type: ignore[arg-type]
+    await scaled.answer(Answer.PROVISIONED)
+    scaled.add(1)
+    await scaled.run_for(30.0)
+    assert await scaled.open() == {(job, 1): 2}, "nodes come one by one, and the request stays as it is"
+    scaled.add(1)
+    started = await scaled.until(lambda one: one.phase is not phases.Phase.QUEUED, job)
+    assert started.node_request is None
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert await scaled.open() == {}
+    assert len(await scaled.told()) == 1
+
+
+@pytest.mark.parametrize("answer", [Answer.FAILED, Answer.EXPIRED])
+async def test_a_request_that_came_to_nothing_is_made_again(scaled: Autoscaled, answer: Answer) -> None:
+    job = await requested(scaled)
+    await scaled.answer(answer, "out of quota")
+    found = await scaled.until(lambda one: one.node_request is not None and one.node_request.answer is answer, job)
+    assert "out of quota" in requesting.told(found.node_request, scaled.plant.now)  # type: ignore[arg-type]
+    await scaled.run_for(requesting.AGAIN_S / 2)
+    assert await scaled.open() == {}, "the autoscaler need not look at it any more"
+    await scaled.run_for(requesting.AGAIN_S)
+    assert await scaled.open() == {(job, 2): 2}
+
+
+async def test_too_few_nodes_are_requested_again_without_those_that_came(scaled: Autoscaled) -> None:
+    job = await requested(scaled)
+    await scaled.answer(Answer.PROVISIONED)
+    scaled.add(1)
+    await scaled.run_for(requesting.ARRIVAL_S + requesting.AGAIN_S + 4 * controllers.PERIOD_S)
+    assert await scaled.open() == {(job, 2): 2}
+    again = (await scaled.plant.job(job)).node_request
+    assert again is not None
+    assert again.need.nodes == {"big": 1}
+
+
+@pytest.mark.parametrize("intent", ["cancel", "halt"])
+async def test_a_job_that_is_taken_back_withdraws_its_request(scaled: Autoscaled, intent: str) -> None:
+    job = await requested(scaled)
+    await scaled.plant.intend(job, intent)
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert await scaled.open() == {}
+    assert (await scaled.plant.job(job)).node_request is None
+
+
+async def test_another_server_finds_the_request_again(scaled: Autoscaled) -> None:
+    job = await requested(scaled)
+    scaled.begin("server-2")
+    scaled.memory.requests["j-gone", 7] = scaled.memory.requests[job, 1]
+    await scaled.run_for(30.0)
+    assert await scaled.open() == {(job, 1): 2}, "and withdraws one that no job's record names"
+    scaled.memory.requests.clear()
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert await scaled.open() == {(job, 1): 2}, "one that was lost is made again"
+
+
+async def test_without_an_autoscaler_that_answers_the_numbers_follow_the_need() -> None:
+    scaled = Autoscaled(provisioners.Memory(takes=False))
+    job = await scaled.plant.submit(LARGE)
+    found = await scaled.until(lambda one: one.node_request is not None, job)
+    assert found.node_request is not None
+    assert found.node_request.need.nodes == {"big": 2}
+    assert await scaled.told() == [(job, {"big": 2})]
+    assert await scaled.open() == {}
+    scaled.add(1)
+    await scaled.until(lambda one: one.node_request is not None and one.node_request.need.nodes == {"big": 1}, job)
+    assert (await scaled.told())[1:] == [(job, {"big": 1})]
+
+
+async def test_a_cluster_that_does_not_answer_holds_up_nothing(scaled: Autoscaled) -> None:
+    """Not even the record: the request is made once the cluster answers again."""
+
+    async def failing(job: str, request: provisioning.NodeRequest) -> None:
+        raise errors.Unavailable("the API server cannot be reached")
+
+    scaled.memory.request, request = failing, scaled.memory.request  # type: ignore[method-assign]
+    job = await scaled.plant.submit(LARGE)
+    await scaled.until(lambda one: one.node_request is not None, job)
+    scaled.memory.request = request  # type: ignore[method-assign]
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert await scaled.open() == {(job, 1): 2}
+
+
+async def test_a_job_that_fits_the_present_nodes_requests_none(scaled: Autoscaled) -> None:
+    job = await scaled.plant.submit("{roles: {worker: {count: 1, cpus: 1}}}")
+    await scaled.until(lambda one: one.phase is not phases.Phase.QUEUED, job)
+    await scaled.run_for(10.0)
+    assert await scaled.told() == []

@@ -1,0 +1,142 @@
+"""The page of a job: sections that come when the reader does, ranks as a grid, one rank's page, running again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.api import rig as rigs
+from tests.web import browsers
+
+from oarlock.display import stragglers
+from oarlock.spec import attempts, events, jobs, phases
+from oarlock.web.pages import jobsections
+
+RANKS = 512
+
+
+def task(index: int, step_s: float | None = None, sync_s: float | None = None, role: str = "worker") -> attempts.Task:
+    told = attempts.Progress(step=7, at=1.0, step_s=step_s, sync_s=sync_s) if step_s is not None else None
+    return attempts.Task(role=role, index=index, phase=phases.TaskPhase.PROCESSING, node="here", progress=told)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ([task(0, 1.0, 0.5), task(1, 1.0, 0.5), task(2, 1.0, 0.1)], "worker-2"),
+        ([task(0, 1.0, 0.1), task(1, 1.0, 0.5)], "worker-0"),
+        ([task(0, 1.0, 0.5), task(1, 1.0, 0.45)], None),
+        ([task(0, 1.0), task(1, 3.0)], "worker-1"),
+        ([task(0, 1.0)], None),
+        ([task(0), task(1)], None),
+        ([task(0, 1.0), task(1, 1.0), task(0, 9.0, role="evaluator")], None),
+    ],
+)
+def test_the_rank_that_the_others_wait_for(ranks: list[attempts.Task], name: str | None) -> None:
+    found = stragglers.find(ranks)
+    assert (found.task if found is not None else None) == name
+
+
+async def changed(rig: browsers.WebRig, job: jobs.Job, **fields: object) -> jobs.Job:
+    """The job with a record that no simulation of these tests would reach."""
+    made = msgspec.structs.replace(job, **fields)
+    rig.store._state._jobs[job.id] = made
+    return made
+
+
+async def with_ranks(rig: browsers.WebRig, count: int) -> jobs.Job:
+    job = await rig.launch(await rig.submit("ann", name="wide"))
+    tasks = tuple(task(index, 1.0, 0.1 if index == 3 else 0.6) for index in range(count))
+    return await changed(rig, job, attempts=(msgspec.structs.replace(job.attempts[0], tasks=tasks),))
+
+
+async def test_sections_come_when_they_are_asked_for(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train", env={"SEED": "seven"}))
+    names = [one.name for one in jobsections.SECTIONS]
+    async with rig.browser("ann") as browser:
+
+        async def loaded(query: str) -> list[str]:
+            page = (await browser.get(f"/jobs/{job.id}{query}")).text
+            browsers.elements(page)
+            return [name for name in names if f'data-section="{name}" data-loaded' in page]
+
+        assert await loaded("") == []
+        assert await loaded("?sections=ranks,file") == ["ranks", "file"]
+        assert await loaded("?sections=all") == names
+        assert await loaded("?sections=nonsense") == []
+        page = (await browser.get(f"/jobs/{job.id}")).text
+        leading = [one for one in browsers.links(page) if "sections=" in one]
+        assert len(leading) == len(names) + 1, "a link for each, without scripts, and the report"
+        whole = browsers.text((await browser.get(f"/jobs/{job.id}?sections=all")).text)
+        assert "seven" in whole
+        saved = await browser.get(f"/jobs/{job.id}/job.yaml")
+        assert msgspec.yaml.decode(saved.content)["env"] == {"SEED": "seven"}
+
+
+async def test_many_ranks_are_a_grid_and_the_straggler_is_named(rig: browsers.WebRig) -> None:
+    job = await with_ranks(rig, RANKS)
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}?sections=ranks")).text
+        browsers.elements(page)
+        cells = [one for one in browsers.links(page) if "/ranks/worker-" in one]
+        assert len(cells) == RANKS
+        assert "worker-3 is the slowest rank" in page
+        assert "60% of it synchronising" in page
+        rows = (await browser.get(f"/jobs/{job.id}?sections=ranks&ranks=table")).text
+        assert rows.count(">60%</td>") == RANKS - 1
+        assert "worker-3 is the slowest" in (await browser.get(cells[3])).text
+        assert "worker-3 is the slowest" not in (await browser.get(cells[4])).text
+        assert (await browser.get(f"/jobs/{job.id}/ranks/worker-{RANKS}")).status_code == 404
+
+
+async def test_a_rank_has_its_log_its_stacks_and_its_exit_record(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="fails", max_restarts=0))
+    key = rigs.key_of(job)
+    await rig.happen(
+        job.id,
+        events.TaskRegistered(key=key, address="127.0.0.1"),
+        events.TaskReported(key=key, phase="PROCESSING"),
+        events.StacksAsked(attempt=1, task="worker-0", message="it hangs"),
+        events.StacksTaken(key=key, request=1, stacks={"0": "in the data loader"}),
+    )
+    await rig.logs.append(key, "stdout.0", 0, b"its only line\n", at=1.0)
+    await rig.end(job.id, code=3, last_lines=("the last line",))
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}/ranks/worker-0")).text
+        browsers.elements(page)
+        text = browsers.text(page)
+        for expected in ("Exit code 3", "the last line", "in the data loader", "its only line"):
+            assert expected in text
+
+
+async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+    async with rig.browser("ann") as browser:
+        await browser.post("/jobs", data={"action": "halt", "job": job.id}, headers=browsers.OURS)
+        page = (await browser.get(f"/jobs/{job.id}?sections=decisions")).text
+        links = [one for one in browsers.links(page) if "decision=" in one]
+        assert len(links) >= 2, "each kind with its number"
+        for link in links:
+            kind = link.partition("decision=")[2].partition("#")[0]
+            one = browsers.text((await browser.get(link)).text)
+            assert f"{kind} " in one
+
+
+async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:
+    job = await rig.launch(await rig.submit("ann", name="first", max_restarts=0))
+    async with rig.browser("ann") as browser:
+        assert "Run again" not in (await browser.get(f"/jobs/{job.id}")).text, "its name is taken while it runs"
+        await rig.end(job.id, code=1)
+        assert "Run again" in (await browser.get(f"/jobs/{job.id}")).text
+        made = [
+            (await browser.post(f"/jobs/{job.id}/again", data={"key": "once"}, headers=browsers.OURS)).headers[
+                "location"
+            ]
+            for _ in range(2)
+        ]
+        assert made[0] == made[1] != f"/jobs/{job.id}"
+    again = await rig.store.read(lambda view: view.job(made[0].removeprefix("/jobs/")))
+    assert again is not None
+    assert (again.spec, again.snapshot, again.owner) == (job.spec, job.snapshot, "ann")
+    async with rig.browser("vera") as browser:
+        answer = await browser.post(f"/jobs/{job.id}/again", headers=browsers.OURS)
+        assert answer.status_code == 403

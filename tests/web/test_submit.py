@@ -1,0 +1,273 @@
+"""The page that submits a job: one text under form and editor, the verdict, the code, one job for many clicks."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.jobs import test_outlook
+from tests.web import browsers
+
+from oarlock.api.services import turns
+from oarlock.client import archives
+from oarlock.spec import errors
+from oarlock.web import texts
+from oarlock.web.pages import submit
+
+TEXT = "command: python train.py  # mine\nroles:\n  worker: {count: 1}\n"
+
+
+async def send(rig: browsers.WebRig, who: str = "ann", **form: Any) -> httpx.Response:
+    async with rig.browser(who) as browser:
+        answer = await browser.post("/submit", data={"number": "n1", "text": TEXT, **form}, headers=browsers.OURS)
+    if answer.status_code != 303 and not form.get("part"):
+        browsers.elements(answer.text)
+    return answer
+
+
+async def jobs(rig: browsers.WebRig) -> list[Any]:
+    async with rig.as_user("root") as http:
+        return list((await http.get("/api/v1/jobs")).json()["items"])
+
+
+async def test_the_first_page_has_an_example_and_its_verdict(rig: browsers.WebRig) -> None:
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/submit")).text
+        other = (await browser.get("/submit?example=two-workers")).text
+    browsers.elements(page)
+    assert "Now:" in browsers.text(page)
+    assert "command: python train.py" in page
+    assert 'name="field.roles.worker.count" value="2"' in other
+
+
+async def test_many_clicks_make_one_job_and_another_text_another(rig: browsers.WebRig) -> None:
+    first, second = await send(rig, action="submit"), await send(rig, action="submit")
+    assert (first.status_code, first.headers["location"]) == (303, second.headers["location"])
+    assert len(await jobs(rig)) == 1
+    third = await send(rig, action="submit", text=TEXT + "priority: 60\n")
+    assert third.headers["location"] != first.headers["location"]
+    fourth = await send(rig, action="submit", number="n2")
+    assert fourth.headers["location"] not in (first.headers["location"], third.headers["location"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("command: a\nroles:\n  worker:\n    gpu: 1\n", 4, "gpus"),
+        ("command: a\npriority: many\n", 2, "a whole number"),
+        ("command: a\n  bad: [\n", 2, "not valid YAML"),
+        ("name: a\n", 0, "command"),
+        ("- a\n", 0, "no mapping"),
+        ("command: a\ndata:\n- {source: file:///a, mount: x}\n- {source: file:///b, mount: /x}\n", 4, "mount"),
+        ("command: a\npool: nowhere\n", 2, "nowhere"),
+        ("command: a\nsecrets:\n- {name: none-such}\n", 3, "none-such"),
+    ],
+)
+async def test_an_error_stands_at_its_line_with_the_next_step(
+    rig: browsers.WebRig, text: str, line: int, said: str
+) -> None:
+    for action in ("check", "submit"):
+        answer = await send(rig, action=action, text=text)
+        assert 400 <= answer.status_code < 500
+        assert f'data-line="{line}"' in answer.text
+        assert said in browsers.text(answer.text)
+        assert texts.typed(text) in answer.text, "the typed text is kept"
+    assert await jobs(rig) == []
+
+
+async def test_the_verdict_says_now_later_and_never(rig: browsers.WebRig) -> None:
+    gpus = TEXT.replace("count: 1", "gpus: N")
+    now = await send(rig, action="check", part="yes", text=gpus.replace("N", "1"))
+    assert 'data-when="now"' in now.text
+    assert "(GPU 0)" in now.text
+    await test_outlook.fill(rig, "big", 2, roles={"worker": {"gpus": 2}})
+    later = await send(rig, action="check", part="yes", text=gpus.replace("N", "1"))
+    assert 'data-when="later"' in later.text
+    assert "Held by big (2 GPUs)." in later.text
+    never = await send(rig, action="check", part="yes", text=gpus.replace("N", "9"))
+    assert 'data-when="never"' in never.text
+    refused = await send(rig, action="submit", text=gpus.replace("N", "9"))
+    assert refused.status_code == 422
+    assert [job["name"] for job in await jobs(rig)] == ["big"]
+
+
+async def test_the_form_changes_the_text_and_keeps_its_comments(rig: browsers.WebRig) -> None:
+    changed = {"field.roles.worker.gpus": "1", "field.roles.worker.gpu_type": "h100, a100", "field.timeout": "2h"}
+    answer = await send(rig, action="set", **{"field.command": "python train.py", **changed})
+    text = (
+        "command: python train.py  # mine\nroles:\n  worker: {count: 1, gpus: 1, gpu_type: [h100, a100]}\ntimeout: 2h\n"
+    )
+    assert texts.typed(text) in answer.text
+    back = await send(rig, action="set", text=text, **{"field.timeout": "", "field.roles.worker.gpu_type": "h100"})
+    assert texts.typed(text.replace("timeout: 2h\n", "").replace("[h100, a100]", "h100")) in back.text
+
+
+async def test_an_earlier_job_is_edited_and_run_again_with_its_code(rig: browsers.WebRig) -> None:
+    digest = await stored(rig, b"code")
+    async with rig.as_user("ann") as http:
+        body = {"spec": {"command": "python a.py", "priority": 70}, "snapshot": digest, "shell": {"PATH": "/mine"}}
+        earlier = (await http.post("/api/v1/jobs", json=body)).json()
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/submit?from={earlier['id']}")).text
+    browsers.elements(page)
+    assert "priority: 70" in page
+    assert "name:" not in page.partition("<textarea")[2].partition("</textarea>")[0]
+    answer = await send(rig, action="submit", code="job", source=earlier["id"])
+    made = next(job for job in await jobs(rig) if job["id"] in answer.headers["location"])
+    assert (made["snapshot"], made["shell"]) == (digest, {"PATH": "/mine"})
+    assert (await send(rig, who="bob", action="submit", code="job", source=earlier["id"])).status_code == 404
+    async with rig.browser("bob") as browser:
+        assert (await browser.get(f"/submit?from={earlier['id']}")).status_code == 404
+
+
+async def stored(rig: browsers.WebRig, content: bytes) -> str:
+    import hashlib
+
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    async with rig.as_user("ann") as http:
+        assert (await http.put(f"/api/v1/blobs/{digest}", content=content)).status_code < 300
+    return digest
+
+
+async def test_typed_text_outlives_the_session(rig: browsers.WebRig) -> None:
+    async with rig.browser() as browser:
+        answer = await browser.post("/submit", data={"text": "a\r\n\u202e<b>", "x": ["1", "2"]}, headers=browsers.OURS)
+    assert answer.status_code == 401
+    assert browsers.elements(answer.text)["textarea aria-hidden class name readonly tabindex"] == 3
+    assert "\u202e&lt;b&gt;</textarea>" in answer.text, "it is sent again as it was typed"
+    assert 'action="/submit"' in answer.text
+
+
+async def test_hidden_characters_are_told_and_kept(rig: browsers.WebRig) -> None:
+    answer = await send(rig, action="check", text="command: a\nname: a\u202eb\n# \x08\x00\ufffe\n")
+    assert "Hidden characters stand on 2 lines: 2, 3." in browsers.text(answer.text)
+
+
+async def test_forecasts_in_flight_are_limited(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MOST_WAITING", -1)
+    answer = await send(rig, action="check", part="yes")
+    assert "of your forecasts wait already" in answer.text
+
+
+# Code from the browser
+
+
+def tar(*files: tuple[str, bytes], zipped: bool = True, **more: Any) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz" if zipped else "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            for field, value in more.items():
+                setattr(info, field, value)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def zipped(*files: tuple[str, bytes], mode: int = 0) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    return out.getvalue()
+
+
+async def sent(rig: browsers.WebRig, content: bytes) -> httpx.Response:
+    async with rig.browser("ann") as browser:
+        return await browser.post("/submit/code", content=content, headers=browsers.OURS)
+
+
+CODE = (("train.py", b"print(1)\n"), ("src/a.py", b"a"), ("data.bin", b"x" * 100), (".gitignore", b"*.bin\n"))
+
+
+@pytest.mark.parametrize("make", [tar, zipped, lambda *files: tar(*files, zipped=False)])
+async def test_an_archive_becomes_a_snapshot_with_the_rules_of_the_command_line(
+    rig: browsers.WebRig, make: Any
+) -> None:
+    answer = await sent(rig, make(*CODE, (".git/config", b"secret"), ("node_modules/x.js", b"x")))
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["told"].startswith("3 files")
+    assert "data.bin (.gitignore)" in told["told"]
+    with tarfile.open(rig.blobs.path(told["digest"])) as archive:
+        assert sorted(archive.getnames()) == [".gitignore", "src", "src/a.py", "train.py"]
+    made = await send(rig, action="submit", code="upload", digest=told["digest"])
+    assert made.status_code == 303
+    assert (await jobs(rig))[0]["snapshot"] == told["digest"]
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "a way out": (tar(("../../evil", b"x")), "is refused"),
+    "an absolute path": (tar(("/etc/passwd", b"x")), "is refused"),
+    "a way out of a zip": (zipped(("a/../../evil", b"x")), "is refused"),
+    "a backslash": (tar(("a\\..\\evil", b"x")), "is refused"),
+    "a drive": (zipped(("C:/evil", b"x")), "is refused"),
+    "a line break": (tar(("a\nb", b"x")), "is refused"),
+    "a long name": (tar(("a" * 300, b"x")), "is refused"),
+    "a symbolic link": (tar(("a", b""), type=tarfile.SYMTYPE, linkname="/etc"), "is a link"),
+    "a hard link": (tar(("a", b""), type=tarfile.LNKTYPE, linkname="/etc/passwd"), "is a link"),
+    "a device": (tar(("a", b""), type=tarfile.CHRTYPE), "is a device"),
+    "a link of a zip": (zipped(("a", b"/etc"), mode=0o120777), "is a link"),
+    "a name twice": (tar(("a", b"1"), ("a", b"2")), "stands twice"),
+    "a file that is a folder": (tar(("a", b"1"), ("a/b", b"2")), "stands twice"),
+    "a text": (b"hello", "neither a zip nor a tar"),
+    "nothing": (b"", "neither a zip nor a tar"),
+    "a cut archive": (tar(("a", b"x" * 100_000))[:-40], "damaged"),
+    "a cut zip": (zipped(("a", b"x" * 100_000))[:-10], "damaged"),
+    "no archive within": (gzip.compress(b"hello" * 1000), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_archive_is_refused_in_one_sentence(rig: browsers.WebRig, name: str) -> None:
+    content, said = HOSTILE[name]
+    answer = await sent(rig, content)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert said in answer.json()["error"]
+    assert "oarlock-upload" not in answer.text, "no path of the server"
+
+
+def test_the_bounds_hold_for_the_bytes_that_are_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_FILES", 3)
+    monkeypatch.setattr(archives, "_HEADERS_BYTES", 20_000)
+    many = tuple((f"f{number}", b"") for number in range(4))
+    long = tarfile.TarInfo("a")
+    long.pax_headers = {"comment": "x" * 50_000}
+    pax = io.BytesIO()
+    with tarfile.open(fileobj=pax, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(long, io.BytesIO())
+    cases = {
+        "bomb": zipped(("a", b"0" * 100_000)),
+        "tarred": tar(("a", b"0" * 2000)),
+        "many": tar(*many),
+        "pax": pax.getvalue(),
+    }
+    for name, content in cases.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "archive").write_bytes(content)
+        with pytest.raises(errors.TooLarge):
+            archives.snapshot(tmp_path / name / "archive", tmp_path / name, 1000)
+
+
+async def test_an_archive_is_cut_off_at_the_limit(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oarlock.client import settings
+
+    made = settings.Settings
+    monkeypatch.setattr(settings, "Settings", lambda **told: made(**{"snapshot_limit_bytes": 1000, **told}))
+    answer = await sent(rig, b"PK\x03\x04" + b"x" * 2000)
+    assert (answer.status_code, "too large" in answer.json()["error"]) == (413, True)
+
+
+def test_every_example_is_a_job_file() -> None:
+    from oarlock.spec.input import validation
+
+    for text in submit.EXAMPLES.values():
+        validation.load(text)
