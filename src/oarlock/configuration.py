@@ -96,6 +96,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return tuple(msgspec.structs.replace(one, model=self.prices.priced(one.model)) for one in declared)
 
     @property
+    def shown(self) -> dict[str, str]:
+        """Return the settings as text for administrators; a database without its password."""
+        told = {name: getattr(self, name) for name in FLAGS}
+        told["database"] = _without_password(self.database) if self.database else "SQLite in the home"
+        return {name: str(value) for name, value in told.items() if value is not None}
+
+    @property
     def hosts(self) -> frozenset[str] | None:
         """The host names that requests may use; None: any. On loopback this prevents DNS rebinding."""
         if self.host not in LOOPBACK:
@@ -117,6 +124,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def pods_url(self, own: str) -> str:
         """Return the URL by which pods reach the server. `own` is made from its host and port."""
         return self.kubernetes.server or self.url or own
+
+
+def _without_password(url: str) -> str:
+    """Return a URL of which only scheme, host and path are left: user and password may stand elsewhere, too."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    except ValueError:
+        return "a URL that cannot be read"
 
 
 FLAGS = tuple(name for name in Settings.__struct_fields__ if name not in _NO_FLAGS)

@@ -226,6 +226,7 @@ class Server:
             manifests=engine.manifests,
             forecaster=forecaster.Forecaster(names=privacy.Names(settings.private_jobs, secret)),
             snapshot_limit_bytes=settings.snapshot_limit_bytes,
+            settings=settings.shown,
             hosts=settings.hosts,
         )
 

@@ -29,6 +29,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
         "/jobs": {"action": "halt", "job": job.id},
         "/pools/edit": {"pool": "new"},
         "/submit": {"text": "command: python a.py"},
+        "/users": {"action": "add", "user": "new"},
         "/sessions": {"sha256": "0" * 64},
         "/login": {"secret": "x"},
     }

@@ -304,6 +304,14 @@ def list_users() -> Request[bodies.UserList]:
     return Request(method="GET", path=f"{_V1}/users", answer=bodies.UserList)
 
 
+def list_tokens(user: str) -> Request[bodies.TokenList]:
+    return Request(method="GET", path=_user(user, "/tokens"), answer=bodies.TokenList)
+
+
+def server_state() -> Request[bodies.ServerState]:
+    return Request(method="GET", path=f"{_V1}/server/state", answer=bodies.ServerState)
+
+
 def add_user(name: str, right: users.Right) -> Request[users.User]:
     return Request(
         method="POST", path=f"{_V1}/users", answer=users.User, body=bodies.NewUser(name, right), repeatable=False

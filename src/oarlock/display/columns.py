@@ -76,4 +76,5 @@ HISTORY = (
 SIZES = (Column("SIZE"), *_numbers("GPUS"), Column("TYPE"), *_numbers("CPUS", "MEMORY"), Column("SOURCE"))
 USAGE_HOURS = _numbers("DEVICE-HOURS", "CPU-HOURS", "COST")
 USERS = (Column("USER", weight=1), Column("RIGHT"))
+TOKENS = (Column("SHA256"), Column("NOTE", weight=1))
 SECRETS = (Column("SECRET", weight=1), Column("OWNER"), Column("SHARED WITH", weight=1))

@@ -383,6 +383,24 @@ class UserList(Page[users.User], frozen=True):
     """The users of the server."""
 
 
+class TokenList(Page[users.Token], frozen=True):
+    """The tokens of a user: their notes and digests, and never the tokens."""
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The server as its administrators see it. `problems` are by part: none means ready.
+
+    `settings` has those with which it was started, without secrets. `expires_at` is the end of the leader's term.
+    """
+
+    settings: dict[str, str]
+    problems: dict[str, str]
+    leader: str = ""
+    epoch: int = 0
+    expires_at: float | None = None
+    users: int = 0
+
+
 class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A user to add."""
 

@@ -222,6 +222,10 @@ class MemoryTransaction:
     def token(self, sha256: str) -> Token | None:
         return self._tokens.get(sha256)
 
+    def tokens(self, user: str) -> list[Token]:
+        found = [one for one in self._tokens.values() if one.user == user]
+        return sorted(found, key=lambda one: (one.created_at, one.sha256))
+
     def session(self, sha256: str) -> Session | None:
         return self._sessions.get(sha256)
 

@@ -145,6 +145,10 @@ class View(Protocol):
 
     def token(self, sha256: str) -> Token | None: ...
 
+    def tokens(self, user: str) -> list[Token]:
+        """Return the user's tokens, oldest first."""
+        ...
+
     def session(self, sha256: str) -> Session | None:
         """Return the session or login code, also one that has expired."""
         ...

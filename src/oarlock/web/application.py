@@ -30,9 +30,11 @@ from oarlock.web.pages import (
     login,
     metrics,
     pools,
+    server,
     sessions,
     submit,
     usage,
+    users,
 )
 
 PAGES: tuple[table.Page, ...] = (
@@ -46,6 +48,8 @@ PAGES: tuple[table.Page, ...] = (
     *pools.PAGES,
     *usage.PAGES,
     *submit.PAGES,
+    *users.PAGES,
+    *server.PAGES,
     *sessions.PAGES,
     *login.PAGES,
     *live.PAGES,

@@ -32,6 +32,9 @@ class Access:
         await store.write(lambda t: t.put_token(users.Token(sha256="t", user="ann", created_at=1.0)))
         with pytest.raises(errors.NotFound, match="bob has no such token"):
             await store.write(lambda t: t.put_session(made("a", user="bob")))
+        await store.write(lambda t: t.put_token(users.Token(sha256="s", user="ann", created_at=1.0, note="laptop")))
+        found = await store.read(lambda v: [(one.sha256, one.note) for one in v.tokens("ann")])
+        assert (found, await store.read(lambda v: v.tokens("bob"))) == ([("s", "laptop"), ("t", "")], [])
         code, session = made("c", once=True), made("a", used=3.0, note="Firefox")
         await store.write(
             lambda t: (t.put_session(session), t.put_session(code), t.put_session(msgspec.structs.replace(session)))

@@ -32,6 +32,19 @@ async def show(call: routes.Call) -> bodies.Server:
     )
 
 
+async def state(call: routes.Call) -> bodies.ServerState:
+    services = call.services
+    leader, count = await call.access.administered(lambda view: (view.leader(), len(view.users())))
+    return bodies.ServerState(
+        settings=dict(services.settings),
+        problems=await services.health(),
+        leader=leader.holder if leader is not None else "",
+        epoch=leader.epoch if leader is not None else 0,
+        expires_at=leader.expires_at if leader is not None else None,
+        users=count,
+    )
+
+
 async def shutdown(call: routes.Call) -> Ending:
     call.services.report("shutdown_asked", {"by": call.access.user.name})
     call.services.shutdown()
@@ -40,6 +53,14 @@ async def shutdown(call: routes.Call) -> Ending:
 
 ROUTES: tuple[routes.Route, ...] = (
     routes.look("/api/v1/server", show, "facts about the server, and the user of the request", bodies.Server),
+    routes.Route(
+        method="GET",
+        path="/api/v1/server/state",
+        handler=state,
+        needs=users.Right.ADMIN,
+        summary="settings, health and leader of the server",
+        answer=bodies.ServerState,
+    ),
     routes.Route(
         method="POST",
         path="/api/v1/shutdown",

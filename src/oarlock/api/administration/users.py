@@ -21,6 +21,16 @@ async def show_all(call: routes.Call) -> bodies.UserList:
     return bodies.UserList(tuple(await call.access.administered(lambda view: view.users())))
 
 
+async def show_tokens(call: routes.Call) -> bodies.TokenList:
+    name = call.path["name"]
+
+    def read(view: stores.View) -> bodies.TokenList:
+        _known(view, name)
+        return bodies.TokenList(tuple(view.tokens(name)))
+
+    return await call.access.administered(read)
+
+
 async def add(call: routes.Call) -> users.User:
     wanted = call.body(bodies.NewUser)
     if len(wanted.name) > MAX_NAME_LENGTH or not _NAME.fullmatch(wanted.name):
@@ -93,6 +103,14 @@ ROUTES: tuple[routes.Route, ...] = (
         body=bodies.NewUser,
         answer=users.User,
         status=201,
+    ),
+    routes.Route(
+        method="GET",
+        path="/api/v1/users/{name}/tokens",
+        handler=show_tokens,
+        needs=users.Right.ADMIN,
+        summary="the tokens of a user by digest and note, and never the tokens themselves",
+        answer=bodies.TokenList,
     ),
     routes.Route(
         method="POST",

@@ -155,6 +155,7 @@ class Services(msgspec.Struct, kw_only=True, frozen=True):
     manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None  # of a job's pods; None without a cluster
     forecaster: forecaster_module.Forecaster = msgspec.field(default_factory=forecaster_module.Forecaster)
     snapshot_limit_bytes: int = 10 << 30
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)  # as administrators see them, without secrets
     hosts: frozenset[str] | None = None
     """Host names that requests may use; None allows all. On loopback this prevents DNS rebinding."""
 

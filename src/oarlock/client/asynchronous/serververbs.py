@@ -7,7 +7,7 @@ from oarlock.client.asynchronous import caller
 from oarlock.spec import bodies
 
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.access.users import Right, User
+from oarlock.spec.access.users import Right, Token, User
 
 
 class AsyncServerVerbs(caller.AsyncCaller):
@@ -54,6 +54,15 @@ class AsyncServerVerbs(caller.AsyncCaller):
     async def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         """Add a user, as an administrator. Raises Conflict where the name is taken."""
         return await self._sender.send(requests.add_user(name, Right(right)))
+
+    async def tokens(self, user: str) -> list[Token]:
+        """Return the tokens of a user by note and digest, as an administrator. The tokens themselves are not kept."""
+        page = await self._sender.send(requests.list_tokens(user))
+        return list(page.items)
+
+    async def server_state(self) -> bodies.ServerState:
+        """Return settings, health and leader of the server, as an administrator."""
+        return await self._sender.send(requests.server_state())
 
     async def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
         """Make a token of a user, as an administrator. Only this answer shows the token."""

@@ -8,7 +8,7 @@ from oarlock.client.synchronous import caller
 from oarlock.spec import bodies
 
 # Names, not modules: the methods below bear the modules' names.
-from oarlock.spec.access.users import Right, User
+from oarlock.spec.access.users import Right, Token, User
 
 
 class ServerVerbs(caller.Caller):
@@ -55,6 +55,15 @@ class ServerVerbs(caller.Caller):
     def add_user(self, name: str, right: Right | str = Right.USER) -> User:
         """Add a user, as an administrator. Raises Conflict where the name is taken."""
         return self._sender.send(requests.add_user(name, Right(right)))
+
+    def tokens(self, user: str) -> list[Token]:
+        """Return the tokens of a user by note and digest, as an administrator. The tokens themselves are not kept."""
+        page = self._sender.send(requests.list_tokens(user))
+        return list(page.items)
+
+    def server_state(self) -> bodies.ServerState:
+        """Return settings, health and leader of the server, as an administrator."""
+        return self._sender.send(requests.server_state())
 
     def add_token(self, user: str, note: str = "") -> bodies.ShownToken:
         """Make a token of a user, as an administrator. Only this answer shows the token."""

@@ -83,6 +83,7 @@ _SUBMITTED = sa.select(schema.submissions.c.job, schema.submissions.c.request_sh
 )
 _USER = sa.select(schema.users.c.body).where(schema.users.c.name == sa.bindparam("name"))
 _TOKEN = sa.select(schema.tokens.c.body).where(schema.tokens.c.sha256 == sa.bindparam("sha256"))
+_TOKENS = sa.select(schema.tokens.c.body).where(schema.tokens.c.owner == sa.bindparam("user"))
 _SESSION = sa.select(schema.sessions.c.body).where(schema.sessions.c.sha256 == sa.bindparam("sha256"))
 _SESSIONS = (
     sa.select(schema.sessions.c.body)
@@ -231,6 +232,10 @@ class SqlView:
 
     def token(self, sha256: str) -> Token | None:
         return self._one(_TOKEN, Token, sha256=sha256)
+
+    def tokens(self, user: str) -> list[Token]:
+        found = self._all(_TOKENS, Token, user=user)
+        return sorted(found, key=lambda one: (one.created_at, one.sha256))
 
     def session(self, sha256: str) -> Session | None:
         return self._one(_SESSION, Session, sha256=sha256)

@@ -127,6 +127,22 @@ def token(client: clients.Client, name: str, note: str, as_json: bool) -> None:
     _print_token(client.add_token(name, note), as_json)
 
 
+@command.verb("tokens", short_help="List the tokens of a user")
+@click.argument("name")
+@command.json_option
+@command.connected
+def list_tokens(client: clients.Client, name: str, as_json: bool) -> None:
+    """List the tokens of the user NAME by their SHA-256 and note. The tokens themselves are not kept."""
+    found = client.tokens(name)
+    if as_json:
+        terminal.json_out({"items": found})
+        return
+    from oarlock.cli.output import tables
+    from oarlock.display import columns
+
+    tables.show(columns.TOKENS, [[one.sha256, terminal.clean(one.note)] for one in found])
+
+
 @command.verb("revoke", short_help="Revoke a token")
 @click.argument("name")
 @click.argument("sha256")
@@ -149,5 +165,5 @@ def _print_token(made: Any, as_json: bool) -> None:
         terminal.say(f"To revoke it: oarlock users revoke {made.user} {made.sha256}")
 
 
-for _verb in (list_users, add, token, revoke):
+for _verb in (list_users, add, token, list_tokens, revoke):
     users.add_command(_verb)

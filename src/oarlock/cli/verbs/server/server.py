@@ -154,10 +154,14 @@ def _ended(home: Path) -> bool:
 
 
 @command.verb("version", short_help="Print the versions of the client and the server")
+@command.option("--state", is_flag=True, help="Print settings, health and leader of the server, as an administrator.")
 @command.json_option
 @command.connected
-def version(client: clients.Client, as_json: bool) -> None:
+def version(client: clients.Client, state: bool, as_json: bool) -> None:
     """Print the versions of the client and of the server, if one answers."""
+    if state:
+        _print_state(client, as_json)
+        return
     try:
         server: str | None = client.server().version
         url: str | None = client.url
@@ -170,3 +174,15 @@ def version(client: clients.Client, as_json: bool) -> None:
         return
     terminal.out(f"oarlock {oarlock.__version__} (Python {platform.python_version()})")
     terminal.out(f"server  {server} at {url}" if server else "server  none answers")
+
+
+def _print_state(client: clients.Client, as_json: bool) -> None:
+    found = client.server_state()
+    if as_json:
+        terminal.json_out(found)
+        return
+    terminal.out(f"leader  {terminal.clean(found.leader) or 'none'}, term {found.epoch}")
+    for part, problem in found.problems.items():
+        terminal.out(f"problem {part}: {terminal.clean(problem)}")
+    for name, value in found.settings.items():
+        terminal.out(f"{name} = {terminal.clean(value)}")

@@ -1,0 +1,22 @@
+"""The server for its administrators: version, health by part, the leader and its term, and the settings."""
+
+from __future__ import annotations
+
+import time
+
+from oarlock.spec.access import users
+from oarlock.web import routing, visits
+
+REFRESH_S = 10
+
+
+async def show(visit: visits.Visit) -> routing.Filled:
+    state = await visit.client.server_state()
+    now = time.time() + (visit.client.clock_skew_s() or 0.0)
+    facts = {"server": visit.server, "state": state, "now": now, "refresh": REFRESH_S}
+    return routing.Filled(template="server.html", facts=facts)
+
+
+PAGES: tuple[routing.Page, ...] = (
+    routing.Page(path="/server", title="Server", handler=show, right=users.Right.ADMIN, key="v"),
+)
