@@ -42,3 +42,17 @@ def test_a_task_that_has_not_ended_has_taken_nothing() -> None:
 def test_twice_the_memory_in_the_largest_unit_that_says_it_exactly(memory: str, twice: str) -> None:
     spec = script.new_job(f"{{roles: {{worker: {{memory: {memory}}}}}}}").spec
     assert f"--memory {twice}, or" in hints.hint(spec, task(None))
+
+
+def test_a_failure_that_shows_no_step_has_no_hint() -> None:
+    spec = script.new_job().spec
+    assert hints.hint(spec, None) == ""
+    assert hints.hint(spec, task(1, ended=False)) == ""
+    assert hints.hint(spec, ended_by(attempts.Cause.SIGNAL, "EOFError: EOF when reading a line")) == ""
+    assert hints.hint(spec, ended_by(attempts.Cause.ERROR, "ValueError: too small")) == ""
+    assert hints.hint(spec, ended_by(attempts.Cause.ERROR, "EOFError: EOF when reading a line")) == hints.STDIN
+
+
+def ended_by(cause: attempts.Cause, line: str) -> attempts.Task:
+    how = attempts.Exit(code=1, cause=cause, at=1.0, last_lines=(line,))
+    return attempts.Task(role=roles.RoleName.WORKER, index=0, exit=how)

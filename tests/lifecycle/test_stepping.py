@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import stepping
-from oarlock.spec import attempts, curves, events, holdings, intents, jobs, refusals
+from oarlock.lifecycle import ends, shifting, stepping
+from oarlock.spec import attempts, curves, events, holdings, intents, jobs, phases, refusals
 
 FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskRegistered, {"address": "10.0.0.2"}),
@@ -308,12 +308,12 @@ def test_a_stop_that_nobody_here_decided_is_the_platforms_doing() -> None:
 
 def test_roles_whose_failure_is_no_loss_do_not_decide_a_success() -> None:
     """Of two workers that may fail, one that ends well is enough; where both fail, every task has ended for nothing."""
-    for ends, outcome in (("exit worker-1 code=0", "COMPLETED"), ("exit worker-1 code=1", "FAILED worker-0 exited")):
+    for last, outcome in (("exit worker-1 code=0", "COMPLETED"), ("exit worker-1 code=1", "FAILED worker-0 exited")):
         play = script.Play()
         play.run("job {max_restarts: 0, roles: {worker: {count: 2, on_failure: ignore}}}")
         for line in ("admit", "do", "register worker-0 worker-1", "report worker-0 PROCESSING"):
             play.run(line)
-        for line in ("report worker-1 PROCESSING", "exit worker-0 code=1", ends, "gone worker-0 worker-1", "do"):
+        for line in ("report worker-1 PROCESSING", "exit worker-0 code=1", last, "gone worker-0 worker-1", "do"):
             play.run(line)
         assert outcome in f"{play.job.phase} {play.job.reason}"
 
@@ -338,3 +338,85 @@ def test_a_job_that_is_canceled_while_it_waits_has_the_exit_code_of_a_canceled_o
     waiting = script.new_job()
     ended = stepping.step(waiting, events.Intended(intent=intents.Intent.CANCEL, by="ann"), script.START + 1)
     assert (ended.phase, ended.exit_code, ended.ended_at) == ("CANCELED", 130, script.START + 1)
+
+
+def test_a_job_began_when_its_first_attempt_did() -> None:
+    play = launched("after 3", "register worker-0 worker-1", "report worker-0 PROCESSING")
+    assert play.job.started_at == play.live.processing_at == script.START + 3
+    for line in ("after 5", "intend preempt", "gone worker-0 worker-1", "do", "admit", "launched"):
+        play.run(line)
+    for line in ("register worker-0 worker-1", "report worker-0 PROCESSING"):
+        play.run(line)
+    assert play.live.processing_at == script.START + 8
+    assert play.job.started_at == script.START + 3
+
+
+def test_the_end_of_a_task_that_nobody_saw_is_that_of_a_killed_one_where_a_stop_was_wanted() -> None:
+    for stopped, how in (("after 1", (1, "platform")), ("intend preempt", (137, "stopped"))):
+        play = launched("register worker-0 worker-1", stopped, "gone worker-0")
+        ended = play.live.tasks[0].exit
+        assert ended is not None
+        assert (ended.code, ended.cause, ended.reason) == (*how, "exit_unknown")
+
+
+def test_a_good_end_before_the_barrier_is_none() -> None:
+    play = launched("register worker-0", "exit worker-0 code=0")
+    how = play.live.tasks[0].exit
+    assert how is not None
+    assert (how.cause, how.reason, play.live.tasks[0].phase) == ("platform", "not_admitted", "FAILED")
+
+
+def test_what_a_task_waited_for_is_over_when_it_registers() -> None:
+    play = launched("report worker-0 DOWNLOADING detail=3/7", "register worker-0")
+    assert play.live.tasks[0].detail == ""
+
+
+def test_a_late_report_without_news_changes_nothing() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING step=5", "exit worker-0 code=1")
+    told = play.live.tasks[0].progress
+    for progress in (None, told):
+        late = events.TaskReported(key=_first_worker(play.job), progress=progress)
+        assert stepping.step(play.job, late, play.now + 1) is play.job
+
+
+def test_the_next_incarnation_has_the_place_of_the_former() -> None:
+    play = script.Play()
+    for line in ("job {roles: {worker: {gpus: 1, on_failure: restart}}}", "admit", "launched", "register worker-0"):
+        play.run(line)
+    before = msgspec.structs.replace(play.live.tasks[0], node="n7", ports=(1, 4), devices=(3,))
+    before = msgspec.structs.replace(before, exit=attempts.Exit(code=1, cause=attempts.Cause.ERROR, at=play.now))
+    after = ends.fresh(play.job, before, play.now)
+    assert (after.incarnation, after.node, after.ports, after.devices) == (2, "n7", (1, 4), (3,))
+
+
+@pytest.mark.parametrize(
+    ("roles", "good", "decided"),
+    [
+        ("{worker: {count: 2}, evaluator: {}}", "worker-0 worker-1", True),
+        ("{worker: {count: 2}, evaluator: {}}", "worker-0 evaluator-0", False),
+        ("{chief: {}, worker: {on_success: none}}", "chief-0", True),
+        ("{chief: {}, worker: {on_success: none}}", "worker-0", False),
+        ("{worker: {count: 2, on_success: none}}", "worker-0 worker-1", True),
+        ("{worker: {count: 2, on_success: none}}", "worker-1", False),
+    ],
+)
+def test_one_task_that_decides_or_all_that_count_are_a_success(roles: str, good: str, decided: bool) -> None:
+    """Where no role counts, all tasks do."""
+    play = script.Play()
+    for line in (f"job {{framework: plain, roles: {roles}}}", "admit"):
+        play.run(line)
+    tasks = [
+        msgspec.structs.replace(task, phase=phases.TaskPhase.SUCCEEDED) if task.name in good.split() else task
+        for task in play.live.tasks
+    ]
+    assert ends.decided(play.job.spec, tasks) is decided
+
+
+def test_the_start_of_a_job_moves_with_the_clock_in_its_first_attempt_alone() -> None:
+    play = launched("after 3", "register worker-0 worker-1", "report worker-0 PROCESSING")
+    moved = shifting.shifted(play.job, 60.0)
+    assert moved.live is not None
+    assert moved.started_at == moved.live.processing_at == script.START + 63
+    for line in ("after 5", "intend preempt", "gone worker-0 worker-1", "do", "admit", "launched"):
+        play.run(line)
+    assert shifting.shifted(play.job, 60.0).started_at == script.START + 3, "it is a date of the past"
