@@ -1,0 +1,72 @@
+"""A request is called impossible exactly if the empty cluster refuses it, and the smaller one that is offered fits."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as some
+from tests.scheduler.explaining.test_reasons import gang, node
+
+from oarlock.scheduler import planning
+from oarlock.scheduler.explaining import impossible
+from oarlock.spec import plans, refusals
+from oarlock.spec.cluster import nodes
+
+MACHINES = some.lists(
+    some.builds(
+        lambda gpus, kind, cpus: {"gpus": gpus, "kind": kind, "cpus": cpus},
+        some.integers(0, 4),
+        some.sampled_from(("h100", "t4")),
+        some.integers(1, 6),
+    ),
+    min_size=1,
+    max_size=4,
+)
+ASKED = some.builds(
+    lambda tasks, gpus, types, mixed: gang(tasks=tasks, gpus=gpus, gpu_types=types, mixed=mixed),
+    some.integers(1, 8),
+    some.integers(0, 3),
+    some.sampled_from(((), ("h100",), ("t4",), ("h100", "t4"), ("a100",))),
+    some.booleans(),
+)
+
+
+def starts(asked: plans.Gang, there: tuple[nodes.Node, ...]) -> bool:
+    return bool(planning.plan(plans.Snapshot(nodes=there, waiting=(asked,)), 0.0).launches)
+
+
+def declared(machines: list[dict[str, object]]) -> tuple[nodes.Node, ...]:
+    return tuple(node(f"n{index}", **of) for index, of in enumerate(machines))  # type: ignore[arg-type]
+
+
+@given(MACHINES, ASKED)
+def test_it_is_impossible_exactly_if_the_empty_cluster_refuses_it(
+    machines: list[dict[str, object]], asked: plans.Gang
+) -> None:
+    there = declared(machines)
+    never = impossible.Declared(there, ()).never(asked)
+    assert (never is None) == starts(asked, there), never
+    if never is None:
+        return
+    assert never.code in refusals.NEVER
+    if found := re.search(r"At most (\d+) worker", never.change):
+        most = int(found[1])
+        assert most < asked.asks[0].min
+        assert starts(of_size(asked, most), there)
+        assert not starts(of_size(asked, most + 1), there)
+
+
+def of_size(asked: plans.Gang, tasks: int) -> plans.Gang:
+    ask = msgspec.structs.replace(asked.asks[0], count=tasks, min=tasks, max=tasks)
+    return msgspec.structs.replace(asked, asks=(ask,))
+
+
+def test_the_answers_are_kept_until_other_nodes_are_declared() -> None:
+    one = impossible.Declared((node("a"),), ())
+    snapshot = plans.Snapshot(nodes=one.nodes, pools=one.pools)
+    assert one.follow(snapshot) is one
+    other = one.follow(plans.Snapshot(nodes=(node("a", gpus=8),), pools=()))
+    assert other.never(gang(tasks=1, gpus=8)) is None
+    assert one.never(gang(tasks=1, gpus=8)) is not None
