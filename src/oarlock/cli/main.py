@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("jobs.run:run", "Submit the working directory with a command, and follow it"),
         "submit": ("jobs.submit:submit", "Submit a job file"),
-        "advise": ("advise:advise", "Measure a training script, and predict how it scales"),
+        "advise": ("jobs.advise:advise", "Measure a training script, and predict how it scales"),
         "plan": ("jobs.submit:plan", "Tell when and where a job file would start: now, later or never"),
     },
     "Look": {
