@@ -9,7 +9,7 @@ ARGS   ?=
 GUESTS := accelerate lightning jax mpi4py tqdm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long check check-quick format sdk bench bench-scheduler bench-train bench-kube soak mutants test-guests test-kube test-node test-train test-web clean
+.PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube soak mutants test-guests test-kube test-node test-train test-web clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ format: setup-dev  ## let ruff lay out and repair what it can
 sdk: setup-dev  ## make the synchronous SDK from the asynchronous one
 	$(BIN)/python tools/sdk.py
 
+definitions: setup-dev  ## make the definitions of the custom resources from the structs of the job file
+	$(BIN)/python -m oarlock.api.customresources.definitions >deploy/base/definitions.yaml
+
 bench: setup-dev  ## measure; the tables are in docs/benchmarks.md
 	$(BIN)/python -m bench $(ARGS)
 
@@ -94,7 +97,7 @@ test-web: setup-dev  ## the pages in a real browser (OARLOCK_BROWSER=program)
 test-kube: setup-dev  ## the Kubernetes backend against a real API server (KUBEBUILDER_ASSETS=folder)
 	@test -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kube-apiserver" \
 	  || { echo "There is no kube-apiserver in KUBEBUILDER_ASSETS. tests/needs.py says how to get one." >&2; exit 1; }
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes \
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/backends/kubernetes tests/api/customresources \
 	  tests/e2e/test_pods.py tests/e2e/test_pod_faults.py tests/e2e/test_replicas.py $(ARGS)
 
 # KUBECONFIG names a cluster whose nodes have the images of tests/node/images.sh, and in which these tests may install. Without it this

@@ -89,6 +89,7 @@ class Server:
     async def run(self) -> None:
         from oarlock.api import application
         from oarlock.api.process import connections, listening, serverlog
+        from oarlock.api.security import authentication
         from oarlock.api.services import meters
         from oarlock.controllers import succession
 
@@ -100,7 +101,8 @@ class Server:
             stack.callback(sock.close)
             store = await asyncio.to_thread(open_store, settings)
             stack.push_async_callback(store.close)
-            await self._admit_owner(store)
+            token = self._home.token(secrets.token_bytes)
+            await authentication.admit_owner(store, getpass.getuser(), token, at=self._started_at)
             shared = settings.database is not None
             standby = settings.standby or settings.backend != configuration.LOCAL  # every server sees the same pods
             clock = await _clock(store)
@@ -113,6 +115,8 @@ class Server:
             await stack.enter_async_context(engine.living())
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
+            if settings.backend == configuration.KUBERNETES:
+                await stack.enter_async_context(self._custom_resources(made, engine.leads))
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
             stack.callback(listener.close)
@@ -144,6 +148,17 @@ class Server:
                     hint=f"Start it again; {settings.home / 'server.log'} says more, please report it.",
                 )
             serverlog.report("ended", {"url": url})
+
+    def _custom_resources(
+        self, made: provided.Services, leads: Callable[[], bool]
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Serve the OarlockJobs of the namespaces in the settings."""
+        from oarlock.api.customresources import face
+        from oarlock.backends.kubernetes import oarlockjobs
+
+        site = self._settings.kubernetes
+        objects = oarlockjobs.connect(site, os.environ, clock=time.time, monotonic=time.monotonic)
+        return face.serving(made, objects, site.namespaces, leads=leads, monotonic=time.monotonic)
 
     def _with_pages(self, api: Any, made: provided.Services) -> Any:
         """Return the API with the pages around it."""
@@ -229,24 +244,6 @@ class Server:
             settings=settings.shown,
             hosts=settings.hosts,
         )
-
-    async def _admit_owner(self, store: stores.Store) -> None:
-        """Make the user of the server's process its first administrator, by the token in the home."""
-        from oarlock.api.security import authentication
-        from oarlock.spec.access import users
-
-        name = getpass.getuser()
-        sha256 = authentication.digest(self._home.token(secrets.token_bytes))
-
-        def write(tx: stores.Transaction) -> None:
-            if tx.user(name) is None:
-                tx.put_user(users.User(name=name, right=users.Right.ADMIN, created_at=self._started_at))
-            if tx.token(sha256) is None:
-                row = users.Token(sha256=sha256, user=name, created_at=self._started_at, note="the server's own")
-                tx.put_token(row)
-
-        if await store.read(lambda view: view.token(sha256)) is None:
-            await store.write(write)
 
     def end(self) -> None:
         self._ending.set()
@@ -348,6 +345,7 @@ class Engine:
         self._adds: provisioners.Provisioner | None = None  # nodes
         self._check: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.manifests: Callable[[jobs.Job], list[dict[str, Any]]] | None = None
+        self.leads: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # the error that ended it: a server without it must not go on
         self.loop: asyncio.AbstractEventLoop
         self.backend: backends.Backend
@@ -459,6 +457,7 @@ class Engine:
             succession.home_id(settings.home), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         )
         leader = leadership.Leading(store, holder=holder, clock=clock)
+        self.leads = lambda: leader.epoch is not None
 
         def blanker(job: jobs.Job) -> blanking.Blanker:
             """Values that are gone by now cannot be blanked any more, nor can anybody read them."""

@@ -19,6 +19,8 @@ from tests.backends.kubernetes.apiserver import api_server  # noqa: F401  (a fix
 from tests.e2e import pods, test_checkpoints, test_files, test_life
 from tests.e2e import shell as shells
 
+from oarlock.backends.kubernetes import examining
+
 pytestmark = apiserver.needed
 
 
@@ -113,7 +115,7 @@ def test_the_manifests_of_a_plan_are_those_of_the_launch(shell: pods.PodShell) -
 def test_the_doctor_examines_the_cluster_and_the_way_to_the_server(shell: pods.PodShell) -> None:
     """The pods of the examination pull the image of the settings, and one asks the server that runs."""
     said = shell.do("doctor", "--backend", "kubernetes", code=None)
-    for words in ("all 13 rights are there", "2 of 2 nodes take tasks", "reach the server at"):
+    for words in (f"all {len(examining.RIGHTS)} rights are there", "2 of 2 nodes take tasks", "reach the server at"):
         assert words in said.stdout, f"{said.stdout}\n{said.stderr}"
     assert "do not reach" not in said.stdout
     assert (said.returncode, "No problems." in said.stderr) == (0, True), said.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, refusals
+from oarlock.spec import attempts, curves, holdings, intents, jobfile, phases, refusals, resources
 from oarlock.spec.cluster import provisioning
 
 Attempt = attempts.Attempt  # a job has a field of that module's name
@@ -69,6 +69,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     curve: curves.Curve | None = None  # its speed, as measured and fitted so far
     ended_at: float | None = None
     exit_code: int | None = None
+    resource: resources.Resource | None = None  # its object in a Kubernetes cluster
     version: int = 0
 
     @property

@@ -28,6 +28,7 @@ PATIENCE_S = 240.0
 TOKENS = f"""\
 admin-token,admin,admin,"system:masters"
 a-token,tenant-a,tenant-a
+b-token,tenant-b,tenant-b
 {rights.SERVER},system:serviceaccount:oarlock:oarlock,oarlock,"system:serviceaccounts,system:serviceaccounts:oarlock"
 """
 
@@ -98,6 +99,12 @@ class ApiServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether this program ends by itself: one that tells where it has failed takes a moment."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes[name].wait(30)
+        return self._processes[name].returncode is not None
 
     def pause(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGSTOP)

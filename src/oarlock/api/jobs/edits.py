@@ -6,6 +6,7 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.api.jobs import capabilities
+from oarlock.api.security import authorisation
 from oarlock.api.services import provided
 from oarlock.lifecycle import stepping
 from oarlock.scheduler import gangs
@@ -22,10 +23,17 @@ _WORKER = roles.RoleName.WORKER
 
 
 async def edit(call: routes.Call) -> job_nouns.Job:
-    wanted, services = call.body(nouns.Edit), call.services
+    wanted = call.body(nouns.Edit)
     if wanted == nouns.Edit():
         raise errors.InvalidInput("The request changes nothing.", hint=f"Set one of {', '.join(nouns.FIELDS)}.")
-    by = call.access.user.name
+    return call.access.shown(await change(call.services, call.access, call.path["job"], wanted))
+
+
+async def change(
+    services: provided.Services, access: authorisation.Access, name_or_id: str, wanted: nouns.Edit
+) -> job_nouns.Job:
+    """Change the user's job; return it. Raises InvalidInput, Conflict, Unsupported or Impossible, with the reason."""
+    by = access.user.name
 
     def write(tx: stores.Transaction, job: job_nouns.Job) -> job_nouns.Job:
         _check(tx, job, wanted, services)
@@ -34,9 +42,9 @@ async def edit(call: routes.Call) -> job_nouns.Job:
         after = stepping.step(job, event, now)
         return job if after is job else tx.put_job(after, [event], at=now)
 
-    job = await call.access.change(call.path["job"], write)
+    job = await access.change(name_or_id, write)
     services.wakes.touched(job.id)
-    return call.access.shown(job)
+    return job
 
 
 def _check(view: stores.View, job: job_nouns.Job, wanted: nouns.Edit, services: provided.Services) -> None:

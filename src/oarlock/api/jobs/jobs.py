@@ -13,8 +13,10 @@ import msgspec
 
 from oarlock.api import routes
 from oarlock.api.jobs import continuing, submissions
+from oarlock.api.security import authorisation
+from oarlock.api.services import provided
 from oarlock.lifecycle import stepping
-from oarlock.spec import bodies, errors, events, intents, jobfile, jobs, phases
+from oarlock.spec import bodies, errors, events, intents, jobfile, jobs, phases, resources
 from oarlock.spec.access import users
 from oarlock.spec.cluster import pooltrees
 from oarlock.spec.input import validation
@@ -47,25 +49,35 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 async def submit(call: routes.Call) -> routes.Answer:
-    submission = call.body(jobfile.Submission)
-    services = call.services
-    key = call.headers.get("idempotency-key", "")
+    submission, key = call.body(jobfile.Submission), call.headers.get("idempotency-key", "")
     if len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
         raise errors.InvalidInput(
             "The idempotency key is too long or not printable.", path="Idempotency-Key", hint="Use a UUID."
         )
+    job, fresh = await admit(call.services, call.access, submission, key)
+    return routes.Answer(201 if fresh else 200, call.access.shown(job))
+
+
+async def admit(
+    services: provided.Services,
+    access: authorisation.Access,
+    submission: jobfile.Submission,
+    key: str,
+    resource: resources.Resource | None = None,
+) -> tuple[jobs.Job, bool]:
+    """Judge and store the job of the user; return it, and whether it is new. The same key gives the same job."""
     digest = hashlib.sha256(msgspec.json.encode(submission)).hexdigest()
-    owner = call.access.user.name
-    earlier = await call.access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
+    owner = access.user.name
+    earlier = await access.shared(lambda view: _earlier(view, owner, key, digest)) if key else None
     if earlier is not None:
-        return routes.Answer(200, call.access.shown(earlier))
-    await submissions.judge(services, call, submission)
+        return earlier, False
+    await submissions.judge(services, access, submission)
     wanted = submission.continues
-    source = await continuing.find(services, call.access, wanted) if wanted is not None else None
+    source = await continuing.find(services, access, wanted) if wanted is not None else None
     for attempt in range(NAME_TRIES):
-        job = submissions.draft(services, owner, submission)
+        job = msgspec.structs.replace(submissions.draft(services, owner, submission), resource=resource)
         try:
-            job, fresh = await _add(call, job, source, key, digest)
+            return await _add(services, access, job, source, key, digest)
         except errors.NameTaken as error:
             if submission.spec.name is not None:
                 raise errors.NameTaken(
@@ -75,26 +87,28 @@ async def submit(call: routes.Call) -> routes.Answer:
                 ) from error
             if attempt == NAME_TRIES - 1:
                 raise
-        else:
-            return routes.Answer(201 if fresh else 200, call.access.shown(job))
     raise AssertionError("unreachable")
 
 
 async def _add(
-    call: routes.Call, job: jobs.Job, source: continuing.Source | None, key: str, digest: str
+    services: provided.Services,
+    access: authorisation.Access,
+    job: jobs.Job,
+    source: continuing.Source | None,
+    key: str,
+    digest: str,
 ) -> tuple[jobs.Job, bool]:
     """Store the job, with a copy of the checkpoint that it continues from; return it, and whether it is new."""
     if source is None:
-        return await call.access.add(lambda tx: _insert(tx, job, key, digest))
-    checkpoints = call.services.checkpoints
-    continued, held = await continuing.begin(call.services, job, source)
+        return await access.add(lambda tx: _insert(tx, job, key, digest))
+    continued, held = await continuing.begin(services, job, source)
     try:
-        stored, fresh = await call.access.add(lambda tx: _insert(tx, continued, key, digest, held))
+        stored, fresh = await access.add(lambda tx: _insert(tx, continued, key, digest, held))
     except BaseException:
-        await checkpoints.drop(held)
+        await services.checkpoints.drop(held)
         raise
     if not fresh:
-        await checkpoints.drop(held)
+        await services.checkpoints.drop(held)
     return stored, fresh
 
 
@@ -148,13 +162,19 @@ async def forget(call: routes.Call) -> None:
 
 async def want(call: routes.Call) -> jobs.Job:
     wanted = call.body(bodies.Wanted)
-    services = call.services
     validation.text(wanted.reason, MAX_REASON_CHARACTERS)
     if wanted.intent not in (intents.Intent.HALT, intents.Intent.CANCEL, intents.Intent.RUN):
         raise errors.InvalidInput(
             f"Only the scheduler sets the intent `{wanted.intent}`.", path="intent", hint="Use halt, cancel or run."
         )
-    by = call.access.user.name
+    return call.access.shown(await wish(call.services, call.access, call.path["job"], wanted))
+
+
+async def wish(
+    services: provided.Services, access: authorisation.Access, name_or_id: str, wanted: bodies.Wanted
+) -> jobs.Job:
+    """Write the intent of the user for the job; return the job. Raises Conflict where it can no longer have it."""
+    by = access.user.name
 
     def write(tx: stores.Transaction, job: jobs.Job) -> jobs.Job:
         if _settled(tx, job, wanted.intent):
@@ -166,9 +186,9 @@ async def want(call: routes.Call) -> jobs.Job:
         after = stepping.step(job, event, now)
         return job if after == job else tx.put_job(after, [event], at=now)
 
-    job = await call.access.change(call.path["job"], write)
+    job = await access.change(name_or_id, write)
     services.wakes.touched(job.id)
-    return call.access.shown(job)
+    return job
 
 
 async def checkpoints(call: routes.Call) -> bodies.CheckpointList:

@@ -24,7 +24,7 @@ PLANNED = "j-planned"
 async def plan(call: routes.Call) -> plans.Forecast:
     submission = call.body(jobfile.Submission)
     services = call.services
-    await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    await submissions.judge(services, call.access, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = submissions.draft(services, call.access.user.name, submission)
     async with services.forecast_turns.of(call.access.user.name):
         forecast = await services.forecaster.plan(call.access, services.rules, services.clock(), job)
@@ -42,7 +42,7 @@ async def manifests(call: routes.Call) -> bodies.Manifests:
             f"This server runs its tasks on the backend {services.about.backend}, which makes no manifests.",
             hint="Ask a server that runs them on Kubernetes: oarlock up --backend kubernetes, or oarlock login URL",
         )
-    await submissions.judge(services, call, msgspec.structs.replace(submission, snapshot=None), possible=False)
+    await submissions.judge(services, call.access, msgspec.structs.replace(submission, snapshot=None), possible=False)
     job = submissions.draft(services, call.access.user.name, submission)
     name = submission.spec.name or submissions.stem(submission.spec.command)
     planned = msgspec.structs.replace(job, id=PLANNED, name=name, snapshot=submission.snapshot)

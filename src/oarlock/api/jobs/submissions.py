@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from oarlock.api import routes
 from oarlock.api.jobs import capabilities, continuing, inplace
+from oarlock.api.security import authorisation
 from oarlock.api.services import provided
 from oarlock.data.transfers import homeguard, schemes
 from oarlock.frameworks import mpi
@@ -32,7 +32,11 @@ _INTERPRETERS = {"python", "python3", "torchrun", "sh", "bash", "env", "exec", "
 
 
 async def judge(
-    services: provided.Services, call: routes.Call, submission: jobfile.Submission, *, possible: bool = True
+    services: provided.Services,
+    access: authorisation.Access,
+    submission: jobfile.Submission,
+    *,
+    possible: bool = True,
 ) -> None:
     """Refuse an invalid submission. With `possible`, also refuse one that can never run or that lacks its snapshot."""
     spec = submission.spec
@@ -44,12 +48,12 @@ async def judge(
     await inplace.refuse(submission.in_place, services.about.capabilities, services.about.backend)
     for place, secret in enumerate(spec.secrets):
         try:
-            services.secrets.read(secret.name, call.access.user.name, admin=call.access.admin)
+            services.secrets.read(secret.name, access.user.name, admin=access.admin)
         except errors.NotFound as error:
             raise errors.InvalidInput(error.message, path=f"secrets[{place}].name", hint=error.hint) from error
     await _judge_places(services, spec)
     if submission.continues is not None:
-        await continuing.find(services, call.access, submission.continues)
+        await continuing.find(services, access, submission.continues)
     if submission.snapshot is not None:
         if not _DIGEST.fullmatch(submission.snapshot):
             raise errors.InvalidInput(
@@ -68,7 +72,7 @@ async def judge(
             hint="Upload a snapshot.",
         )
     gang = gangs.gang(draft(services, "", submission))
-    nodes, declared = await call.access.shared(lambda view: (view.nodes(), view.pools()))
+    nodes, declared = await access.shared(lambda view: (view.nodes(), view.pools()))
     pooltrees.check_leaf(spec.pool, declared)
     if possible and nodes:
         empty = plans.Snapshot(nodes=tuple(nodes), pools=tuple(declared), rules=services.rules)
@@ -162,7 +166,7 @@ def _judge_shell(shell: dict[str, str]) -> None:
 def draft(services: provided.Services, owner: str, submission: jobfile.Submission) -> jobs.Job:
     """Return the job that the submission would become."""
     now = services.clock()
-    spec = mpi.with_launcher(sizes.filled(submission.spec))
+    spec = completed(submission.spec)
     return jobs.Job(
         id=provided.fresh_id(services, now),
         name=spec.name or f"{stem(spec.command)}-{_suffix(services.entropy)}",
@@ -177,6 +181,11 @@ def draft(services: provided.Services, owner: str, submission: jobfile.Submissio
         sent_from=submission.sent_from,
         phase_at=now,
     )
+
+
+def completed(spec: jobfile.JobSpec) -> jobfile.JobSpec:
+    """Return the spec with the amounts of its size, and with the launcher that MPI needs."""
+    return mpi.with_launcher(sizes.filled(spec))
 
 
 def stem(command: str | tuple[str, ...]) -> str:

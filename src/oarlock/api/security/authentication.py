@@ -155,3 +155,17 @@ def _touch(tx: stores.Transaction, sha256: str, now: float) -> None:
     session = live_session(tx, sha256, now)  # it may have ended since it was read
     if session is not None:
         tx.put_session(msgspec.structs.replace(session, used_at=now))
+
+
+async def admit_owner(store: stores.Store, name: str, token: str, *, at: float) -> None:
+    """Make the user of the server's process its first administrator, by the token in the home."""
+    sha256 = digest(token)
+
+    def write(tx: stores.Transaction) -> None:
+        if tx.user(name) is None:
+            tx.put_user(users.User(name=name, right=users.Right.ADMIN, created_at=at))
+        if tx.token(sha256) is None:
+            tx.put_token(users.Token(sha256=sha256, user=name, created_at=at, note="the server's own"))
+
+    if await store.read(lambda view: view.token(sha256)) is None:
+        await store.write(write)

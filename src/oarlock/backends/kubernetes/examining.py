@@ -39,6 +39,9 @@ RIGHTS: tuple[tuple[bool, str, str], ...] = (
     (False, "watch", "nodes"),
     (False, "list", "pods"),
     (False, "watch", "pods"),
+    (False, "list", "oarlockjobs.oarlock.dev"),
+    (False, "watch", "oarlockjobs.oarlock.dev"),
+    (False, "patch", "oarlockjobs/status.oarlock.dev"),
 )
 """Rights of the server: whether in the namespace of the jobs or in the whole cluster, the verb, and the resource."""
 
@@ -108,8 +111,8 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
 
 async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
     for within, verb, resource in RIGHTS:
-        kind, _, below = resource.partition("/")
-        name, _, group = kind.partition(".")
+        kind, _, group = resource.partition(".")
+        name, _, below = kind.partition("/")
         asked = {
             "verb": verb,
             "group": group,

@@ -14,6 +14,10 @@ memory = "1Ti"
 gpus = 8
 gpu_type = "h100"
 max = 10
+
+[kubernetes.namespaces.team-a]  # OarlockJobs of this namespace are jobs of ann
+user = "ann"
+pool = "research"
 """
 
 from __future__ import annotations
@@ -83,6 +87,13 @@ class NodeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return nodes.NodeClass(name=name, model=model, most=self.max, shared=shared)
 
 
+class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The user as whom the OarlockJobs of a namespace are submitted, and the pool of those that name none."""
+
+    user: str
+    pool: str = "default"
+
+
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`installation` tells the pods of one Oarlock from those of another in the same cluster. Without one the server
     derives it from its task secret. `server` is the URL by which pods reach the server. `ca_pem` is the authority that
@@ -109,6 +120,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     images: dict[str, str] = {}  # by framework, for jobs that name none
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    namespaces: dict[str, Tenant] = {}  # of OarlockJobs: whose they are
     checkpoint_claim: str = ""  # the claim of a volume for checkpoints, which all tasks mount
     checkpoint_path: str = "/oarlock/checkpoints"  # where they mount it
     node_classes: dict[str, NodeClass] = {}  # that an autoscaler may add, by the value of their `class_label`

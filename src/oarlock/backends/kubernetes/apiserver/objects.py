@@ -39,9 +39,19 @@ class Bare(Part, frozen=True):
     metadata: Meta = Meta()
 
 
+class IsMeta(Protocol):
+    """The metadata that lists and watches read."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def resource_version(self) -> str: ...
+
+
 class HasMeta(Protocol):
     @property
-    def metadata(self) -> Meta: ...
+    def metadata(self) -> IsMeta: ...
 
 
 T = TypeVar("T", bound=HasMeta)

@@ -1,0 +1,369 @@
+"""The face for `kubectl`: OarlockJobs of the cluster become jobs, and the status of an object tells its job's state.
+
+    an object, its change, its end ──┐                    ┌──> submission, edit, halt, cancel: as the namespace's user
+                                     ├──> reconcile(UID) ─┤
+    a line of the event log ─────────┘                    └──> the status of the object
+
+After the admission the database is the truth. The UID of an object is the key of its submission, so that it makes one
+job, however often it is seen. An object that is not there any more means that its job is to be canceled; no finalizer
+is needed, because a list tells it also after a time without a server.
+
+Every step derives the work left from object and job, and may be repeated. Only the server that leads does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from oarlock.api.customresources import translation
+from oarlock.api.jobs import edits, jobs
+from oarlock.api.security import authorisation
+from oarlock.api.services import provided
+from oarlock.spec import bodies, errors, events, intents, phases, resources
+from oarlock.spec import jobs as nouns
+from oarlock.spec.access import users
+from oarlock.spec.input import edits as changes
+from oarlock.store import stores
+
+AT_ONCE = 8
+"""Objects that are reconciled at the same time."""
+WAIT_S = 30.0
+PAUSE_S = 1.0
+AGAIN_FIRST_S = 2.0
+AGAIN_MOST_S = 120.0
+"""An object that could not become a job is tried again after so long at first, and at most."""
+PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
+"""Refusals of a change that may pass without another change of the object."""
+MOST_JOBS = 1_000_000
+_PAGE = 1000
+
+_log = structlog.get_logger(__name__)
+
+
+class Tenant(Protocol):
+    """The user as whom a namespace's jobs are submitted, and the pool of those that name none."""
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def pool(self) -> str: ...
+
+
+class Objects(Protocol):
+    """The OarlockJobs of the cluster, kept current. `synced` is set once they are known."""
+
+    @property
+    def synced(self) -> asyncio.Event: ...
+
+    @property
+    def items(self) -> Mapping[str, resources.OarlockJob]:
+        """Return the objects by UID."""
+        ...
+
+    def listen(self, heard: Callable[[str], object]) -> None:
+        """Call `heard` with the UID of each object that has come, changed or gone."""
+        ...
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        ...
+
+    async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
+        """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    services: provided.Services,
+    objects: Objects,
+    tenants: Mapping[str, Tenant],
+    *,
+    leads: Callable[[], bool],
+    monotonic: Callable[[], float],
+) -> AsyncIterator[None]:
+    """Serve the objects within the context, and close them in the end."""
+    face = asyncio.create_task(Face(services, objects, tenants, leads=leads, monotonic=monotonic).run())
+    face.add_done_callback(functools.partial(_ended, services))
+    try:
+        yield
+    finally:
+        face.cancel()
+        await asyncio.gather(face, return_exceptions=True)
+        await objects.close()
+
+
+def _ended(services: provided.Services, face: asyncio.Task[None]) -> None:
+    if not face.cancelled():
+        services.report("resources_failed", {"error": face.exception()})
+
+
+class Work:
+    """One look at an object. `done` says that its spec, as it is now, needs no other look."""
+
+    def __init__(self, found: resources.OarlockJob, tenant: Tenant) -> None:
+        self.found = found
+        self.tenant = tenant
+        self.before = found.told()
+        self.facts: list[resources.Condition] = []
+        self.done = False
+        self.halt = self.before.halt
+
+    def fact(self, kind: str, true: bool, reason: str, message: str) -> None:
+        self.facts.append(translation.fact(kind, true, reason, message, self.found))
+
+    def admitted(self, job: nouns.Job) -> None:
+        self.fact(translation.ADMITTED, True, "Admitted", f"It is the job {job.id}.")
+
+    def refused(self, kind: str, error: errors.OarlockError) -> None:
+        self.fact(kind, False, translation.reason(error), translation.sentence(error))
+
+
+class Face:
+    """Belongs to the event loop of the API. `leads` tells whether this server leads now."""
+
+    def __init__(
+        self,
+        services: provided.Services,
+        objects: Objects,
+        tenants: Mapping[str, Tenant],
+        *,
+        leads: Callable[[], bool],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._services = services
+        self._objects = objects
+        self._tenants = tenants
+        self._leads = leads
+        self._monotonic = monotonic
+        self._dirty: dict[str, None] = {}  # UIDs in the order in which they became so
+        self._busy: set[str] = set()
+        self._jobs: dict[str, str] = {}  # ids of jobs by UID
+        self._uids: dict[str, str] = {}
+        self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
+        self._bell = asyncio.Event()
+        objects.listen(self._touch)
+
+    async def run(self) -> None:
+        """Serve the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._objects.run())
+            group.create_task(self._work())
+
+    async def _work(self) -> None:
+        await self._objects.synced.wait()
+        while True:
+            try:
+                if self._leads():
+                    await self._lead()
+            except errors.OarlockError as error:
+                _log.warning("resources.not_followed", error=str(error))
+            await asyncio.sleep(PAUSE_S)
+
+    async def _lead(self) -> None:
+        """Look at everything, then at all that changes, as long as this server leads."""
+        seq = await self._look()
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow(seq))
+            while self._leads():
+                self._bell.clear()
+                self._touch_due()
+                ready = (one for one in self._dirty if one not in self._busy)
+                for uid in list(itertools.islice(ready, AT_ONCE - len(self._busy))):
+                    del self._dirty[uid]
+                    self._busy.add(uid)
+                    group.create_task(self._reconcile(uid))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE_S):
+                        await self._bell.wait()
+            following.cancel()
+
+    async def _look(self) -> int:
+        """Touch all objects, and those that are gone and whose job has not ended. Return the log's present end."""
+        seq, found = await self._services.store.read(lambda view: (view.last_seq(), _with_objects(view)))
+        for job in found:
+            assert job.resource is not None
+            self._know(job.resource.uid, job.id)
+        for uid in (*self._objects.items, *(job.resource.uid for job in found if job.resource is not None)):
+            self._touch(uid)
+        return seq
+
+    async def _follow(self, seq: int) -> None:
+        """Touch the objects of the jobs that the log names."""
+        store = self._services.store
+        while True:
+            try:
+                await store.wait(seq, WAIT_S)
+                for record in await store.read(functools.partial(_records, after=seq)):
+                    seq = record.seq
+                    if record.job in self._uids:
+                        self._touch(self._uids[record.job])
+            except errors.Gone:
+                seq = await self._look()
+            except errors.OarlockError as error:
+                _log.warning("resources.log_not_followed", error=str(error))
+                await asyncio.sleep(PAUSE_S)
+
+    def _touch(self, uid: str) -> None:
+        self._dirty[uid] = None
+        self._bell.set()
+
+    def _touch_due(self) -> None:
+        now = self._monotonic()
+        for uid in [uid for uid, (at, _) in self._again.items() if at <= now]:
+            self._dirty[uid] = None
+
+    def _know(self, uid: str, job: str) -> None:
+        self._jobs[uid], self._uids[job] = job, uid
+
+    def _forget(self, uid: str) -> None:
+        self._uids.pop(self._jobs.pop(uid, ""), None)
+
+    async def _reconcile(self, uid: str) -> None:
+        try:
+            pause_s = await self._one(uid)
+        except Exception as error:  # noqa: BLE001 - one object must not keep the others from being served
+            self._services.report("resource_failed", {"uid": uid, "error": error})
+            pause_s = AGAIN_MOST_S
+        finally:
+            self._busy.discard(uid)
+            self._bell.set()
+        if pause_s is None:
+            self._again.pop(uid, None)
+            return
+        _, before_s = self._again.get(uid, (0.0, AGAIN_FIRST_S / 2))
+        pause_s = min(AGAIN_MOST_S, max(pause_s, before_s * 2))
+        self._again[uid] = self._monotonic() + pause_s, pause_s
+
+    async def _one(self, uid: str) -> float | None:
+        """Do what is left for one object. Return the least pause after which it is tried again, or None."""
+        found = self._objects.items.get(uid)
+        job = await self._job(uid, found)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            if job is not None and not job.terminal:
+                await self._cancel(job)
+            elif found is None:
+                self._forget(uid)
+            return None
+        tenant = self._tenants.get(found.metadata.namespace)
+        if tenant is None:  # it may belong to another installation
+            return None
+        work = Work(found, tenant)
+        if job is None and work.before.job is None:
+            job = await self._admit(work)
+        elif job is None:
+            work.fact(translation.ADMITTED, False, "Removed", f"The record of {work.before.job} has been removed.")
+        elif work.before.observed_generation != found.metadata.generation:
+            job = await self._apply(work, job)
+        status = translation.status(found, job, work.facts, self._services.clock())
+        if work.done:
+            generation = found.metadata.generation
+            status = msgspec.structs.replace(status, observed_generation=generation, halt=work.halt)
+        return await self._tell(found, status) or (None if work.done or not work.facts else AGAIN_FIRST_S)
+
+    async def _tell(self, found: resources.OarlockJob, status: resources.JobStatus) -> float | None:
+        if status == found.told():
+            return None
+        try:
+            await self._objects.write_status(found, status)
+        except (errors.NotFound, errors.Conflict):  # the watch tells of the object's end or change
+            return AGAIN_FIRST_S
+        except errors.OarlockError as error:
+            _log.warning("resources.status_not_written", name=found.metadata.name, error=str(error))
+            return AGAIN_FIRST_S
+        return None
+
+    async def _admit(self, work: Work) -> nouns.Job | None:
+        """Submit the job. An object that cannot become one gets a condition with the reason, and is tried again."""
+        meta, services = work.found.metadata, self._services
+        resource = resources.Resource(meta.namespace, meta.name, meta.uid)
+        try:
+            access = await self._access(work.tenant)
+            told = translation.wanted(work.found, work.tenant.pool)
+            job, _ = await jobs.admit(services, access, told.submission, key(meta.uid), resource)
+            self._know(meta.uid, job.id)
+            services.wakes.touched(job.id)
+            if told.halt:
+                job = await jobs.wish(services, access, job.id, bodies.Wanted(intents.Intent.HALT))
+        except errors.OarlockError as error:
+            work.refused(translation.ADMITTED, error)
+            return None
+        work.admitted(job)
+        work.done, work.halt = True, told.halt
+        return job
+
+    async def _apply(self, work: Work, job: nouns.Job) -> nouns.Job:
+        """Make the job what a changed spec asks for, as far as a job can be changed; return the job."""
+        services = self._services
+        if work.before.condition(translation.ADMITTED) is None:
+            work.admitted(job)
+        try:
+            access = await self._access(work.tenant)
+            told = translation.wanted(work.found, work.tenant.pool)
+            change = translation.change(job, told.submission)
+            if change != changes.Edit():
+                job = await edits.change(services, access, job.id, change)
+            if told.halt != (work.before.halt or False):
+                intent = intents.Intent.HALT if told.halt else intents.Intent.RUN
+                job = await jobs.wish(services, access, job.id, bodies.Wanted(intent))
+        except errors.OarlockError as error:
+            work.refused(translation.APPLIED, error)
+            work.done = job.terminal or not isinstance(error, PASSING)
+            return job
+        work.fact(translation.APPLIED, True, "Applied", "")
+        work.done, work.halt = True, told.halt
+        return job
+
+    async def _cancel(self, job: nouns.Job) -> None:
+        access = authorisation.Access(self._services.store, users.User(name=job.owner, right=users.Right.USER))
+        why = bodies.Wanted(intents.Intent.CANCEL, reason="its OarlockJob was deleted")
+        with contextlib.suppress(errors.Conflict, errors.NotFound):  # it has ended meanwhile
+            await jobs.wish(self._services, access, job.id, why)
+
+    async def _access(self, tenant: Tenant) -> authorisation.Access:
+        """Return the rights of the namespace's user. Raises Forbidden where there is no such user."""
+        name = tenant.user
+        user = await self._services.store.read(lambda view: view.user(name))
+        if user is None:
+            raise errors.Forbidden(
+                f"The user {name} of this namespace is not known.", hint=f"Make it: oarlock users add {name}"
+            )
+        return authorisation.Access(self._services.store, user, self._services.forecaster.names)
+
+    async def _job(self, uid: str, found: resources.OarlockJob | None) -> nouns.Job | None:
+        """Return the job that this object made."""
+        if uid not in self._jobs and found is not None and found.metadata.namespace in self._tenants:
+            owner = self._tenants[found.metadata.namespace].user
+            made = await self._services.store.read(lambda view: view.submitted(owner, key(uid)))
+            if made is not None:
+                self._know(uid, made[0])
+        return await self._read(self._jobs[uid]) if uid in self._jobs else None
+
+    async def _read(self, job_id: str) -> nouns.Job | None:
+        return await self._services.store.read(lambda view: view.job(job_id))
+
+
+def key(uid: str) -> str:
+    """Return the idempotency key of the submission by an object."""
+    return f"oarlockjob-{uid}"
+
+
+def _records(view: stores.View, after: int) -> list[events.Record]:
+    return view.records(after, limit=_PAGE)
+
+
+def _with_objects(view: stores.View) -> list[nouns.Job]:
+    """Return the jobs that have an object and have not ended."""
+    listed = view.jobs(stores.JobFilter(phases=phases.NOT_OVER, limit=MOST_JOBS))
+    return [job for job in listed if job.resource is not None]

@@ -1,0 +1,88 @@
+"""The custom resources of Oarlock in a Kubernetes cluster: the objects as they are read, and their status.
+
+An OarlockJob has the fields of a job file in `spec`, and the state of its job in `status`. Its UID names it: a later
+object of the same name is another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+GROUP, VERSION = "oarlock.dev", "v1alpha1"
+API = f"/apis/{GROUP}/{VERSION}"
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """The OarlockJob of a job, by which the job was submitted or which was made for it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of an object, written as Kubernetes writes it: `observedGeneration`."""
+
+
+class Meta(Part, frozen=True):
+    """The metadata of an object. `generation` grows with each change of the spec."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class Condition(Part, frozen=True):
+    """A fact about the object: `status` is `True` or `False`, `reason` one word, `message` a sentence."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str = ""
+
+
+class JobStatus(Part, frozen=True):
+    """The job of an OarlockJob. Its id, its phase, its workers that run, of those that it has or asks for, and why it
+    waits, stops or has ended. `generation` and `halt` are those of the spec that was last applied to the job.
+    """
+
+    job: str | None = None
+    phase: str | None = None
+    workers: str | None = None
+    reason: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    attempt: int | None = None
+    restarts: int | None = None
+    exit_code: int | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    halt: bool | None = None
+    observed_generation: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def condition(self, name: str) -> Condition | None:
+        return next((one for one in self.conditions if one.type == name), None)
+
+
+class OarlockJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the cluster. Anything may stand in `spec` and `status`: both are read where they are used."""
+
+    metadata: Meta
+    spec: Any = None
+    status: Any = None
+
+    def told(self) -> JobStatus:
+        """Return the status: an empty one where there is none, or none that can be read."""
+        try:
+            return msgspec.convert(self.status or {}, JobStatus)
+        except msgspec.ValidationError:
+            return JobStatus()

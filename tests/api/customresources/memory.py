@@ -1,0 +1,161 @@
+"""OarlockJobs of a cluster in memory: the requests that the server makes of them, as an API server answers them.
+
+It stands where `transports.Http` stands, so that the client, the watch and the face are the real ones. A test says what
+users do (`apply`, `delete`), and what goes wrong (`drop`, `expire`, `lose`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from oarlock.backends.kubernetes import oarlockjobs
+from oarlock.backends.kubernetes.apiserver import client, credentials, transports
+from oarlock.spec import resources
+
+
+class Cluster:
+    """The objects by namespace and name, and all that ever happened to them: a watch begins at any version."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.defined = True
+        self.lost = 0  # so many of the next answers to writes are lost
+        self.writes = 0
+        self._versions = itertools.count(1)
+        self._version = 0
+        self._history: list[tuple[int, str, dict[str, Any]]] = []
+        self._oldest = 0
+        self._changed = asyncio.Event()
+        self._drops = 0
+
+    def client(self) -> client.Client:
+        access = credentials.Access(server="http://memory", identity=credentials.Fixed({}))
+        return client.Client(access, around=lambda inner: _Transport(self, inner))
+
+    # What users do
+
+    def apply(self, namespace: str, name: str, spec: dict[str, Any]) -> str:
+        found = self.objects.get((namespace, name))
+        if found is None:
+            meta = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "generation": 1}
+            self._put("ADDED", {"metadata": meta, "spec": spec})
+            return meta["uid"]
+        if found["spec"] != spec:
+            meta = {**found["metadata"], "generation": found["metadata"]["generation"] + 1}
+            self._put("MODIFIED", {**found, "metadata": meta, "spec": spec})
+        return str(found["metadata"]["uid"])
+
+    def delete(self, namespace: str, name: str) -> None:
+        found = self.objects.pop((namespace, name))
+        self._tell("DELETED", found)
+
+    # What goes wrong
+
+    def drop(self) -> None:
+        """Break all watches off."""
+        self._drops += 1
+        self._wake()
+
+    def expire(self) -> None:
+        """Forget what has happened so far: a watch from before is told 410, and must list again."""
+        self._oldest = self._version
+        self._history.clear()
+        self.drop()
+
+    # What the server asks
+
+    def answer(self, request: transports.Request) -> transports.Answer:
+        if request.path == resources.API:
+            if not self.defined:
+                return _answer(404, {"message": "the server could not find the requested resource"})
+            return _answer(200, {"resources": [{"name": "oarlockjobs"}]})
+        if request.method == "GET":
+            assert request.path == oarlockjobs.PATH
+            meta = {"resourceVersion": str(self._version)}
+            return _answer(200, {"metadata": meta, "items": list(self.objects.values())})
+        assert request.method == "PATCH"
+        _, namespace, kind, name, below = request.path.removeprefix(f"{resources.API}/").split("/")
+        assert (kind, below) == ("oarlockjobs", "status")
+        self.writes += 1
+        found = self.objects.get((namespace, name))
+        if found is None:
+            return _answer(404, {"message": f"{name} not found"})
+        patch = msgspec.json.decode(request.data or b"")
+        if patch["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            return _answer(409, {"reason": "Conflict", "message": "the object has been modified"})
+        status = {name: value for name, value in patch["status"].items() if value is not None}
+        self._put("MODIFIED", {**found, "status": status})
+        return _answer(200, self.objects[namespace, name])
+
+    async def events(self, version: int) -> AsyncIterator[bytes]:
+        drops, at = self._drops, version
+        while drops == self._drops:
+            if at < self._oldest:
+                yield _line("ERROR", {"code": 410, "message": "too old resource version"})
+                return
+            for number, what, found in [one for one in self._history if one[0] > at]:
+                at = number
+                yield _line(what, found)
+            changed = self._changed
+            await changed.wait()
+
+    def _put(self, what: str, found: dict[str, Any]) -> None:
+        meta = found["metadata"]
+        self._tell(what, found)
+        self.objects[meta["namespace"], meta["name"]] = self._history[-1][2]
+
+    def _tell(self, what: str, found: dict[str, Any]) -> None:
+        self._version = next(self._versions)
+        meta = {**found["metadata"], "resourceVersion": str(self._version)}
+        self._history.append((self._version, what, {**found, "metadata": meta}))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class _Transport:
+    def __init__(self, cluster: Cluster, inner: transports.Transport) -> None:
+        self._cluster = cluster
+        self._inner = inner
+
+    async def send(self, request: transports.Request) -> transports.Answer:
+        answer = self._cluster.answer(request)
+        await asyncio.sleep(0)
+        if request.method != "GET" and self._cluster.lost:
+            self._cluster.lost -= 1
+            raise transports.Lost("the answer was lost")
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: transports.Request) -> AsyncIterator[transports.Stream]:
+        yield _Stream(self._cluster.events(int(request.params["resourceVersion"])))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _Stream:
+    status = 200
+
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        self._events = events
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._events
+
+
+def _answer(status: int, body: dict[str, Any]) -> transports.Answer:
+    return transports.Answer(status=status, body=msgspec.json.encode({"code": status, **body}))
+
+
+def _line(what: str, found: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"type": what, "object": found}) + b"\n"

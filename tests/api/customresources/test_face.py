@@ -1,0 +1,510 @@
+"""OarlockJobs from `apply` to `delete`: in memory, and at a real API server with `kubectl` and the rights of deploy."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from tests import needs
+from tests.api import rig as rigs
+from tests.api.customresources import memory
+from tests.backends.kubernetes import apiserver, conftest, rights
+
+from oarlock.api.customresources import definitions, face
+from oarlock.backends.kubernetes import oarlockjobs, site
+from oarlock.backends.kubernetes.apiserver import client, objects
+from oarlock.spec import errors, jobs, phases, resources
+from oarlock.spec.cluster import pools
+from oarlock.store import stores
+
+KUBECTL = str(apiserver.ASSETS / "kubectl") if (apiserver.ASSETS / "kubectl").exists() else shutil.which("kubectl")
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_numbers = itertools.count(1)
+COUNT = 500
+PATIENCE_S = 200.0
+
+
+class Desk:
+    """The namespaces of ann and bob, and a server of Oarlock that serves them. The cluster is in memory."""
+
+    def __init__(self, rig: rigs.Rig) -> None:
+        number = next(_numbers)
+        self.rig = rig
+        self.cluster = memory.Cluster()
+        self.ann, self.bob = f"ann-{number}", f"bob-{number}"
+        self.leads = True
+        self.tenants = {self.ann: site.Tenant("ann"), self.bob: site.Tenant("bob", "research")}
+
+    def client(self) -> client.Client:
+        """Return the client of the server."""
+        return self.cluster.client()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[face.Objects]:
+        """Serve the objects, as a server does between its start and its end."""
+        watched = oarlockjobs.OarlockJobs(self.client(), self.tenants, monotonic=time.monotonic)
+        told = face.serving(
+            self.rig.services, watched, self.tenants, leads=lambda: self.leads, monotonic=time.monotonic
+        )
+        async with told:
+            yield watched
+        assert not [what for what, _ in self.rig.reports if what.startswith("resource")], self.rig.reports
+
+    async def apply(self, namespace: str, name: str, /, **spec: Any) -> str:
+        """Apply an OarlockJob as its user does; return its UID."""
+        return self.cluster.apply(namespace, name, {"command": "python train.py", **spec})
+
+    async def delete(self, namespace: str, name: str) -> None:
+        self.cluster.delete(namespace, name)
+
+    async def object(self, namespace: str, name: str) -> dict[str, Any]:
+        return self.cluster.objects[namespace, name]
+
+    async def until(self, namespace: str, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the status once it is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            status = (await self.object(namespace, name)).get("status", {})
+            if holds(status):
+                return status
+            assert time.monotonic() < deadline, json.dumps(status, indent=2)
+            await asyncio.sleep(0.05)
+
+    async def job(self, name: str, holds: Callable[[jobs.Job], bool] = lambda job: True) -> jobs.Job:
+        """Return the newest job of this name once there is one of which this holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = await self.jobs(name)
+            if found and holds(found[0]):
+                return found[0]
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.05)
+
+    async def jobs(self, name: str) -> list[jobs.Job]:
+        return await self.rig.store.read(lambda view: view.jobs(stores.JobFilter(name=name)))
+
+
+class RealDesk(Desk):
+    """The cluster is a real API server, its users have `kubectl`, and the server has the rights of `deploy/`."""
+
+    def __init__(self, rig: rigs.Rig, server: apiserver.ApiServer, admin: client.Client) -> None:
+        super().__init__(rig)
+        self.server = server
+        self.admin = admin
+        self.users = {self.ann: "a-token", self.bob: "b-token"}
+
+    def client(self) -> client.Client:
+        return client.Client(conftest.access(self.server, rights.SERVER))
+
+    async def kubectl(self, token: str, *words: str, fails: bool = False, text: str = "") -> str:
+        """Return the output of `kubectl`, with its errors."""
+        assert KUBECTL is not None
+        config = self.server.kubeconfig(token)
+        process = await asyncio.create_subprocess_exec(
+            *(KUBECTL, "--kubeconfig", str(config), *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        said, _ = await process.communicate(text.encode())
+        assert (process.returncode != 0) == fails, said.decode()
+        return said.decode()
+
+    async def apply(self, namespace: str, name: str, /, **spec: Any) -> str:
+        manifest = {
+            "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
+            "kind": "OarlockJob",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"command": "python train.py", **spec},
+        }
+        await self.kubectl(self.users[namespace], "apply", "--filename", "-", text=yaml.safe_dump(manifest))
+        return str((await self.object(namespace, name))["metadata"]["uid"])
+
+    async def delete(self, namespace: str, name: str) -> None:
+        await self.kubectl(self.users[namespace], "--namespace", namespace, "delete", "oarlockjob", name)
+
+    async def object(self, namespace: str, name: str) -> dict[str, Any]:
+        path = f"{resources.API}/namespaces/{namespace}/oarlockjobs/{name}"
+        found: dict[str, Any] = await self.admin.get(path, dict)
+        return found
+
+
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((one for one in status.get("conditions", ()) if one["type"] == kind), {})
+
+
+def is_true(kind: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: condition(status, kind).get("status") == "True"
+
+
+def is_false(kind: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: condition(status, kind).get("status") == "False"
+
+
+@pytest.fixture(scope="session")
+def resource_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """An API server with the definition, and nothing else."""
+    if not (apiserver.ASSETS / "kube-apiserver").exists():
+        needs.skip("Kubernetes API server")
+    with apiserver.running(tmp_path_factory.mktemp("resources") / "server") as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:  # this one has an event loop already
+            why = thread.submit(asyncio.run, define(server)).result()
+        if why:
+            needs.skip("custom objects", why)
+        yield server
+
+
+async def define(server: apiserver.ApiServer) -> str:
+    """Install the definition, and return once the API server has taken an object, or why it cannot."""
+    first = {"metadata": {"name": "first"}, "spec": {"command": "x"}}
+    first |= {"apiVersion": f"{resources.GROUP}/{resources.VERSION}", "kind": "OarlockJob"}
+    path = f"{resources.API}/namespaces/default/oarlockjobs"
+    async with client.Client(conftest.access(server), tries=1) as admin:
+        await admin.create(_DEFINITIONS, definitions.definition(), objects.Bare)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await admin.create(path, first, objects.Bare)
+            except errors.NotFound:  # not served yet
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+            except errors.Unavailable as error:
+                if server.has_ended("kube-apiserver"):
+                    return error.message
+                raise
+            else:
+                return ""
+
+
+@pytest_asyncio.fixture(params=["memory", pytest.param("real", marks=apiserver.needed)])
+async def desk(rig: rigs.Rig, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    await rig.store.write(lambda tx: tx.put_pool(pools.Pool(name="research")))
+    if request.param == "memory":
+        yield Desk(rig)
+        return
+    async with real(rig, request.getfixturevalue("resource_server")) as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def real_desk(rig: rigs.Rig, resource_server: apiserver.ApiServer) -> AsyncIterator[RealDesk]:
+    async with real(rig, resource_server) as one:
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def real(rig: rigs.Rig, server: apiserver.ApiServer) -> AsyncIterator[RealDesk]:
+    async with client.Client(conftest.access(server)) as admin:
+        one = RealDesk(rig, server, admin)
+        for namespace, user in ((one.ann, "tenant-a"), (one.bob, "tenant-b")):
+            await admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}}, objects.Bare)
+            await rights.grant(admin, namespace)
+            await admit(admin, namespace, user)
+        yield one
+
+
+async def admit(admin: client.Client, namespace: str, user: str) -> None:
+    """Give the user the rights in this namespace that docs/kubernetes.md names."""
+    rules = [{"apiGroups": [resources.GROUP], "resources": ["oarlockjobs"], "verbs": ["*"]}]
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    await admin.create(f"{path}/roles", {"metadata": {"name": "jobs"}, "rules": rules}, objects.Bare)
+    binding = {
+        "metadata": {"name": "jobs"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"},
+        "subjects": [{"kind": "User", "name": user}],
+    }
+    await admin.create(f"{path}/rolebindings", binding, objects.Bare)
+
+
+async def test_apply_submits_get_shows_and_delete_cancels(desk: Desk) -> None:
+    async with desk.serving():
+        uid = await desk.apply(desk.ann, "train", roles={"worker": {"count": 2}})
+        job = await desk.job("train")
+        assert (job.owner, job.pool, job.spec.roles["worker"].count) == ("ann", "default", 2)
+        assert job.resource == resources.Resource(desk.ann, "train", uid)
+        status = await desk.until(desk.ann, "train", is_true("Admitted"))
+        assert (status["job"], status["phase"], status["workers"]) == (job.id, "QUEUED", "0/2")
+        job = await desk.rig.launch(job)
+        await desk.until(desk.ann, "train", lambda status: status["phase"] == "DEPLOYING")
+        await desk.delete(desk.ann, "train")  # no finalizer holds it up
+        job = await desk.job("train", lambda job: job.intent == "cancel")
+        assert job.reason == "canceled by ann: its OarlockJob was deleted"
+
+
+async def test_the_status_tells_why_a_job_waits_and_how_it_ended(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "good")
+        job = await desk.job("good")
+        await desk.rig.launch(job)
+        await desk.rig.end(job.id)
+        status = await desk.until(desk.ann, "good", is_true("Completed"))
+        assert (status["phase"], status["exitCode"]) == ("COMPLETED", 0)
+        assert condition(status, "Completed")["lastTransitionTime"].endswith("Z")
+        # A tool that applies again does not run it again, not even with another spec.
+        await desk.apply(desk.ann, "good", priority=70)
+        status = await desk.until(desk.ann, "good", is_false("Applied"))
+        assert "has ended: COMPLETED" in condition(status, "Applied")["message"]
+        assert len(await desk.jobs("good")) == 1
+
+
+async def test_an_object_acts_with_the_rights_of_its_namespaces_user(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "mine")
+        job = await desk.job("mine")
+        await desk.apply(desk.bob, "mine")
+        await desk.until(desk.bob, "mine", is_true("Admitted"))
+        await desk.delete(desk.bob, "mine")
+        both = {one.owner: one for one in await desk.jobs("mine")}
+        assert set(both) == {"ann", "bob"}
+        assert both["bob"].pool == "research"
+        await desk.apply(desk.bob, "thief", continues=job.id)
+        status = await desk.until(desk.bob, "thief", is_false("Admitted"))
+        assert f"There is no job `{job.id}`" in condition(status, "Admitted")["message"]
+        assert {one.owner: one.intent for one in await desk.jobs("mine")}["ann"] == "run"
+
+
+async def test_one_user_does_not_reach_the_jobs_of_another_by_kubectl(real_desk: RealDesk) -> None:
+    desk = real_desk
+    async with desk.serving():
+        await desk.apply(desk.ann, "mine")
+        await desk.until(desk.ann, "mine", is_true("Admitted"))
+        for words in (("get", "oarlockjobs"), ("delete", "oarlockjob", "mine"), ("describe", "oarlockjob", "mine")):
+            said = await desk.kubectl("b-token", "--namespace", desk.ann, *words, fails=True)
+            assert "forbidden" in said.lower()
+        assert (await desk.job("mine")).intent == "run"
+
+
+async def test_kubectl_shows_and_waits(real_desk: RealDesk) -> None:
+    desk = real_desk
+    async with desk.serving():
+        await desk.apply(desk.ann, "train", roles={"worker": {"count": 2}})
+        job = await desk.rig.launch(await desk.job("train"))
+        await desk.until(desk.ann, "train", lambda status: status.get("phase") == "DEPLOYING")
+        table = await desk.kubectl("a-token", "--namespace", desk.ann, "get", "oarlockjobs")
+        header, row = (line.split() for line in table.splitlines())
+        assert header == ["NAME", "PHASE", "WORKERS", "AGE", "REASON"]
+        assert row[:3] == ["train", "DEPLOYING", "0/2"]
+        await desk.rig.end(job.id)
+        waited = await desk.kubectl(
+            *("a-token", "--namespace", desk.ann, "wait", "--for=condition=Completed", "oarlockjob/train")
+        )
+        assert "condition met" in waited
+        described = await desk.kubectl("a-token", "--namespace", desk.ann, "describe", "oarlockjob", "train")
+        assert "COMPLETED" in described
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"comand": "x"}, "comand: unknown field 'comand' Did you mean `command`?"),
+        ({"roles": {"worker": {"cpu": 2}}}, "roles.worker.cpu: unknown field 'cpu'"),
+        ({"roles": {"worker": {"memory": "2 apples"}}}, "roles.worker.memory: "),
+        ({"name": "other"}, "name: The job has the name of its object."),
+        ({"timeout": [1]}, "timeout: "),
+        ({"dependencies": "requirements.txt"}, "dependencies: "),
+        ({"snapshot": "sha256:" + 64 * "0"}, "snapshot: The server does not have this snapshot."),
+        ({"pool": "nowhere"}, "pool: There is no pool `nowhere`."),
+        ({"roles": {"worker": {"gpus": 64}}}, "64 GPUs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+async def test_a_bad_spec_is_answered_by_a_condition(desk: Desk, spec: dict[str, Any], words: str) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "bad", **spec)
+        status = await desk.until(desk.ann, "bad", is_false("Admitted"))
+        assert words in condition(status, "Admitted")["message"]
+        assert await desk.jobs("bad") == []
+        await desk.apply(desk.ann, "good")  # the face goes on
+        await desk.until(desk.ann, "good", is_true("Admitted"))
+
+
+async def test_the_api_server_refuses_a_value_that_no_job_file_has(real_desk: RealDesk) -> None:
+    desk = real_desk
+    said = await desk.kubectl(
+        *("a-token", "--namespace", desk.ann, "apply", "--validate=false", "--filename", "-"),
+        text="{apiVersion: oarlock.dev/v1alpha1, kind: OarlockJob, metadata: {name: bad}, "
+        "spec: {command: x, framework: caffe}}",
+        fails=True,
+    )
+    assert "spec.framework: Unsupported value" in said
+
+
+async def test_priority_pool_bounds_and_halt_of_a_job_can_be_edited(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "train", roles={"worker": {"count": 2}})
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        await desk.apply(desk.ann, "train", priority=70, pool="research", roles={"worker": {"count": 2}})
+        status = await desk.until(desk.ann, "train", lambda status: status.get("priority") == 70)
+        assert status["pool"] == "research"
+        await desk.apply(desk.ann, "train", halt=True, priority=70, pool="research", roles={"worker": {"count": 2}})
+        await desk.until(desk.ann, "train", lambda status: status["phase"] == "HALTED")
+        await desk.apply(desk.ann, "train", priority=71, pool="research", roles={"worker": {"count": 2}})
+        status = await desk.until(desk.ann, "train", lambda status: status["phase"] == "QUEUED")
+        assert status["priority"] == 71
+
+
+async def test_another_edit_is_answered_by_a_condition_and_changes_nothing(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        await desk.apply(desk.ann, "train", env={"A": "1"}, priority=70)
+        status = await desk.until(desk.ann, "train", is_false("Applied"))
+        message = condition(status, "Applied")["message"]
+        assert message.startswith("spec.env: `env` cannot be changed after the submission")
+        assert "Only priority, pool, halt, and min and max of the workers can be changed." in message
+        assert (await desk.job("train")).spec.priority == 50
+        await desk.apply(desk.ann, "train", priority=70)  # taken back, and the rest is applied
+        await desk.until(desk.ann, "train", is_true("Applied"))
+        assert (await desk.job("train")).spec.priority == 70
+
+
+async def test_a_halt_by_the_command_line_is_not_undone_by_another_edit(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        job = await desk.job("train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        async with desk.rig.as_user("ann") as http:
+            (await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "halt"})).raise_for_status()
+        await desk.until(desk.ann, "train", lambda status: status["phase"] == "HALTED")
+        await desk.apply(desk.ann, "train", priority=60)
+        await desk.until(desk.ann, "train", lambda status: status.get("priority") == 60)
+        assert (await desk.job("train")).intent == "halt"
+
+
+async def test_what_happened_without_a_server_is_made_up_for(desk: Desk) -> None:
+    """An object that came, one that was edited, one that went: the next server does what is left, once."""
+    async with desk.serving():
+        for name in ("stays", "edited", "goes", "halted"):
+            await desk.apply(desk.ann, name)
+            await desk.until(desk.ann, name, is_true("Admitted"))
+        job = await desk.job("halted")
+        async with desk.rig.as_user("ann") as http:
+            (await http.put(f"/api/v1/jobs/{job.id}/intent", json={"intent": "halt"})).raise_for_status()
+    await desk.apply(desk.ann, "came")
+    await desk.apply(desk.ann, "edited", priority=60)
+    await desk.delete(desk.ann, "goes")
+    await desk.delete(desk.ann, "halted")
+    async with desk.serving():
+        await desk.until(desk.ann, "came", is_true("Admitted"))
+        await desk.until(desk.ann, "edited", lambda status: status.get("priority") == 60)
+        for name in ("goes", "halted"):
+            await desk.job(name, lambda job: job.phase is phases.Phase.CANCELED)
+        assert (await desk.job("stays")).intent == "run"
+        for name in ("stays", "edited", "came", "goes"):
+            assert len(await desk.jobs(name)) == 1, name
+
+
+async def test_an_object_after_another_of_its_name_is_another_job(desk: Desk) -> None:
+    """The second one waits until the first job has let go of the name."""
+    async with desk.serving():
+        first = await desk.apply(desk.ann, "again")
+        job = await desk.rig.launch(await desk.job("again"))
+        await desk.delete(desk.ann, "again")
+        second = await desk.apply(desk.ann, "again")
+        assert first != second
+        status = await desk.until(desk.ann, "again", is_false("Admitted"))
+        assert condition(status, "Admitted")["reason"] == "NameTaken"
+        assert (await desk.job("again")).id == job.id
+        await desk.job("again", lambda job: job.intent == "cancel")
+        await desk.rig.end(job.id, code=1)
+        await desk.until(desk.ann, "again", is_true("Admitted"))
+        newest, oldest = await desk.jobs("again")
+        assert (newest.resource.uid, oldest.resource.uid) == (second, first)  # type: ignore[union-attr]  # they have objects
+
+
+async def test_a_job_whose_record_was_removed_does_not_run_again(desk: Desk) -> None:
+    async with desk.serving():
+        await desk.apply(desk.ann, "old")
+        job = await desk.job("old")
+        await desk.rig.launch(job)
+        await desk.rig.end(job.id)
+        await desk.until(desk.ann, "old", is_true("Completed"))
+        await desk.rig.store.write(lambda tx: (tx.remove_jobs([job.id], at=1e9), tx.forget_keys(1e12)))
+        await desk.apply(desk.ann, "old", priority=60)
+        status = await desk.until(desk.ann, "old", is_false("Admitted"))
+        assert condition(status, "Admitted")["reason"] == "Removed"
+        assert await desk.jobs("old") == []
+
+
+async def test_only_the_server_that_leads_acts(desk: Desk) -> None:
+    desk.leads = False
+    async with desk.serving() as watched:
+        await desk.apply(desk.ann, "train")
+        deadline = time.monotonic() + PATIENCE_S
+        while not watched.items:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        assert await desk.jobs("train") == []
+        desk.leads = True
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+
+
+async def test_a_namespace_of_an_unknown_user_says_so(desk: Desk) -> None:
+    desk.tenants[desk.ann] = site.Tenant("carl")
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        status = await desk.until(desk.ann, "train", is_false("Admitted"))
+        assert "oarlock users add carl" in condition(status, "Admitted")["message"]
+
+
+async def test_watches_that_end_or_expire_and_lost_answers_lose_nothing(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    async with desk.serving():
+        await desk.apply(desk.ann, "goes")
+        await desk.apply(desk.ann, "stays")
+        for name in ("goes", "stays"):
+            await desk.until(desk.ann, name, is_true("Admitted"))
+        desk.cluster.drop()
+        await desk.apply(desk.ann, "after-drop")
+        await desk.until(desk.ann, "after-drop", is_true("Admitted"))
+        desk.cluster.lost = 2
+        await desk.delete(desk.ann, "goes")
+        await desk.apply(desk.ann, "after-410")
+        desk.cluster.expire()  # the list after it tells of both
+        await desk.until(desk.ann, "after-410", is_true("Admitted"))
+        await desk.job("goes", lambda job: job.phase is phases.Phase.CANCELED)
+        assert (await desk.job("stays")).intent == "run"
+
+
+async def test_many_objects_are_served(rig: rigs.Rig) -> None:
+    """A server that starts beside them writes nothing that is there already."""
+    desk = Desk(rig)
+    for number in range(COUNT):
+        await desk.apply(desk.ann, f"job-{number}")
+    async with desk.serving():
+        for number in range(0, COUNT, 100):
+            await desk.until(desk.ann, f"job-{number}", is_true("Admitted"))
+        await desk.until(desk.ann, f"job-{COUNT - 1}", is_true("Admitted"))
+    assert (await rig.store.read(lambda view: view.count()))[phases.Phase.QUEUED] == COUNT
+    written = desk.cluster.writes
+    await desk.delete(desk.ann, "job-7")
+    async with desk.serving():
+        await desk.job("job-7", lambda job: job.phase is phases.Phase.CANCELED)
+        await desk.apply(desk.ann, "last")
+        await desk.until(desk.ann, "last", is_true("Admitted"))
+    assert desk.cluster.writes == written + 1
+
+
+async def test_a_server_without_the_definition_runs_and_finds_it_later(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oarlockjobs, "LOOK_AGAIN_S", 0.01)
+    desk = Desk(rig)
+    desk.cluster.defined = False
+    async with desk.serving() as watched:
+        await asyncio.sleep(0.1)
+        assert not watched.synced.is_set()
+        desk.cluster.defined = True
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
