@@ -28,6 +28,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
     forms = {
         "/jobs": {"action": "halt", "job": job.id},
         "/pools/edit": {"pool": "new"},
+        "/simulate": {"workload": "small-first"},
         "/submit": {"text": "command: python a.py"},
         "/users": {"action": "add", "user": "new"},
         "/sessions": {"sha256": "0" * 64},
@@ -60,6 +61,8 @@ async def test_every_page_for_every_kind_of_session(rig: browsers.WebRig, page: 
             assert status == (200 if page.method == "GET" else 303), who
         elif (who == "vera" and page.right is users.Right.USER) or (who != "root" and page.right is users.Right.ADMIN):
             assert status == 403
+        elif page.path == "/simulate/{job}":
+            assert status == 404, "it is not a simulation"
         elif "{job}" in page.path or named(page) == "POST /jobs":
             assert status == (404 if who not in OWN else 200 if page.method == "GET" else 303), who
         elif named(page) == "POST /sessions":

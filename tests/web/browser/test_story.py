@@ -145,6 +145,7 @@ async def test_no_page_keeps_anybody_out(shell: shells.Shell, browser: conftest.
         "/pools/edit?pool=default",
         "/usage",
         "/submit",
+        "/simulate",
         "/users?user=root",
         "/server",
         "/sessions",

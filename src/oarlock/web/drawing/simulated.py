@@ -1,0 +1,123 @@
+"""Pictures of simulations as SVG: completion times, devices held and at work, and the holder of each device. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+WIDTH, HEIGHT = 640, 160
+ROW = 8
+COLOURS = 8
+DASHES = 2
+Points = tuple[tuple[float, float], ...]
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True):
+    """A stay of a job on a device, in seconds; from `useful_start` to `useful_end` it advanced the job."""
+
+    row: int
+    job: int
+    start: float
+    end: float
+    useful_start: float
+    useful_end: float
+
+
+class Curves(msgspec.Struct, frozen=True, kw_only=True):
+    """The curves of a run. Times are seconds; `hidden_rows` and `hidden_bars` are left out of `rows` and `bars`."""
+
+    run: str
+    devices: int
+    over: float
+    completion: Points
+    held: Points
+    useful: Points
+    rows: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    hidden_rows: int = 0
+    hidden_bars: int = 0
+
+
+class Line(msgspec.Struct, frozen=True):
+    label: str
+    path: str
+    colour: int
+    dash: int
+
+
+class Box(msgspec.Struct, frozen=True):
+    x: float
+    y: float
+    width: float
+    colour: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The pictures of one run. `pale` boxes are devices that were held, `full` ones the useful part."""
+
+    curves: Curves
+    held: str
+    useful: str
+    height: int
+    pale: tuple[Box, ...]
+    full: tuple[Box, ...]
+
+
+class Pictures(msgspec.Struct, frozen=True, kw_only=True):
+    """`completion` has a line for each run, over the logarithm of the time from `least` to `greatest` seconds."""
+
+    completion: tuple[Line, ...]
+    least: float
+    greatest: float
+    runs: tuple[Run, ...]
+
+
+def pictures(found: Sequence[Curves]) -> Pictures:
+    times = [at for one in found for at, _ in one.completion if at > 0] or [1.0]
+    least, greatest = min(times), max(times)
+    span = math.log(greatest / least) or 1.0
+
+    def place(at: float) -> float:
+        return WIDTH * math.log(max(at, least) / least) / span
+
+    lines = tuple(
+        Line(one.run, _steps(one.completion, place, 1.0), number % COLOURS, number // COLOURS % DASHES)
+        for number, one in enumerate(found)
+    )
+    return Pictures(completion=lines, least=least, greatest=greatest, runs=tuple(_run(one) for one in found))
+
+
+def _run(one: Curves) -> Run:
+    scale = WIDTH / (one.over or 1.0)
+    full = max(one.devices, 1)
+
+    def place(at: float) -> float:
+        return at * scale
+
+    return Run(
+        curves=one,
+        held=_steps(one.held, place, full),
+        useful=_steps(one.useful, place, full),
+        height=ROW * max(1, len(one.rows)),
+        pale=tuple(_box(bar, bar.start, bar.end, scale) for bar in one.bars),
+        full=tuple(
+            _box(bar, bar.useful_start, bar.useful_end, scale) for bar in one.bars if bar.useful_end > bar.useful_start
+        ),
+    )
+
+
+def _steps(points: Points, place: Callable[[float], float], full: float) -> str:
+    """Return a polyline that keeps each value until the next time."""
+    found: list[str] = []
+    before = float(HEIGHT)
+    for at, value in points:
+        x, y = place(at), HEIGHT - HEIGHT * min(value / full, 1.0)
+        found += [f"{x:.1f},{before:.1f}", f"{x:.1f},{y:.1f}"]
+        before = y
+    return " ".join(found)
+
+
+def _box(bar: Bar, start: float, end: float, scale: float) -> Box:
+    return Box(start * scale, bar.row * ROW, max(0.5, (end - start) * scale), bar.job % COLOURS)

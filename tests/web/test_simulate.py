@@ -1,0 +1,158 @@
+"""The page of simulations: each is an ordinary job of its user, one at a time, with the numbers of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from tests.web import browsers
+
+from oarlock.cli import main
+from oarlock.scheduler.policies import registry
+from oarlock.simulator import recorder
+from oarlock.spec.input import validation
+from oarlock.web.pages import simulate
+
+SMALL = simulate.BUNDLED["small-first"]
+
+
+async def send(rig: browsers.WebRig, who: str = "ann", **form: Any) -> httpx.Response:
+    async with rig.browser(who) as browser:
+        answer = await browser.post("/simulate", data=form, headers=browsers.OURS)
+    if answer.status_code != 303:
+        browsers.elements(answer.text)
+    return answer
+
+
+async def made(rig: browsers.WebRig, answer: httpx.Response) -> tuple[Any, dict[str, str]]:
+    """The job, and the files of its snapshot."""
+    assert answer.status_code == 303, answer.text
+    found = answer.headers["location"].removeprefix("/simulate/")
+    job = await rig.store.read(lambda view: view.job(found))
+    assert job is not None
+    assert job.snapshot is not None
+    with tarfile.open(rig.blobs.path(job.snapshot)) as archive:
+        return job, {one.name: archive.extractfile(one).read().decode() for one in archive}  # type: ignore[union-attr]
+
+
+async def test_a_simulation_is_a_plain_job_of_the_lowest_priority(rig: browsers.WebRig) -> None:
+    faults = {"node_mtbf_s": "3d", "job_mtbf_s": ""}
+    answer = await send(rig, workload="small-first", policy=["fifo", "las"], seed="7", nodes="4x2", **faults)
+    job, files = await made(rig, answer)
+    assert (job.name, job.owner, job.spec.framework, job.spec.priority) == ("simulation", "ann", "plain", 0)
+    assert (job.spec.timeout, job.spec.roles["worker"].held_cpus) == ("1h", 1)
+    assert job.spec.command[-3:] == ("scenario.yaml", "fifo", "las")
+    told = validation.fields(files["scenario.yaml"])
+    assert (told["seed"], told["nodes"], told["faults"]) == (7, "4x2", {"node_mtbf_s": "3d"})
+    assert told["jobs"] == validation.fields(SMALL)["jobs"]
+    page = await show(rig, "/simulate")
+    assert f"/simulate/{job.id}" in page
+
+
+async def show(rig: browsers.WebRig, path: str, who: str = "ann", status: int = 200) -> str:
+    async with rig.browser(who) as browser:
+        answer = await browser.get(path)
+    assert answer.status_code == status, answer.text
+    browsers.elements(answer.text)
+    return answer.text
+
+
+async def test_a_user_has_one_simulation_at_a_time(rig: browsers.WebRig) -> None:
+    first = await send(rig, workload="small-first")
+    again = await send(rig, workload="small-first", seed="5")
+    assert (again.status_code, "under way" in again.text, 'value="5"' in again.text) == (409, True, True)
+    assert (await send(rig, who="bob", workload="small-first")).status_code == 303
+    await show(rig, first.headers["location"], "bob", 404)
+
+
+async def test_recorded_jobs_and_pasted_tables_are_workloads(rig: browsers.WebRig) -> None:
+    none = await send(rig, workload=simulate.OWN)
+    assert "No job of the last week has run." in none.text
+    job = await rig.launch(await rig.submit("ann", name="ran", roles={"worker": {"gpus": 2}}))
+    rig.clock.now += 100
+    await rig.end(job.id, code=0)
+    stored = await rig.store.read(lambda view: view.job(job.id))
+    assert stored is not None
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, processed_s=90.0)
+    text = "a,b\n1,2\n"
+    pasted, files = await made(rig, await send(rig, who="bob", workload=simulate.PASTED, text=text))
+    assert files["workload.csv"] == text
+    assert validation.fields(files["scenario.yaml"])["recorded"] == {"file": "workload.csv"}
+    assert pasted.owner == "bob"
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"workload": "none"}, "no such workload"),
+        ({"workload": "small-first", "seed": "x"}, "not a seed"),
+        ({"workload": "small-first", "policy": "<b>"}, "there is no policy"),
+        ({"workload": simulate.PASTED, "text": "jobs: ["}, "not valid YAML"),
+        ({"workload": simulate.PASTED, "text": "recorded: {file: /etc/passwd}"}, "cannot name files"),
+        ({"workload": simulate.PASTED, "text": ""}, "the text is empty"),
+    ],
+)
+async def test_a_refusal_keeps_the_form(rig: browsers.WebRig, form: dict[str, str], said: str) -> None:
+    answer = await send(rig, nodes="9x9", **form)
+    assert answer.status_code == 422
+    assert said in browsers.text(answer.text)
+    assert 'value="9x9"' in answer.text
+    assert await rig.store.read(lambda view: view.active()) == []
+
+
+def recorded(tmp_path: Path) -> bytes:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SMALL)
+    return msgspec.json.encode(recorder.record(path, ("fifo", "las")))
+
+
+async def test_the_results_are_drawn(rig: browsers.WebRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = await made(rig, await send(rig, workload="small-first", policy=["fifo", "las"]))
+    assert "left no results" not in await show(rig, f"/simulate/{job.id}")
+    content = await asyncio.to_thread(recorded, tmp_path)
+    outcome = msgspec.json.decode(content, type=simulate.Outcome)
+
+    async def left(visit: Any, job: Any) -> simulate.Outcome:
+        return outcome
+
+    monkeypatch.setattr(simulate, "_outcome", left)
+    await rig.launch(job)
+    await rig.end(job.id, code=0)
+    stored = await rig.store.read(lambda view: view.job(job.id))
+    assert stored is not None
+    from oarlock.spec import phases
+
+    rig.store._state._jobs[job.id] = msgspec.structs.replace(stored, phase=phases.Phase.COMPLETED)
+    page = await show(rig, f"/simulate/{job.id}")
+    text = browsers.text(page)
+    assert "time to the end, mean" in text
+    assert page.count("<polyline") == 2 + 2 * 2
+    assert page.count("<svg") == 1 + 2 * 2
+    assert "8 devices" in text
+
+
+def test_the_numbers_are_those_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(recorded(tmp_path))["reports"]
+    capsys.readouterr()  # the lines of progress
+    words = ["simulate", str(tmp_path / "scenario.yaml"), "--policy", "fifo", "--policy", "las", "--json"]
+    assert main.main(words) == 0
+    expected = json.loads(capsys.readouterr().out)
+    for one in (*found, *expected):
+        del one["measured"]
+    assert found == expected
+
+
+def test_the_curves_are_bounded() -> None:
+    points = [(float(at), float(at)) for at in range(10_000)]
+    thinned = recorder.thinned(points)
+    assert (len(thinned), thinned[0], thinned[-1]) == (recorder.MOST_POINTS, points[0], points[-1])
+
+
+def test_all_policies_are_offered() -> None:
+    assert sorted(simulate.POLICIES) == sorted(registry.POLICIES)
