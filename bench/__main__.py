@@ -31,10 +31,12 @@ from bench import (
     policies,
     saving,
     scheduling,
+    serving,
     submits,
     table,
     together,
     training,
+    working,
 )
 
 BENCHES = {
@@ -59,6 +61,8 @@ SCHEDULER = {
 TRAIN = {
     "together": together.run,
     "saving": saving.run,
+    "working": working.run,
+    "serving": serving.run,
 }
 """By themselves, with `make bench-train`: they need root, and half an hour."""
 

@@ -4,7 +4,8 @@
     oarlock run --workers 2 -- python data_parallel.py bf16
     oarlock run --workers 2 --ps 1 --strategy ps -- python data_parallel.py
 
-Without an argument, the job file's `strategy:` chooses, or else allreduce.
+Without an argument, the job file's `strategy:` chooses, or else `auto`: allreduce. The argument `auto` permits lossy
+compression, which is then chosen by measurement.
 """
 
 import sys
@@ -16,6 +17,7 @@ from oarlock import train
 
 STRATEGIES = {
     "allreduce": {"strategy": "allreduce"},
+    "auto": {"compression": "auto"},
     "bf16": {"strategy": "allreduce", "compression": "bf16"},
     "powersgd": {"strategy": "allreduce", "compression": train.PowerSGD(rank=2)},
     "dgc": {"strategy": "allreduce", "compression": train.DGC(sparsity=0.99, warm_up_steps=40)},

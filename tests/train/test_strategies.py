@@ -13,7 +13,7 @@ from tests.train import crew
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "02-strategies"
 LOSS, ACCURACY = r"loss (\S+?),? ", r"accuracy (\S+) "
-STRATEGIES = ("allreduce", "bf16", "powersgd", "dgc", "ps", "ps-async", "ps-staleness")
+STRATEGIES = ("allreduce", "auto", "bf16", "powersgd", "dgc", "ps", "ps-async", "ps-staleness")
 
 pytestmark = pytest.mark.train
 

@@ -46,7 +46,7 @@ class DGC:
 
     `sparsity` is the part of each tensor that is not sent, after the warm-up. `clip_norm` bounds the norm of the
     gradient of all ranks together. During `warm_up_steps` the sparsity rises in four equal stages. `half_values` sends
-    values as fp16; the rounding error stays in the residual.
+    values as fp16; the rounding error stays in the residual. Then tensors of one dimension travel as fp16 too.
     """
 
     sparsity: float = 0.999
@@ -183,6 +183,8 @@ class DeepGradientCompression(WholeGradient):
         started = []
         for alike in kinds.values():
             flat = torch.cat([gradient(parameter).view(-1) for parameter in alike]).mul_(scale)
+            if self.settings.half_values:
+                flat = flat.to(torch.float16)
             started.append((alike, flat, distributed.all_reduce(flat, async_op=True)))
             self.count_ring(flat)
         return started
