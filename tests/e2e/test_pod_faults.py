@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import http.client
 import os
 import random
@@ -17,13 +18,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.backends.kubernetes import apiserver, proxy
-from tests.e2e import pods
+from tests.e2e import pods, stalls
 
 from oarlock.backends.kubernetes import amounts
 from oarlock.backends.kubernetes.apiserver import objects
 from oarlock.backends.kubernetes.pods import podstates
+from oarlock.spec import attempts
 from oarlock.spec.reconciling import observations
 
 pytestmark = apiserver.needed
@@ -47,6 +50,20 @@ JOB = [
 ]
 CPUS_MILLI = 4000
 ETCD_AWAY_S = 20.0
+PARTLY_S = 30.0
+"""The longest time for which a gang may be bound in part."""
+SETTLED_S = 60.0
+"""The time after a fault within which everything is settled."""
+EXACT_S = 1.0
+"""The times in pods have whole seconds."""
+
+
+class Life(msgspec.Struct, frozen=True):
+    """The times of a pod by the clock of the API server, to the second; None: not yet."""
+
+    key: attempts.TaskKey
+    bound_at: float | None
+    deleted_at: float | None
 
 
 class FaultShell(pods.PodShell):
@@ -56,6 +73,8 @@ class FaultShell(pods.PodShell):
         super().__init__(folder, api_server)
         self.proxy = proxy.Proxy(api_server.url)
         self.doubled: set[str] = set()  # what was seen that must never be
+        self.seen: dict[str, Life] = {}  # the pods by UID
+        self.late = stalls.Stalls()
         self._looking: asyncio.Task[None] | None = None
 
     async def _open(self) -> None:
@@ -86,6 +105,8 @@ class FaultShell(pods.PodShell):
             lives: dict[str, set[int]] = {}
             for pod in list(self.cluster._watch.items.values()):
                 key = podstates.key(pod)
+                if key is not None:
+                    self.seen[pod.metadata.uid] = _life(key, pod)
                 if key is None or not pod.spec.node_name or podstates.state_of(pod) is observations.State.GONE:
                     continue
                 taken[pod.spec.node_name] += _cpus_milli(pod)
@@ -98,14 +119,41 @@ class FaultShell(pods.PodShell):
         self.do(*JOB, "--name", name, "--", "sh", "-c", command)
 
     def is_whole(self, *names: str) -> None:
-        """All jobs complete, nothing of them is left, and nothing was ever taken twice."""
+        """All jobs complete, nothing of them is left, and nothing was ever taken twice. The fault is over when this is
+        called. The bounds hold for a machine that is never late.
+        """
+        over_at = time.time()
         for name in names:
             job = self.wait_phase(name, "COMPLETED", "FAILED")
             assert job["phase"] == "COMPLETED", job
+            took_s = job["ended_at"] - over_at
+            assert took_s <= SETTLED_S + self.late.late_s, f"{name} ended {took_s:.0f} s after the fault"
         self.until(lambda: not self.pods() and not self.secrets(), "pods and Secrets are gone")
         assert not self.doubled
+        assert not names or any(life.bound_at is not None for life in self.seen.values()), "bindings were seen"
+        assert self.partly_s() <= PARTLY_S + EXACT_S + self.late.late_s
+        self.seen.clear()
         assert self._looking is not None
         assert not self._looking.done(), "it has looked until now"
+
+    def partly_s(self) -> float:
+        """Return the longest time for which a gang of two was bound in part, by the times in its pods."""
+        longest = 0.0
+        gangs = {(life.key.job, life.key.attempt) for life in self.seen.values()}
+        for gang in gangs:
+            bound = [
+                life
+                for life in self.seen.values()
+                if (life.key.job, life.key.attempt) == gang and life.bound_at is not None
+            ]
+            times = sorted(life.bound_at for life in bound if life.bound_at is not None)
+            if len(times) == 2:
+                longest = max(longest, times[1] - times[0])
+            elif times:
+                (one,) = bound
+                assert one.deleted_at is not None, f"{one.key} was bound alone, and was never deleted"
+                longest = max(longest, one.deleted_at - times[0])
+        return longest
 
     def start_server(self, failpoint: str = "") -> None:
         if failpoint:
@@ -117,6 +165,16 @@ class FaultShell(pods.PodShell):
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         return True
+
+
+def _life(key: attempts.TaskKey, pod: objects.Pod) -> Life:
+    scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
+    bound = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
+    return Life(key, _seconds(bound), _seconds(pod.metadata.deletion_timestamp))
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else dt.datetime.fromisoformat(text).timestamp()
 
 
 def _cpus_milli(pod: objects.Pod) -> int:
@@ -132,7 +190,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShell]:
         one = FaultShell(folder / "user", server)
         try:
             one.open()
-            yield one
+            with one.late:
+                yield one
         finally:
             one.close()
 
