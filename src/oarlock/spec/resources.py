@@ -73,6 +73,16 @@ class JobStatus(Part, frozen=True):
         return next((one for one in self.conditions if one.type == name), None)
 
 
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """An Event of an object. `number` tells it from the object's others, so that a repeated one is the same."""
+
+    number: int
+    at: str
+    reason: str
+    message: str
+    warning: bool = False
+
+
 class OarlockJob(msgspec.Struct, frozen=True, kw_only=True):
     """An object of the cluster. Anything may stand in `spec` and `status`: both are read where they are used."""
 

@@ -27,7 +27,8 @@ class Cluster:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.defined = True
         self.lost = 0  # so many of the next answers to writes are lost
-        self.writes = 0
+        self.writes = 0  # of statuses
+        self.told: dict[str, dict[str, Any]] = {}  # Events by name
         self._versions = itertools.count(1)
         self._version = 0
         self._history: list[tuple[int, str, dict[str, Any]]] = []
@@ -80,6 +81,8 @@ class Cluster:
             assert request.path == oarlockjobs.PATH
             meta = {"resourceVersion": str(self._version)}
             return _answer(200, {"metadata": meta, "items": list(self.objects.values())})
+        if request.method == "POST":
+            return self._event(msgspec.json.decode(request.data or b""))
         assert request.method == "PATCH"
         _, namespace, kind, name, below = request.path.removeprefix(f"{resources.API}/").split("/")
         assert (kind, below) == ("oarlockjobs", "status")
@@ -93,6 +96,13 @@ class Cluster:
         status = {name: value for name, value in patch["status"].items() if value is not None}
         self._put("MODIFIED", {**found, "status": status})
         return _answer(200, self.objects[namespace, name])
+
+    def _event(self, body: dict[str, Any]) -> transports.Answer:
+        name = body["metadata"]["name"]
+        if name in self.told:
+            return _answer(409, {"reason": "AlreadyExists", "message": f"{name} already exists"})
+        self.told[name] = body
+        return _answer(201, body)
 
     async def events(self, version: int) -> AsyncIterator[bytes]:
         drops, at = self._drops, version

@@ -300,8 +300,9 @@ async def test_kubectl_shows_and_waits(real_desk: RealDesk) -> None:
             *("a-token", "--namespace", desk.ann, "wait", "--for=condition=Completed", "oarlockjob/train")
         )
         assert "condition met" in waited
-        described = await desk.kubectl("a-token", "--namespace", desk.ann, "describe", "oarlockjob", "train")
+        described = await desk.kubectl("admin-token", "--namespace", desk.ann, "describe", "oarlockjob", "train")
         assert "COMPLETED" in described
+        assert "Admitted" in described.rpartition("Events:")[2]
 
 
 @pytest.mark.parametrize(
@@ -508,3 +509,27 @@ async def test_a_server_without_the_definition_runs_and_finds_it_later(
         desk.cluster.defined = True
         await desk.apply(desk.ann, "train")
         await desk.until(desk.ann, "train", is_true("Admitted"))
+
+
+async def test_events_tell_the_story_of_the_job_once(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    told = desk.cluster.told
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        job = await desk.rig.launch(await desk.job("train"))
+        desk.cluster.lost = 3  # answers: the Event is written again under its name
+        await desk.rig.end(job.id, code=1)
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(one["reason"] == "Failed" for one in told.values()):
+            assert time.monotonic() < deadline, told
+            await asyncio.sleep(0.05)
+    story = [(one["type"], one["reason"], one["message"]) for one in told.values()]
+    assert story[0] == ("Normal", "Admitted", "attempt 1: 1 task on here")
+    assert [reason for _, reason, _ in story if reason in {"Deploying", "Processing", "Failed"}] == [
+        "Deploying",
+        "Processing",
+        "Failed",
+    ]
+    assert story[-1][0] == "Warning"
+    assert {one["involvedObject"]["name"] for one in told.values()} == {"train"}

@@ -26,6 +26,7 @@ ELSEWHERE = {
     ("cluster", "list", "oarlockjobs.oarlock.dev"),  # tests/api/customresources uses these with these rights
     ("cluster", "watch", "oarlockjobs.oarlock.dev"),
     ("cluster", "patch", "oarlockjobs/status.oarlock.dev"),
+    ("cluster", "create", "events"),
 }
 
 

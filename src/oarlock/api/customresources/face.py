@@ -43,6 +43,8 @@ AGAIN_MOST_S = 120.0
 PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
 """Refusals of a change that may pass without another change of the object."""
 MOST_JOBS = 1_000_000
+MOST_UNTOLD = 5000
+"""Events that wait to be written. The cluster may be slower than the log."""
 _PAGE = 1000
 
 _log = structlog.get_logger(__name__)
@@ -79,6 +81,10 @@ class Objects(Protocol):
 
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
         """Replace the status. Raises Conflict where the object has changed since, NotFound where it is gone."""
+        ...
+
+    async def tell(self, found: resources.OarlockJob, happening: resources.Happening) -> None:
+        """Write an Event of the object. A repeated call does nothing."""
         ...
 
     async def close(self) -> None: ...
@@ -152,6 +158,7 @@ class Face:
         self._jobs: dict[str, str] = {}  # ids of jobs by UID
         self._uids: dict[str, str] = {}
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
+        self._untold: asyncio.Queue[tuple[str, resources.Happening]] = asyncio.Queue(MOST_UNTOLD)
         self._bell = asyncio.Event()
         objects.listen(self._touch)
 
@@ -175,7 +182,7 @@ class Face:
         """Look at everything, then at all that changes, as long as this server leads."""
         seq = await self._look()
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow(seq))
+            following = [group.create_task(self._follow(seq)), group.create_task(self._tell_events())]
             while self._leads():
                 self._bell.clear()
                 self._touch_due()
@@ -187,7 +194,8 @@ class Face:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE_S):
                         await self._bell.wait()
-            following.cancel()
+            for task in following:
+                task.cancel()
 
     async def _look(self) -> int:
         """Touch all objects, and those that are gone and whose job has not ended. Return the log's present end."""
@@ -209,11 +217,29 @@ class Face:
                     seq = record.seq
                     if record.job in self._uids:
                         self._touch(self._uids[record.job])
+                        self._note(self._uids[record.job], record)
             except errors.Gone:
                 seq = await self._look()
             except errors.OarlockError as error:
                 _log.warning("resources.log_not_followed", error=str(error))
                 await asyncio.sleep(PAUSE_S)
+
+    def _note(self, uid: str, record: events.Record) -> None:
+        """Keep the Event for the cluster. Events tell a story, and the status the state: some may be left out."""
+        happening = translation.happening(record)
+        if happening is not None and not self._untold.full():
+            self._untold.put_nowait((uid, happening))
+
+    async def _tell_events(self) -> None:
+        while True:
+            uid, happening = await self._untold.get()
+            found = self._objects.items.get(uid)
+            if found is None:
+                continue
+            try:
+                await self._objects.tell(found, happening)
+            except errors.OarlockError as error:
+                _log.warning("resources.event_not_written", name=found.metadata.name, error=str(error))
 
     def _touch(self, uid: str) -> None:
         self._dirty[uid] = None

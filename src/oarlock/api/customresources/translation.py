@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 
 from oarlock.api.customresources import definitions
-from oarlock.api.jobs import submissions
-from oarlock.spec import errors, jobfile, jobs, phases, resources, roles, summaries
+from oarlock.api.jobs import decisions, submissions
+from oarlock.spec import errors, events, jobfile, jobs, phases, resources, roles, summaries
 from oarlock.spec.input import edits, validation
 
 ADMITTED, APPLIED = "Admitted", "Applied"
 _WORKER = roles.RoleName.WORKER
 _EDITABLE = "Only priority, pool, halt, and min and max of the workers can be changed."
 _MAX_MESSAGE = 2000
+_MAX_EVENT = 1000  # the API server refuses longer ones
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -95,6 +96,24 @@ def status(
         observed_generation=before.observed_generation,
         conditions=_conditions(before, told, now),
     )
+
+
+def happening(record: events.Record) -> resources.Happening | None:
+    """Return the Event that a line of the job's log is to the readers of `kubectl describe`."""
+    data, warning = record.data, False
+    if record.kind == "phase":
+        reason, message = _word(phases.Phase(data["to"])), data.get("reason") or f"from {data['from']} to {data['to']}"
+        warning = data["to"] == phases.Phase.FAILED
+    elif record.kind == "launch_failed":
+        reason, message, warning = "LaunchFailed", data.get("reason", ""), True
+    else:
+        decision = next(iter(decisions.made([record])), None)
+        if decision is None:
+            return None
+        reason = str(decision.what).capitalize()
+        message = ": ".join(part for part in (decision.text, decision.reason) if part)
+    at = _time(record.at) or ""
+    return resources.Happening(number=record.seq, at=at, reason=reason, message=message[:_MAX_EVENT], warning=warning)
 
 
 def fact(kind: str, true: bool, reason: str, message: str, found: resources.OarlockJob) -> resources.Condition:

@@ -42,6 +42,7 @@ RIGHTS: tuple[tuple[bool, str, str], ...] = (
     (False, "list", "oarlockjobs.oarlock.dev"),
     (False, "watch", "oarlockjobs.oarlock.dev"),
     (False, "patch", "oarlockjobs/status.oarlock.dev"),
+    (False, "create", "events"),
 )
 """Rights of the server: whether in the namespace of the jobs or in the whole cluster, the verb, and the resource."""
 

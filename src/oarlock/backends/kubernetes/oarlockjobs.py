@@ -7,13 +7,14 @@ installed while the server runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
-from oarlock.backends.kubernetes.apiserver import client, credentials, watches
+from oarlock.backends.kubernetes.apiserver import client, credentials, objects, watches
 from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors, resources
 
@@ -63,6 +64,30 @@ class OarlockJobs:
             "status": msgspec.to_builtins(status),
         }
         await self._api.patch(path, patch, resources.OarlockJob)
+
+    async def tell(self, found: resources.OarlockJob, happening: resources.Happening) -> None:
+        meta = found.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta.name}.{meta.uid[:8]}.{happening.number:x}", "namespace": meta.namespace},
+            "involvedObject": {
+                "apiVersion": f"{resources.GROUP}/{resources.VERSION}",
+                "kind": "OarlockJob",
+                "namespace": meta.namespace,
+                "name": meta.name,
+                "uid": meta.uid,
+            },
+            "reason": happening.reason,
+            "message": happening.message,
+            "type": "Warning" if happening.warning else "Normal",
+            "source": {"component": "oarlock"},
+            "firstTimestamp": happening.at,
+            "lastTimestamp": happening.at,
+            "count": 1,
+        }
+        with contextlib.suppress(errors.Conflict):  # written before, and the answer was lost
+            await self._api.create(f"/api/v1/namespaces/{meta.namespace}/events", body, objects.Bare)
 
     async def close(self) -> None:
         await self._api.close()
