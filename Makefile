@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SEED   ?=
 ARGS   ?=
-GUESTS := accelerate lightning jax mpi4py tqdm
+GUESTS := accelerate lightning jax mpi4py tensorflow-cpu tqdm
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-long check check-quick format sdk definitions bench bench-scheduler bench-train bench-kube soak mutants test-guests test-kube test-node test-train test-web clean

@@ -59,6 +59,30 @@ def test_tf_config(sides: both.Sides) -> None:
     assert sides.oarlock("--framework", "tensorflow", *roles, "--", "python", "tf_config.py") == expected
 
 
+def test_tensorflow_with_mirrored_workers(sides: both.Sides) -> None:
+    both.need("tensorflow")
+    addresses = free_addresses(2)
+    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
+    expected = by_hand(sides, "tf_mirrored.py", [{"TF_CONFIG": json.dumps(one)} for one in configs])
+    assert [line.partition(":")[0] for line in expected] == ["rank 0 of 2", "rank 1 of 2"]
+    flags = ("--framework", "tensorflow", "--workers", "2")
+    assert sides.oarlock(*flags, "--", "python", "tf_mirrored.py") == expected
+
+
+def test_tensorflow_with_parameter_servers(sides: both.Sides) -> None:
+    both.need("tensorflow")
+    addresses = free_addresses(4)
+    cluster = {"chief": addresses[:1], "worker": addresses[1:3], "ps": addresses[3:]}
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+    configs = [{"cluster": cluster, "task": {"type": role, "index": index}} for role, index in tasks]
+    expected = by_hand(sides, "tf_servers.py", [{"TF_CONFIG": json.dumps(one)} for one in configs], forever=3)
+    sizes = "{'chief': 1, 'ps': 1, 'worker': 2}"
+    told = f"chief 0 of {sizes}: on /job:ps/replica:0/ the loss fell: True"
+    assert expected == sorted([told, *(f"{one} of {sizes}" for one in ("worker 0", "worker 1", "ps 0"))])
+    flags = ("--framework", "tensorflow", "--chief", "--workers", "2", "--ps", "1", "--cpus", "0.2")
+    assert sides.oarlock(*flags, "--", "python", "tf_servers.py") == expected
+
+
 def test_jax(sides: both.Sides) -> None:
     both.need("jax")
     (address,) = free_addresses(1)
