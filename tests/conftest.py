@@ -1,4 +1,4 @@
-"""What holds for every test: a home of its own, no settings from the developer's shell, reproducible examples."""
+"""The rules of every test: a home of its own, no settings from the developer's shell, reproducible examples."""
 
 from __future__ import annotations
 

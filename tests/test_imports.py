@@ -1,4 +1,4 @@
-"""What may be imported where, as far as import-linter cannot see it: at run time, and in the guests' Python."""
+"""The rules of imports that import-linter cannot see: those at run time, and in the guests' Python."""
 
 from __future__ import annotations
 

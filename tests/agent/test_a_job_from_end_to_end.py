@@ -1,4 +1,4 @@
-"""What an agent does with a job when nothing goes wrong, under the newest and the oldest Python."""
+"""A job without any failure, under an agent in the newest and the oldest Python."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_the_same_sources_make_the_same_bytes(tmp_path, agent):
 
 
 def test_a_stop_while_results_are_stored_gives_them_the_grace(rig):
-    """What happened first wins: the job has ended well, and its results are on their way."""
+    """The first event wins: the job has ended well, and its results are on their way."""
     slow = "import time\nopen(os.environ['FLAG'] + '/storing', 'w').write('yes\\n'); time.sleep(1)"
     argv = ["/usr/bin/env", f"FLAG={rig.outside}", *helper(rig.outside, slow)]
     rig.begin("echo out > $OARLOCK_RESULTS/out", helper=argv, uploads={"source": "results", "to": "s3://bucket/out"})

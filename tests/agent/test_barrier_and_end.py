@@ -268,7 +268,7 @@ def remove(directory):
 
 @pytest.mark.long
 def test_a_task_ends_with_its_directory(rig):
-    """Whoever deletes a home has no server that could ever end what runs below it."""
+    """Once a home is deleted, no server can ever end the processes below it."""
     rig.begin("echo $$ > $OUTSIDE/draft; mv $OUTSIDE/draft $OUTSIDE/ready; sleep 1000")
     rig.wait_for_file("ready")
     user = int((rig.outside / "ready").read_text())

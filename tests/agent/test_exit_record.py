@@ -15,7 +15,7 @@ from oarlock.agent.processes import tracking
 
 
 class Disk:
-    """What reaches the disk, in order; the calls themselves go through."""
+    """The writes to the disk, in order; the calls themselves go through."""
 
     def __init__(self, monkeypatch):
         self.did = []

@@ -1,4 +1,4 @@
-"""Who is to blame, as a table; and the ends that no program of ours can cause on demand."""
+"""The blame for each kind of end, as a table; and the ends that no test program can cause."""
 
 from __future__ import annotations
 

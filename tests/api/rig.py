@@ -211,7 +211,7 @@ class Rig:
         return msgspec.json.decode(answer.content, type=jobs.Job)
 
     async def happen(self, job_id: str, *happened: events.AnyEvent) -> jobs.Job:
-        """What controllers would write."""
+        """Write as controllers would."""
 
         def change(tx: Any) -> jobs.Job:
             job = tx.job(job_id)

@@ -138,7 +138,7 @@ GOOD: dict[str, list[Any]] = {
     "dependencies": [None],
     "form": ["env"],
 }
-"""What is good for a field of that name, where the schema alone does not tell."""
+"""Valid values by the name of a field, where the schema alone does not tell them."""
 
 
 def value(schema: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
@@ -321,7 +321,7 @@ class Fuzz:
     async def exchange(
         self, method: str, path: str, query: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, bytes]:
-        """What a socket would carry. After a moment the client leaves; the answer must then come to its end."""
+        """Return the bytes of a socket. After a moment the client leaves; the answer must then come to its end."""
         from urllib.parse import unquote
 
         left = asyncio.Event()

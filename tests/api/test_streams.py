@@ -1,4 +1,4 @@
-"""What goes on for a while: followed logs, the event log as long poll and as stream, a command inside a task."""
+"""Answers that last: followed logs, the event log as long poll and as stream, a command inside a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the local backend's tests share: a stand-in for the agent, and a rig that makes tasks with it and ends them all.
+"""The rig of the local backend's tests: it makes tasks with a stand-in for the agent, and ends all of them.
 
 The stand-in obeys section 1 of docs/agent-protocol.md (lock, control group, exit.json), and needs no server.
 """

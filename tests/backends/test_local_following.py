@@ -72,7 +72,7 @@ class Rig(test_local_agent.AgentRig):
             await self.until(lambda: "State:\tZ" in Path(f"/proc/{pid}/status").read_text(), "its first thread ended")
 
     async def left(self) -> list[int]:
-        """Who lives of the task, seen without the backend's own eyes: by the command line, which forks keep.
+        """Return the living processes of the task, found without the backend: by the command line, which forks keep.
 
         A process that forks and ends again and again is hard to see so: its file grows as long as it lives.
         """

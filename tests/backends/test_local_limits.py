@@ -1,4 +1,4 @@
-"""What a task may take: limits that the kernel keeps, devices and ports that are claimed on the whole machine."""
+"""The limits of a task: those that the kernel keeps, and devices and ports claimed on the whole machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell offers at a tab: verbs, options, names of jobs; and nothing, silently, where nobody answers."""
+"""Completion in a shell: verbs, options and names of jobs; silent where no server answers."""
 
 from __future__ import annotations
 

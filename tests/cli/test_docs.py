@@ -1,4 +1,4 @@
-"""What is documented is what there is: verbs, flags, fields, settings, the SDK's verbs."""
+"""The documentation names exactly the verbs, flags, fields, settings and SDK methods that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flags of `oarlock run` say in the job file's words."""
+"""The flags of `oarlock run`, as fields of the job file."""
 
 from __future__ import annotations
 

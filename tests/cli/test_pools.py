@@ -40,7 +40,7 @@ def type_(capsys: pytest.CaptureFixture[str]) -> Typed:
 
 
 def hold(server: live.LiveServer, job: jobs.Job, gpus: int, cpus: float) -> None:
-    """What a scheduler would have it hold, on one node."""
+    """Hold resources on one node, as a scheduler would."""
     claim = holdings.Holding(
         job=job.id,
         attempt=1,

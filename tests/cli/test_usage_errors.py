@@ -1,4 +1,4 @@
-"""What is typed wrongly: what, where, why and the next step; exit code 2; nothing half-made, no traceback."""
+"""Wrong command lines: the message names the fault, its place and the next step; exit code 2, no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a job that waits, of one that is not submitted yet, of what was decided, and of what it costs."""
+"""The words about waiting jobs, planned jobs, decisions and costs."""
 
 from __future__ import annotations
 

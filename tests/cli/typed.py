@@ -111,7 +111,7 @@ def terminal(*words: str, **more: Any) -> Iterator[Terminal]:
 
 
 def screen(raw: str, columns: int = 80) -> Sequence[str]:
-    """What a terminal shows in the end: enough of one to know carriage return, newline, cursor up and erase below."""
+    """The last picture of a terminal: enough of one to know carriage return, newline, cursor up and erase below."""
     rows: list[str] = [""]
     row = column = 0
     for token in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", raw):

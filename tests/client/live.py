@@ -129,7 +129,7 @@ class LiveServer:
         return self.do(self.rig.happen(job_id, events.Refused(refusal=told)))
 
     def release(self, job_id: str) -> jobs.Job:
-        """What a guardian does once its job is to be stopped: every task ends by our signal, and is gone."""
+        """Do the guardian's work for a job that is to be stopped: every task ends by our signal, and is gone."""
         job = self.job(job_id)
         assert job.live is not None
         for task in job.live.tasks:

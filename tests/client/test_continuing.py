@@ -73,7 +73,7 @@ def test_a_step_a_command_and_a_directory_may_be_said(
 
 
 def test_a_size_can_be_another_one() -> None:
-    """What the first size meant is not said of the tasks any more."""
+    """The tasks no longer have the amounts of the first size."""
     worker = jobfile.Role(count=2, cpus=3)
     spec = sizes.filled(jobfile.JobSpec(command="true", size="1-v100", roles={"worker": worker}))
     earlier = jobs.Job(id="j-1", name="n", owner="o", spec=spec, created_at=1.0, phase=phases.Phase.FAILED)

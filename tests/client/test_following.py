@@ -74,7 +74,7 @@ def test_no_character_is_lost_or_doubled(lines: list[str], losses: list[int], ch
 
 
 def pieces(stored: str, choose: strategies.DataObject) -> list[storage.Line]:
-    """What a server sends of `stored` from its beginning: whole lines, and the last one in pieces of its own choice."""
+    """The bytes of `stored` from its beginning: whole lines, and the last one in pieces of its own choice."""
     found = []
     offset = 0
     *whole, rest = stored.split("\n")

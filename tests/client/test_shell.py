@@ -1,4 +1,4 @@
-"""What of the submitting shell a local server is told."""
+"""The variables of the submitting shell that a local server gets."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 
 class MemoryLogs:
-    """What was appended, by (key, stream). Enough of `storage.Logs` for a guardian."""
+    """The appended bytes, by (key, stream). Enough of `storage.Logs` for a guardian."""
 
     def __init__(self) -> None:
         self.bytes: dict[tuple[str, str], bytes] = {}

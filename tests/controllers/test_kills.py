@@ -213,7 +213,7 @@ async def test_a_leader_that_is_passed_over_at_any_point_writes_nothing_after_it
 
 
 async def test_nothing_is_freed_while_the_stored_record_knows_of_a_task_that_runs() -> None:
-    """What is released is decided again from the store: the guardian's own picture may be a moment old."""
+    """A release is decided again from the store: the guardian's own picture may be a moment old."""
     plant = Plant()
     job_id = await plant.submit("{roles: {worker: {count: 2}}}")
     held: list[object] = []

@@ -1,4 +1,4 @@
-"""Who leads, by the store's row and one's own clock."""
+"""Leadership, from the store's row and the server's own clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept and what goes: nothing is removed that is not in the archive, nor the last checkpoint that is good."""
+"""Retention: no job is removed that is not in the archive, and never the last good checkpoint."""
 
 from __future__ import annotations
 

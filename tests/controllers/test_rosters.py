@@ -1,4 +1,4 @@
-"""A roster follows the log: it knows what the store knows of active jobs, at the price of what has changed."""
+"""A roster follows the log: it knows the store's active jobs, and pays only for changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner in real time: who is woken by what, and what a tick that fails does to the others. Nothing is timed: every
+"""The runner in real time: the wakes of the controllers, and a tick that fails. Nothing is timed: every
 wait is for something to have happened, and bounded.
 """
 

@@ -75,7 +75,7 @@ class Server:
         return found
 
     async def stops(self) -> list[actions.Action]:
-        """What the guardian would do now."""
+        """Return the actions that the guardian would take now."""
         return list(wanting.wants(await self.job(), [], self.clock()))
 
     async def ran_s(self) -> float:

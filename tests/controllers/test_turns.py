@@ -47,7 +47,7 @@ class Yard:
         return job_id
 
     async def run_for(self, seconds: int) -> list[str]:
-        """Who trained in each of these seconds."""
+        """Return the jobs that trained in each of these seconds."""
         for _ in range(seconds):
             await self.plant.step(1.0)
             trains = [job_id for job_id in self.jobs if await self._trains(job_id)]

@@ -1,4 +1,4 @@
-"""What was acknowledged survives a killed server, a disk that lies and a disk that is full."""
+"""Acknowledged bytes survive a killed server, a disk that lies and a disk that is full."""
 
 from __future__ import annotations
 

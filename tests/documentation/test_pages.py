@@ -99,7 +99,7 @@ def reader(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[readers.R
 
 
 def begins_in(page: Path, reader: readers.Reader) -> Path:
-    """What stands in the clone is read there; the other pages need nothing but an empty directory."""
+    """Pages about the clone are run there; the other pages need only an empty directory."""
     if name(page) == "docs/experiments.md":
         return reader.clone
     return reader.clone / page.relative_to(blocks.ROOT).parent if page.name == "README.md" else reader.work

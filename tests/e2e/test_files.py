@@ -1,4 +1,4 @@
-"""What scripts write into their working directory is kept, said, listed and fetched, however the job ends."""
+"""Files that scripts write into their working directory are kept, listed and fetched, however the job ends."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ WAITS = "import os, sys, time\nfor _ in range(6000): os.path.exists(sys.argv[1])
 
 
 class Diary:
-    """What every process of every attempt has written: `attempt-rank-world`, a line for each step."""
+    """The lines that every process of every attempt has written: `attempt-rank-world`, a line for each step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What a job finds around it: pretended devices, an environment of its own, a disk that is full."""
+"""The surroundings of a job: pretended devices, an environment of its own, a full disk."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_nproc_and_torchrun_itself(shell: shells.Shell) -> None:
 
 @pytest.mark.long
 def test_the_digits_example(shell: shells.Shell) -> None:
-    """What `make demo` runs: two workers, a test accuracy of at least 0.97, metrics and checkpoints to look at."""
+    """The job of `make demo`: two workers, a test accuracy of at least 0.97, metrics and checkpoints to look at."""
     done = shell.do("submit", str(EXAMPLE / "oarlock.yaml"), "--follow", timeout_s=280)
     accuracy = re.search(r"test accuracy:? ([0-9.]+)", done.stdout)
     assert accuracy is not None, done.stdout

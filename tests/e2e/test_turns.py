@@ -90,7 +90,7 @@ THIRD = """
 
 
 class Diary:
-    """What every process has written of each attempt, a line for each step: its number, and when."""
+    """The lines that every process has written in each attempt, one for each step: its number, and when."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What each framework's process is told, against what its own launcher tells it where that can be run."""
+"""The variables of each framework's processes, against those of its own launcher where that can be run."""
 
 from __future__ import annotations
 

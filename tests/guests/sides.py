@@ -15,7 +15,7 @@ import pytest
 from tests.e2e import shell as shells
 
 INSTALLED = Path(__file__).parents[2] / ".venv" / ".guests.log"
-"""What `make test-guests` wrote while it installed the guests."""
+"""The file that `make test-guests` wrote when it installed the guests."""
 
 # Open MPI refuses root without these. Threads are few, so that sums come out in one order on both sides.
 SURROUNDINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}

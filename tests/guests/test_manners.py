@@ -1,4 +1,4 @@
-"""What programs do besides training: read stdin, print much, draw bars, leave processes behind, ignore SIGTERM."""
+"""The habits of programs: they read stdin, print much, draw bars, leave processes behind, ignore SIGTERM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def going(sides: both.Sides, *command: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def read_until(process: subprocess.Popen[bytes], word: bytes) -> bytes:
-    """What the process prints until `word` is in it, or until it ends."""
+    """Return the output of the process until `word` is in it, or until the process ends."""
     assert process.stdout is not None
     said = b""
     while word not in said and (chunk := os.read(process.stdout.fileno(), 65536)):

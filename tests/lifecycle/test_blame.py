@@ -1,4 +1,4 @@
-"""Who is blamed, in what words, and what counts as the loss of a peer."""
+"""The rank to blame, the words of the blame, and the ends that count as the loss of a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the record of a failed task says about memory, at the borders of what is known."""
+"""The hint about memory in the record of a failed task, at the borders of the known numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may pass the barrier of an attempt that goes on: one that is to join, once it stands there."""
+"""The barrier of an attempt that goes on: a task that is to join passes it once it stands there."""
 
 from __future__ import annotations
 

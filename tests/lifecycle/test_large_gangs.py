@@ -1,4 +1,4 @@
-"""What a fact costs does not grow with the gang more than it must: a thousand agents report every second."""
+"""The cost of one event in a large gang: a thousand agents report every second."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def test_a_stop_that_nobody_here_decided_is_the_platforms_doing() -> None:
 
 
 def test_roles_whose_failure_is_no_loss_do_not_decide_a_success() -> None:
-    """Of two workers that may fail, one that ends well is enough; where both fail, every task has ended for nothing."""
+    """One of two workers that may fail has to end well; where both fail, every task has ended for nothing."""
     for last, outcome in (("exit worker-1 code=0", "COMPLETED"), ("exit worker-1 code=1", "FAILED worker-0 exited")):
         play = script.Play()
         play.run("job {max_restarts: 0, roles: {worker: {count: 2, on_failure: ignore}}}")

@@ -268,7 +268,7 @@ def judge_barrier(job: jobs.Job, processes: list[dict[str, Any]], client: oarloc
 
 
 def judge_log(wish: Wish, job: jobs.Job, client: oarlock.Client) -> None:
-    """Of every life the first so many lines, each once and in order; all of them where it came to its end."""
+    """Every life has its first lines, each once and in order; all of them where it came to its end."""
     lines: dict[tuple[int, str, int], list[str]] = {}
     for line in client.logs(job.id):
         if line.stream == "stdout.0" and line.text.startswith("line"):
@@ -305,7 +305,7 @@ def judge_history(job: jobs.Job, client: oarlock.Client) -> None:
 
 
 def judge_checkpoints(wish: Wish, job: jobs.Job, client: oarlock.Client) -> None:
-    """What is offered can be restored, and the newest is offered."""
+    """Every offered checkpoint can be restored, and the newest is offered."""
     if wish.kind != "saves":
         return
     offered = client.checkpoints(job.id)

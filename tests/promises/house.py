@@ -100,7 +100,7 @@ class House:
         return oarlock.Client(told=settings.resolve({"OARLOCK_HOME": str(self.home)}, {}), timeout_s=10)
 
     def persist(self, ask: Callable[[oarlock.Client], T], timeout_s: float = 300.0) -> T:
-        """What a patient user does: ask again until a server answers."""
+        """Ask again until a server answers, as a patient user does."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -121,7 +121,7 @@ class House:
         return [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit() and _names(place, mark)]
 
     def attempts_alive(self) -> set[tuple[str, int]]:
-        """Of which attempts of which jobs something is alive."""
+        """Return the attempts, with their jobs, of which a process is alive."""
         found = set()
         for path in self._places("tasks/*/*"):
             if path.name.isdigit() and self.alive(f"{path.parent.name}/{path.name}/"):
@@ -129,7 +129,7 @@ class House:
         return found
 
     def agents(self) -> dict[str, tuple[int, list[int]]]:
-        """Of each task directory the agent that started in it, and its user processes."""
+        """Return for each task directory the agent that started in it, and its user processes."""
         found = {}
         for path in self._places("tasks/*/*/*/agent.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""What the jobs of these tests run: `task.py KIND [ARGUMENT]`, by the standard library alone.
+"""The program that the jobs of these tests run: `task.py KIND [ARGUMENT]`, by the standard library alone.
 
 Every process says first, in one O_APPEND write to the file RECORD, who it is, and which processes of other lives of its
 job it found alive. What it prints is `line 0`, `line 1` and so on: LINES of them.

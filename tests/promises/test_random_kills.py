@@ -30,7 +30,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def random_wishes(dice: random.Random, count: int) -> list[crews.Wish]:
-    """What may be killed has restarts enough; what fails by itself is left alone, so that its end is known."""
+    """Jobs that may be killed have enough restarts; jobs that fail are left alone, so that their end is known."""
     wishes = []
     for number in range(count):
         kind = dice.choice(("true", "fails", "pair", "sleeps", "lines"))

@@ -81,7 +81,7 @@ def gangs(draw: st.DrawFn, *, roles: int = 1, job: str = "gang") -> plans.Gang:
 
 @st.composite
 def held(draw: st.DrawFn, of: list[nodes.Node]) -> list[holdings.Holding]:
-    """What a few gangs hold on these nodes; some of it is given back, so that there are holes."""
+    """The holdings of a few gangs on these nodes; some are given back, so that there are holes."""
     space = freespace.FreeSpace(of)
     found: list[holdings.Holding] = []
     for number in range(draw(st.integers(0, 4))):

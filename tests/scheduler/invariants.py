@@ -1,4 +1,4 @@
-"""What every plan must keep, whatever the cluster, the queue and the policy: said again from the definitions alone.
+"""The invariants of every plan, for any cluster, queue and policy, written anew from the definitions alone.
 
 `check` raises AssertionError for the first thing that is broken.
 """
@@ -40,7 +40,7 @@ def check(snapshot: plans.Snapshot, plan: plans.Plan, now: float) -> None:
 
 
 def told_once(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """Who waits starts or is refused; who runs has one thing done to it at most."""
+    """A waiting gang starts or is refused; a running gang is changed in one way at most."""
     waiting = [gang.job for gang in snapshot.waiting]
     told = [*(launch.job for launch in plan.launches), *plan.refusals]
     assert sorted(told) == sorted(waiting), set(waiting) ^ set(told)
@@ -82,7 +82,7 @@ def whole(gang: plans.Gang, claims: tuple[holdings.Holding, ...], snapshot: plan
 
 
 def half(gang: plans.Gang, amount: holdings.Resources) -> holdings.Resources | None:
-    """What it may have instead, where two share a device: one task that was measured, and that may be stopped."""
+    """Two gangs may share a device if each has one task that was measured, and may be stopped."""
     measured = gang.curve is not None and gang.curve.samples
     if amount.gpus != 1 or len(gang.tasks) != 1 or not measured or not gang.preemptible:
         return None
@@ -126,7 +126,7 @@ def fits(held: Claims, come: Claims, of: Iterable[nodes.Node]) -> None:
 
 
 def still_there(claim: holdings.Holding, node: nodes.Node) -> holdings.Resources:
-    """What it holds, less devices that the node has lost."""
+    """Return its holdings, less devices that the node has lost."""
     lost = set(claim.devices) - {device.index for device in node.devices}
     if not lost:
         return claim.amount
@@ -135,7 +135,7 @@ def still_there(claim: holdings.Holding, node: nodes.Node) -> holdings.Resources
 
 
 def within_limits(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """What starts takes no pool, nor one above it, beyond its limit: not now, and not once all has come."""
+    """No start takes its pool, or one above it, beyond its limit: not now, and not once all has come."""
     gangs = {gang.job: gang for gang in snapshot.waiting} | {job.job: job.gang for job in snapshot.running}
     stopped = {one.job for one in (*plan.preemptions, *plan.resizes, *plan.moves)}
     now = [(job.gang.pool, total(job.holdings)) for job in snapshot.running]
@@ -161,7 +161,7 @@ def within_limits(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 
 def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """What must not be preempted starts within its pool's reservation."""
+    """A gang that must not be preempted starts within its pool's reservation."""
     gangs = {gang.job: gang for gang in snapshot.waiting}
     fixed = [(gangs[one.job].pool, total(one.holdings)) for one in plan.launches if not gangs[one.job].preemptible]
     if not fixed or not bounded(snapshot):
@@ -176,7 +176,7 @@ def within_reservations(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
 
 
 def nobody_borrows_what_is_static(snapshot: plans.Snapshot, plan: plans.Plan) -> None:
-    """What starts or grows beyond its pool's entitlement leaves idle what is reserved statically elsewhere, unless its
+    """A gang that starts or grows beyond its pool's entitlement leaves static reservations of others idle, unless its
     pool gives up as much. (A place that was cleared for somebody before nodes were lost, or pools changed, is his.)
     """
     capacity = entitlement.capacity(snapshot.nodes)

@@ -28,7 +28,7 @@ Plan = Callable[[plans.Snapshot, float, memos.Memo | None], plans.Plan]
 
 
 class Kind(NamedTuple):
-    """What may occur in a life."""
+    """The events that may occur in a life."""
 
     policies: Sequence[str] = POLICIES
     pools: bool = True
@@ -101,7 +101,7 @@ class Life:
             self._fault()
 
     def arrive(self) -> plans.Gang:
-        """What could never run is refused when it is submitted (but may become impossible later)."""
+        """A gang that could never run is refused when it is submitted (but may become impossible later)."""
         while True:
             self.born += 1
             gang = self.draw(f"j{self.born:04}")

@@ -317,7 +317,7 @@ def _amount(options: dict[str, str]) -> holdings.Resources:
 
 
 def _told(answer: plans.Plan, name: str) -> str:
-    """What is said of one that waits."""
+    """Return the words about a gang that waits."""
     launch = next((launch for launch in answer.launches if launch.job == name), None)
     if launch is not None:
         return f"{name}: starts on {_places(launch.holdings)}"
@@ -327,7 +327,7 @@ def _told(answer: plans.Plan, name: str) -> str:
 
 
 def _happens(answer: plans.Plan, name: str) -> Iterator[str]:
-    """What is done to one that runs."""
+    """Return the words about the change of a gang that runs."""
     yield from (f"{name}: stopped: {one.reason}" for one in answer.preemptions if one.job == name)
     yield from (
         f"{name}: resized to {','.join(map(str, one.size))} on {_places(one.to)}: {one.reason}"

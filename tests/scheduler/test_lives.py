@@ -21,7 +21,7 @@ ROUNDS_OF_A_LIFE = 200
 
 
 def live(seed: int, rounds: int = ROUNDS_OF_A_LIFE) -> lives.Life:
-    """Whoever reads of a failure repeats it with SEED=... ROUNDS=200."""
+    """A failure is repeated with SEED=... ROUNDS=200."""
     life = lives.Life(random.Random(seed))
     try:
         for _ in range(rounds):

@@ -75,7 +75,7 @@ def test_a_memo_saves_work_and_changes_nothing(dice: random.Random, steps: int) 
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_a_plan_can_be_made_again_before_it_is_carried_out(dice: random.Random, steps: int) -> None:
-    """Whoever dies half way through is followed by one who decides the same."""
+    """A server that dies half way through is followed by one that decides the same."""
     life = lived(dice, steps)
     snapshot = life.world.snapshot()
     assert planning.plan(snapshot, life.now, life.memo) == planning.plan(snapshot, life.now, life.memo)
@@ -121,7 +121,7 @@ def test_nobody_is_stopped_again_for_one_that_was_promised_a_place(dice: random.
 @unhurried
 @hypothesis.given(DICE, STEPS)
 def test_never_means_never(dice: random.Random, steps: int) -> None:
-    """What is refused for ever does not fit the empty cluster either, and the rest does once it is alone."""
+    """A gang that is refused for ever does not fit the empty cluster either, and every other gang does."""
     life = lived(dice, steps, lives.Kind(pools=False))
     for _ in range(3):
         life.world.waiting[f"x{life.born}"] = life.draw(f"x{life.born}")

@@ -98,7 +98,7 @@ class Mirror:
 
 
 def _bare(gang: plans.Gang) -> tuple[plans.Gang, str]:
-    """Of its refusal the code alone: a server writes numbers that change only now and then."""
+    """Keep only the code of its refusal: a server writes numbers that change only now and then."""
     code = "" if gang.refusal is None else gang.refusal.code
     return msgspec.structs.replace(gang, refusal=None), code
 

@@ -55,7 +55,7 @@ class World:
                 self.waiting[job] = replace(self.waiting[job], refusal=refusal)
 
     def learn(self, job: str, new: Sequence[curves.Sample]) -> None:
-        """What was measured of it, kept with its curve; of that only the samples matter here."""
+        """Keep its measurements with its curve; only the samples matter here."""
         running = self.running.get(job)
         gang = self.waiting[job] if running is None else running.gang
         curve = gang.curve or curves.Curve(model=curves.Table(rates=(1.0,)))

@@ -100,7 +100,7 @@ def test_learners_one_by_one_wait_for_their_siblings_and_a_gang_never_does() -> 
 
 @pytest.mark.long
 def test_in_any_order_as_many_learners_wait_as_chance_says() -> None:
-    """Of 100 learners in random order 60 get a GPU; the sibling of each is among the other 59 of 99."""
+    """60 of 100 learners in random order get a GPU; the sibling of each is among the other 59 of 99."""
     of = reduced("gang-or-pods", "2 learners of 1 GPU, pod by pod", until="2m")
     at_once = msgspec.structs.replace(of.jobs[0], arrivals=distributions.Arrivals(), jitter="60s")
     (found,) = simulated(msgspec.structs.replace(of, jobs=(at_once,)), *range(1, 9)).values()

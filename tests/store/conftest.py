@@ -20,7 +20,7 @@ pytest.register_assert_rewrite("tests.store.contract", "tests.store.machine")
 
 @pytest.fixture
 def seed() -> int:
-    """Of this soak run: SEED repeats one, and it is printed when a test fails."""
+    """The seed of this soak run: SEED repeats one, and it is printed when a test fails."""
     seed = int(os.environ.get("SEED") or time.time())
     print(f"SEED={seed}")
     return seed

@@ -45,7 +45,7 @@ def migrate(url: str, to: str) -> None:
 
 
 def differences(url: str) -> list[object]:
-    """What Alembic would have to do to make the tables what `schema` says."""
+    """Return the changes by which Alembic would bring the tables to `schema`."""
     one = engine(url)
     with one.readers.connect() as connection, connection.begin():
         context = migration.MigrationContext.configure(connection)

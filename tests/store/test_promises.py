@@ -1,4 +1,4 @@
-"""What is promised of a database whose processes are several, and may be killed at any moment.
+"""The promises of a database that several processes use, each of which may be killed at any moment.
 
 Real processes and signals.
 """

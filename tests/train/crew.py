@@ -60,7 +60,7 @@ def run(
 
 
 def output(folder: Path, world_size: int = 2) -> str:
-    """What the members printed, for the message of a failing test."""
+    """Return the output of the members, for the message of a failing test."""
     texts = ((folder / f"rank-{rank}.txt") for rank in range(world_size))
     return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in texts if path.exists())
 

@@ -1,4 +1,4 @@
-"""What the processes of a crew run: small training scripts, written as a user would write them."""
+"""The small training scripts that the processes of a crew run, written as a user would write them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def started(*work: Callable[[], Any]) -> list[threading.Thread]:
 
 
 def test_an_update_does_not_wait_for_the_backup_workers() -> None:
-    """Of three gradients the first two make the update; the third is dropped, and its worker goes on from there."""
+    """The first two of three gradients make the update; the third is dropped, and its worker goes on from there."""
     served = opened(3, sync=True, backup=1)
     threads = started(lambda: push(served, 2, 0, 1.0))
     assert push(served, 0, 0, 3.0)[0] == 1

@@ -114,7 +114,7 @@ def test_a_sample_does_not_keep_to_some_columns() -> None:
 
 
 def gradients(steps: int) -> list[list[dict[str, torch.Tensor]]]:
-    """Of each rank and step, for a weight and a bias."""
+    """Return the gradients of each rank and step, for a weight and a bias."""
     generator = torch.Generator().manual_seed(9)
     kind: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
     return [

@@ -44,7 +44,7 @@ def a_matrix_of_low_rank_travels_whole() -> None:
 
 
 def nothing_is_lost() -> None:
-    """What was sent and what all ranks keep back adds up to what they computed, in every step."""
+    """The sent parts and those that the ranks keep back add up to the computed gradients, in every step."""
     world = train.init()
     model = train.data_parallel(nn.Linear(40, 30, dtype=torch.float64), compression=train.PowerSGD(rank=1))
     strategy = dataparallel.strategy_of(model)

@@ -1,4 +1,4 @@
-"""What a training run says of its speed, and how it follows a batch size that somebody else decides."""
+"""The speed that a training run reports, and the batch sizes that the scheduler decides for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who we are, from what torchrun or Oarlock says."""
+"""The world of a process, from the variables of torchrun or Oarlock."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_every_public_name_is_there() -> None:
 
 
 class OneGpu:
-    """What `init` asks torch of a machine with one device."""
+    """The calls of torch that `init` makes on a machine with one device."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bounded: list[tuple[float, torch.device]] = []

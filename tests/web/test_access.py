@@ -1,4 +1,4 @@
-"""Who may open which page, and from where: sessions, rights, origins, hosts, headers."""
+"""Access to the pages: sessions, rights, origins, hosts, headers."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from oarlock.agent.processes import cgroups, process
 
 
 class Started:
-    """What `Popen` was asked for, with the files that its output would go to while they are open."""
+    """The arguments of `Popen`, with the files of its output while they are open."""
 
     asked: dict[str, Any]
     outputs: tuple[str, str]

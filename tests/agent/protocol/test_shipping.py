@@ -68,7 +68,7 @@ def test_a_task_that_prints_much_is_sent_without_a_pause(tmp_path: Path, monkeyp
 
 
 class Server:
-    """What the server was sent, in order, and its answers: `answers` holds those that differ from the usual one."""
+    """The server's requests, in order, and its answers: `answers` holds those that differ from the usual one."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What an agent does with the files that processes leave in the working directory, under good ends and bad ones."""
+"""The files that processes leave in the working directory, after good ends and bad ones."""
 
 from __future__ import annotations
 

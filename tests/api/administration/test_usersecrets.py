@@ -34,7 +34,7 @@ async def submit(rig: rigs.Rig, who: str) -> int:
 
 
 async def given(rig: rigs.Rig, who: str) -> str:
-    """What a task of a job of this user is told."""
+    """Return the secrets that a task of this user's job gets."""
     job = await rig.launch(await rig.submit(who, secrets=[{"name": TOKEN}]))
     return (await test_agents.register(rig, rigs.key_of(job)))["secrets"][TOKEN]["value"]
 

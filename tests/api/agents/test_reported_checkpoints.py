@@ -123,7 +123,7 @@ async def test_a_job_with_a_place_of_its_own_reports_from_there(rig: rigs.Rig, t
 
 
 async def test_what_the_library_has_removed_is_not_shown_nor_kept_in_the_record(rig: rigs.Rig) -> None:
-    """Of nine with `keep: 4` five were said to be there and were not."""
+    """Nine were reported with `keep: 4`; five of them were listed and were not there."""
     job = await gang(rig, 1, checkpoint={"keep": 4})
     paths = {}
     for step in range(1, 10):

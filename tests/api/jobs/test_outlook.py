@@ -1,4 +1,4 @@
-"""What will become of a job: `plan`, `why` in three lines, every decision with its reason, and what it cost."""
+"""The outlook of a job: `plan`, `why` in three lines, every decision with its reason, and the cost."""
 
 from __future__ import annotations
 

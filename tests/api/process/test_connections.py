@@ -47,7 +47,7 @@ def connect(server: test_server.Server) -> socket.socket:
 
 
 def ended(sock: socket.socket) -> bytes:
-    """What still comes, once the server has closed. A time-out fails the test."""
+    """Return the bytes that still come once the server has closed. A time-out fails the test."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := sock.recv(65536):

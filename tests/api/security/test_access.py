@@ -1,4 +1,4 @@
-"""Who may do what: every route of the table, with every kind of token, against a job of somebody else."""
+"""Rights: every route of the table, with every kind of token, against another user's job."""
 
 from __future__ import annotations
 

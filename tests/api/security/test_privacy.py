@@ -75,7 +75,7 @@ async def private(request: pytest.FixtureRequest, rig: rigs.Rig) -> bool:
 
 
 async def everything(rig: rigs.Rig, name: str, job: jobs.Job, own: jobs.Job) -> dict[str, str]:
-    """What each route for looking answers to this user, asked for ann's job by id and by name, and for their own."""
+    """Return the answer of each reading route to this user: for ann's job by id and by name, and for their own."""
     found = {}
     async with rig.as_user(name) as http:
         for route in READ:

@@ -1,4 +1,4 @@
-"""Who waits is woken by the log, whatever goes wrong on the way."""
+"""Waiting requests are woken by the event log, in spite of every failure on the way."""
 
 from __future__ import annotations
 

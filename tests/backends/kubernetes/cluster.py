@@ -26,7 +26,7 @@ SERVER_IMAGE = "registry.example/oarlock:1"
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a pod once its kubelet has it.
+    """The fate of a pod once its kubelet has it.
 
     It exits with `code`, or runs on (None). `record`: its agent leaves an exit record. `pull`: its image cannot be
     pulled, and why. `reason` and `message` end the whole pod without a word about containers (an eviction).
@@ -57,7 +57,7 @@ class Cluster:
 
     @property
     def site(self) -> site.Site:
-        """What an Oarlock that uses only these nodes is told."""
+        """The settings of an Oarlock that uses only these nodes."""
         return site.Site(
             installation=self.namespace,
             namespace=self.namespace,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from oarlock.backends.kubernetes.apiserver import transports
 
 Script = Callable[[transports.Request, int], str]
-"""What becomes of a request, from it and its number: `` (nothing), `lose`, `forget`, `cut` or a status code.
+"""The fate of a request, from the request and its number: `` (nothing), `lose`, `forget`, `cut` or a status code.
 
 `lose`: it does not arrive. `forget`: it arrives, and its answer is lost. `cut`: a stream ends after its first line.
 """

@@ -83,7 +83,7 @@ async def test_a_cut_connection_loses_no_event(
 async def test_after_410_it_lists_again_and_tells_what_is_missing(
     api: client.Client, api_server: apiserver.ApiServer, namespace: str
 ) -> None:
-    """What was deleted while the watch was away is found to be missing by the list."""
+    """An object that was deleted while the watch was away is missing in the list."""
     away = asyncio.Event()
 
     def script(request: transports.Request, _: int) -> str:

@@ -1,4 +1,4 @@
-"""What an agent is told, field by field."""
+"""The assignment of a task, field by field."""
 
 from __future__ import annotations
 

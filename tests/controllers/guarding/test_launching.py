@@ -1,4 +1,4 @@
-"""Launches that take their time, several at once: what is waited for, what is broken off, and what is never left."""
+"""Slow launches, several at the same time: some are awaited, some are broken off, and nothing is left behind."""
 
 from __future__ import annotations
 

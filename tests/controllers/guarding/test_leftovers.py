@@ -1,4 +1,4 @@
-"""What an agent could not deliver any more reaches the logs before its task is declared gone: whole, once, blanked."""
+"""The output that a dead agent left reaches the logs before its task is declared gone: whole, once, blanked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of jobs that are over."""
+"""The memory of jobs that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a plan is made, of how much, and when it may touch who runs."""
+"""The times of plans, their extent, and the rounds that may touch running gangs."""
 
 from __future__ import annotations
 

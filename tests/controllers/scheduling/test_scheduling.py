@@ -1,4 +1,4 @@
-"""What a plan says is done: stopped for others, resized, moved, another batch size; and what a plan is shown."""
+"""Plans carried out: preemptions, resizes, moves and batch sizes; and the snapshot that the scheduler gets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def planted(planner: Planner, *, machines: Sequence[str] = ("n0",), devices: int
 
 
 def once(decide: Decide) -> Decide:
-    """What `decide` first said, and nothing after it."""
+    """Return the first answer of `decide`, and nothing after it."""
     said: list[plans.Plan] = []
 
     def first(snapshot: plans.Snapshot) -> plans.Plan | None:

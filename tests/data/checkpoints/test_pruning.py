@@ -1,4 +1,4 @@
-"""What may go from the place that checkpoints are copied to: never the last good one, never what is under way."""
+"""The removal of copied checkpoints: never the last good one, never one that is being copied."""
 
 from __future__ import annotations
 

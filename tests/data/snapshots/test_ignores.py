@@ -1,4 +1,4 @@
-"""What a snapshot holds is what git would add: git itself is the oracle."""
+"""A snapshot holds the files that git would add: git itself is the oracle."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from oarlock.spec.hints import extras
 
 
 class Done:
-    """What a run of the command said."""
+    """The output of a run of the command."""
 
     def __init__(self, process: subprocess.CompletedProcess[str]) -> None:
         self.code = process.returncode

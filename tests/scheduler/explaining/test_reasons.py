@@ -274,7 +274,7 @@ def test_a_limit_above_the_pool_counts() -> None:
 
 
 def test_a_gang_that_must_not_be_preempted_fits_the_reservation_or_never_runs() -> None:
-    """Of the declared nodes, ready or not; and where nothing at all is reserved, all is."""
+    """The reservation counts declared nodes, ready or not; without any reservation, everything is reserved."""
     tree = (pools.Pool(name="vision", reserve={"gpus": 2.0}),)
     there = context(node("a"), node("b", ready=False), tree=tree)
 

@@ -60,7 +60,7 @@ def test_a_gang_with_several_asks_is_placed_rightly(situation) -> None:
 @hypothesis.settings(max_examples=examples.at_most(120))
 @hypothesis.given(situations())
 def test_packed_takes_the_fewest_nodes(situation) -> None:
-    """Of one type where one will do, of nodes without GPUs where those will do, within its domain if it is in one."""
+    """One type of GPU if one suffices, nodes without GPUs if those suffice, and its own domain if it is in one."""
     of, held, gang = situation
     gang = msgspec.structs.replace(gang, placement=PACK)
     claims = placing.place(gang, freespace.FreeSpace(of, held))

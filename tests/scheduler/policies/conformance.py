@@ -1,4 +1,4 @@
-"""What every policy promises (`oarlock.scheduler.policies.port`). Each one's tests inherit this and name it."""
+"""The promises of every policy (`oarlock.scheduler.policies.contract`). Each policy's tests inherit these."""
 
 from __future__ import annotations
 

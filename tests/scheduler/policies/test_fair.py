@@ -43,7 +43,7 @@ class TestFair(conformance.PolicyContract):
         assert sum(level["b"] < level[f"a{i}"] for i in range(4)) == stopped
 
     def test_no_two_gangs_stop_each_other_in_turn(self) -> None:
-        """Whoever was stopped for a newcomer has no claim on its place."""
+        """A gang that was stopped for a newcomer has no claim on its place."""
         stopped = candidates.waiting(candidates.gang("a1", 1, 32, owner="ada", starts=1))
         crowd = [
             candidates.running(candidates.gang("a0", 0, 32, owner="ada")),

@@ -32,7 +32,7 @@ class TestGandiva(conformance.PolicyContract):
     slices = True
 
     def stops(self, crowd: list[contract.Candidate], **given: float) -> set[tuple[str, str]]:
-        """Who may have whom stopped."""
+        """Return the pairs of gangs of which the first may have the second stopped."""
         level = candidates.levels(self.ask(crowd, **given))
         waiting = [one.gang.job for one in crowd if one.running is None]
         running = [one.gang.job for one in crowd if one.running is not None]

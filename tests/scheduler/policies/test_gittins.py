@@ -92,7 +92,7 @@ class TestGittins(conformance.PolicyContract):
         assert self.ranked([served("b", 0, 2), served("a", 0, 1)]) == ["a", "b"]
 
     def test_nearly_the_same_index_is_no_reason_to_stop_anybody(self) -> None:
-        """Of two that are looked up at 2 and 3.9 thousand of ten, the one runs: its place counts as one step."""
+        """Two are looked up at 2 and 3.9 thousand of ten, and the first one runs: its place counts as one step."""
         history = ended(*[10_000.0] * 4)
         runs = candidates.running(candidates.gang("runs", 5, served_s=2_000.0, starts=1))
         level = self.levels([runs, served("better", 3_900)], *history)

@@ -133,7 +133,7 @@ def test_a_change_must_pay_for_its_restart() -> None:
 
 
 def test_who_has_had_much_gives_way_to_who_has_had_little() -> None:
-    """Of two gangs that are alike, nobody knows which is shorter: the younger one may be."""
+    """The younger of two equal gangs may be the shorter one: no measurement tells."""
     crowd = [
         running("old", GOOD, 1, served_s=500 * HOUR),
         running("young", GOOD, 1, served_s=0.0),

@@ -29,7 +29,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, hint: str) -> Non
 
 
 def stopped(policy: str, priority: int) -> list[str]:
-    """Of one that has run for long on the only GPU there is, when one of that priority comes."""
+    """Return the decision on a gang that has run for long on the only GPU, when one of that priority comes."""
     one = holdings.Resources(gpus=1)
     node = nodes.Node(name="n1", capacity=one, devices=(nodes.Device(index=0, type="gpu"),))
     ask = plans.Ask(role=roles.RoleName.WORKER, count=1, min=1, max=1, amount=one)

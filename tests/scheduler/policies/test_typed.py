@@ -56,7 +56,7 @@ def test_a_gang_with_whole_devices_alone_takes_part(amounts: list[holdings.Resou
 def test_gangs_that_hold_devices_come_first_then_those_for_which_there_are_enough(
     waiting: dict[str, int], found: list[str]
 ) -> None:
-    """Of 8 devices, one gang holds 4 and another is to have 2."""
+    """One gang holds 4 of 8 devices, and another is to have 2."""
     ranked = [candidates.waiting(candidates.gang(job, gpus=least)) for job, least in waiting.items()]
     ranked += [candidates.running(candidates.gang("runs", gpus=4)), stopped("stopped", 2)]
     least = {"runs": 4, "stopped": 2, **waiting}

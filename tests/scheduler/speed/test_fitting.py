@@ -216,7 +216,7 @@ def test_the_remaining_work_comes_from_the_job_else_from_its_loss() -> None:
 
 
 def traces() -> dict[str, list[curves.Sample]]:
-    """Of each recorded model all measured placements: seconds per step and per exchange."""
+    """Return all measured placements of each recorded model: seconds per step and per exchange."""
     found = {}
     for path in sorted(pathlib.Path(needs.RECORDED, "adaptdl", "traces").glob("*/placements.csv")):
         with path.open() as lines:

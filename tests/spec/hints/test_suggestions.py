@@ -1,4 +1,4 @@
-"""What is guessed where a name is not known, and where nothing is."""
+"""Suggestions for unknown names, and names without any."""
 
 from __future__ import annotations
 

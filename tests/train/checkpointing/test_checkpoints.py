@@ -1,4 +1,4 @@
-"""What is on disk, what is made of it, and what a bad disk does."""
+"""Checkpoints on disk: how they are written and read, and the faults of a bad disk."""
 
 from __future__ import annotations
 
