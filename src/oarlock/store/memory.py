@@ -170,7 +170,7 @@ class MemoryTransaction:
         if which.after is not None:
             if which.after not in self._jobs:
                 raise rules.page_gone(which.after)
-            last = _place(self._jobs[which.after], which.sort)
+            last = _place(rules.as_listed(self._jobs[which.after], which.after_phase), which.sort)
             page = (job for job in matching if _place(job, which.sort) != last)
             matching = (job for job in page if (_place(job, which.sort) > last) is which.ascending)
         least = heapq.nsmallest if which.ascending else heapq.nlargest

@@ -330,6 +330,11 @@ def compacted(after: int, floor: int) -> errors.Gone:
     )
 
 
+def as_listed(last: jobs.Job, phase: phases.Phase | None) -> jobs.Job:
+    """Return the last job of a page as the page had it."""
+    return last if phase is None else msgspec.structs.replace(last, phase=phase)
+
+
 def page_gone(after: str) -> errors.Gone:
     return errors.Gone(f"job {after} is no longer there, to list from", hint="List again from the first page.")
 

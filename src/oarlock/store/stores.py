@@ -72,7 +72,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs, and their order: newest first, unless `sort` and `ascending` say otherwise.
 
     `text` is a part of the name or the command, in any case of letters. `since` and `until` bound the time of
-    submission. `after` is the id of the last job of the page before: Gone when that was removed since.
+    submission. `after` is the id of the last job of the page before: Gone when that was removed since. `after_phase` is
+    the phase that it had there, so that its change moves no place in an order by phase.
     """
 
     phases: frozenset[Phase] | None = None
@@ -86,6 +87,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     sort: Sort = Sort.CREATED
     ascending: bool = False
     after: str | None = None
+    after_phase: Phase | None = None
     limit: int = 100
 
 

@@ -137,6 +137,11 @@ class Lists:
                 after = {letter: f"j-{'bacd'.index(letter)}" for letter in order}
                 paged = [await found(**which, after=after[letter], limit=1) for letter in order]
                 assert "".join(paged) == order[1:], which
+        # The first page by phase ended at "a", which has another phase by now: no job is left out.
+        await writing.finish(store, "j-1")
+        by_phase = {"sort": stores.Sort.PHASE, "after": "j-1"}
+        assert await found(**by_phase, after_phase=phases.Phase.QUEUED) == "bda"
+        assert await found(**by_phase) == "", "by its present phase it would be the last one"
         count = await store.read(lambda v: v.count(stores.JobFilter(owner="ann", limit=1, phases=frozenset())))
         assert count == {phases.Phase.QUEUED: 2, phases.Phase.COMPLETED: 1}
         assert await store.read(lambda v: v.count(stores.JobFilter(text="\0"))) == {}

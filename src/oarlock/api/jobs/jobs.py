@@ -33,6 +33,9 @@ Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
+_AT_PHASE = ":"
+
+
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     phase: tuple[phases.Phase, ...] = ()
     owner: str | None = None
@@ -121,6 +124,9 @@ async def show_all(call: routes.Call) -> bodies.JobPage:
 async def chosen(call: routes.Call) -> stores.JobFilter:
     """Return the filter of a `ListQuery`. Raises NotFound for an unknown job in `continues`."""
     query = call.query(ListQuery)
+    after, _, phase = (query.after or "").partition(_AT_PHASE)
+    if phase and phase not in phases.Phase.__members__:
+        raise errors.InvalidInput("This is not the `next` of a page.", path="after", hint="List from the first page.")
     return stores.JobFilter(
         phases=frozenset(query.phase) or None,
         owner=query.owner,
@@ -132,14 +138,18 @@ async def chosen(call: routes.Call) -> stores.JobFilter:
         until=query.until,
         sort=query.sort,
         ascending=query.ascending,
-        after=query.after,
+        after=after or None,
+        after_phase=phases.Phase(phase) if phase else None,
         limit=query.limit,
     )
 
 
 def following(found: Sequence[jobs.Job], which: stores.JobFilter) -> str | None:
     """Return the `next` of a page."""
-    return found[-1].id if len(found) == which.limit else None
+    if len(found) != which.limit or not found:
+        return None
+    last = found[-1]
+    return f"{last.id}{_AT_PHASE}{last.phase}" if which.sort is stores.Sort.PHASE else last.id
 
 
 async def show(call: routes.Call) -> jobs.Job:

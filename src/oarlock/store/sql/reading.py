@@ -162,6 +162,7 @@ class SqlView:
         if which.after is not None:
             if (last := self.job(which.after)) is None:
                 raise rules.page_gone(which.after)
+            last = rules.as_listed(last, which.after_phase)
             at = sa.tuple_(*(sa.literal(getattr(last, column.name)) for column in columns))
             place = sa.tuple_(*columns)
             statement = statement.where(place > at if which.ascending else place < at)

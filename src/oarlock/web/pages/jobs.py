@@ -24,17 +24,45 @@ VERBS = {"halt": "halt", "resume": "resume", "cancel": "cancel", "remove": "rm"}
 COLUMNS = ("id", "name", "phase", "owner", "pool", "tasks", "gpus", "progress", "loss", "ran_s", "created_at", "cost")
 
 
+HEADINGS = {
+    "owner": "Owner",
+    "pool": "Pool",
+    "tasks": "Tasks",
+    "gpus": "GPUs",
+    "progress": "Progress",
+    "loss": "Loss",
+    "ran": "Ran",
+    "age": "Age",
+    "priority": "Priority",
+    "restarts": "Restarts",
+    "cost": "Cost",
+    "command": "Command",
+    "where": "Where, or why",
+}
+"""The columns that a reader may choose; the phase and the name are always shown."""
+
+SHOWN = ("owner", "pool", "tasks", "gpus", "progress", "ran", "age", "where")
+NUMBERS = frozenset({"gpus", "loss", "ran", "age", "priority", "restarts", "cost"})
+
+
 async def show(visit: visits.Visit) -> routing.Filled:
-    page = await _found(visit, PAGE, visit.asked("after") or None)
+    """Show a page of the list. Jobs that came after the page was opened (`seen`) are only counted."""
+    seen = _time(visit.asked("seen"))
+    page = await _found(visit, PAGE, visit.asked("after") or None, until=seen)
     chosen = _chosen(visit)
+    fresh = {} if seen is None else (await _found(visit, 1, None, since=seen)).phases
+    wanted = [phase for phase in phases.Phase if not chosen["phase"] or phase in chosen["phase"]]
     return routing.Filled(
         template="jobs.html",
         facts={
             "rows": [row(one, page.now) for one in page.items],
-            "total": sum(
-                count for phase, count in page.phases.items() if not chosen["phase"] or phase in chosen["phase"]
-            ),
-            "counts": [(phase, page.phases.get(phase, 0)) for phase in phases.Phase],
+            "total": sum(page.phases.get(phase, 0) + fresh.get(phase, 0) for phase in wanted),
+            "fresh": sum(fresh.get(phase, 0) for phase in wanted),
+            "seen": page.now if seen is None else seen,
+            "counts": [(phase, page.phases.get(phase, 0) + fresh.get(phase, 0)) for phase in phases.Phase],
+            "headings": HEADINGS,
+            "numbers": NUMBERS,
+            "columns": chosen["column"] or SHOWN,
             "chosen": chosen,
             "following": page.next if len(page.items) == PAGE else None,
             "first": not visit.asked("after"),
@@ -124,11 +152,20 @@ async def _last_step(visit: visits.Visit, job: str) -> int | None:
     return found[0].step if found else None
 
 
-async def _found(visit: visits.Visit, limit: int, after: str | None) -> bodies.SummaryPage:
+async def _found(
+    visit: visits.Visit, limit: int, after: str | None, *, since: float | None = None, until: float | None = None
+) -> bodies.SummaryPage:
     chosen = _chosen(visit)
     wanted = {name: chosen[name] or None for name in FILTERS}
     order = {"sort": chosen["sort"], "ascending": chosen["ascending"] == "true" or None}
-    return await visit.client.summaries(phases=chosen["phase"], after=after, limit=limit, **wanted, **order)
+    times = {"since": since, "until": until}
+    return await visit.client.summaries(phases=chosen["phase"], after=after, limit=limit, **wanted, **order, **times)
+
+
+def _time(text: str) -> float | None:
+    """Return a time of the address, None where it has none."""
+    number = text.replace(".", "", 1)
+    return float(text) if number.isascii() and number.isdigit() and len(text) < 20 else None
 
 
 def _chosen(visit: visits.Visit) -> dict[str, Any]:
@@ -138,6 +175,7 @@ def _chosen(visit: visits.Visit) -> dict[str, Any]:
         **{name: visit.asked(name) for name in FILTERS},
         "sort": visit.asked("sort") or "created",
         "ascending": visit.asked("ascending"),
+        "column": [one for one in visit.query.get("column", ()) if one in HEADINGS],
     }
 
 

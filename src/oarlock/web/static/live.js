@@ -56,6 +56,8 @@
   const address = () => {
     const url = new URL(location.href);
     const found = [...main.querySelectorAll("[data-section]")].filter(near).map((one) => one.dataset.section);
+    const list = main.querySelector("[data-seen]");
+    if (list) url.searchParams.set("seen", list.dataset.seen); // rows that came later are counted, and push none away
     if (found.length) url.searchParams.set("sections", [...url.searchParams.getAll("sections"), ...found].join());
     return url;
   };

@@ -1,0 +1,65 @@
+"""The list of jobs: chosen columns, new jobs that are announced, and pages by phase that leave no job out."""
+
+from __future__ import annotations
+
+import re
+
+from tests.web import browsers
+
+from oarlock.web.pages import jobs as listed
+
+
+def names(page: str) -> list[str]:
+    return re.findall(r'<tr id="row-[^"]+">.*?<th scope="row"><a [^>]*>([^<]*)</a>', page, flags=re.DOTALL)
+
+
+async def test_new_jobs_are_announced_and_push_no_row_away(rig: browsers.WebRig) -> None:
+    await rig.submit("ann", name="old")
+    rig.clock.now += 1
+    async with rig.browser("ann") as browser:
+        opened = (await browser.get("/jobs")).text
+        (seen,) = re.findall(r'data-seen="([^"]+)"', opened)
+        rig.clock.now += 1
+        await rig.submit("ann", name="new")
+        await rig.submit("ann", name="other-pool")
+        fresh = (await browser.get("/jobs", params={"seen": seen})).text
+        browsers.elements(fresh)
+        assert names(fresh) == ["old"]
+        assert "2 new jobs" in browsers.text(fresh)
+        assert "1 of 3 jobs" in browsers.text(fresh)
+        searched = (await browser.get("/jobs", params={"seen": seen, "text": "new"})).text
+        assert "1 new job<" in searched
+        assert sorted(names((await browser.get("/jobs")).text)) == ["new", "old", "other-pool"]
+        for nonsense in ("x", "-1", "9" * 400, "1.2.3", "nan"):
+            assert "new job" not in (await browser.get("/jobs", params={"seen": nonsense})).text
+
+
+async def test_the_columns_of_the_address(rig: browsers.WebRig) -> None:
+    await rig.submit("ann", name="train", command="python train.py", priority=77)
+    async with rig.browser("ann") as browser:
+        usual = (await browser.get("/jobs")).text
+        assert "python train.py" not in usual
+        chosen = (await browser.get("/jobs", params={"column": ["command", "priority", "nonsense"]})).text
+        browsers.elements(chosen)
+        assert ("python train.py" in chosen, ">77</td>" in chosen) == (True, True)
+        heads = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', chosen)
+        assert heads == ["Phase", "Name", "Command", "Priority"]
+        assert "column=command" in chosen, "the links of the page keep the columns"
+        every = (await browser.get("/jobs", params={"column": list(listed.HEADINGS)})).text
+        browsers.elements(every)
+
+
+async def test_a_page_by_phase_leaves_no_job_out(rig: browsers.WebRig) -> None:
+    made = []
+    for number in range(3):
+        rig.clock.now += 1
+        made.append(await rig.launch(await rig.submit("ann", name=f"n{number}")))
+    async with rig.as_user("ann") as http:
+        asked = {"sort": "phase", "limit": 1}
+        first = (await http.get("/api/v1/jobs", params=asked)).json()
+        assert first["items"][0]["name"] == "n2"
+        await rig.end(made[2].id)
+        rest = (await http.get("/api/v1/jobs", params={**asked, "limit": 3, "after": first["next"]})).json()
+        assert [one["name"] for one in rest["items"]][:2] == ["n1", "n0"]
+        bad = await http.get("/api/v1/jobs", params={**asked, "after": f"{made[0].id}:NONSENSE"})
+        assert bad.status_code == 422
