@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import pytest
+from tests.api import rig as rigs
 from tests.api.jobs import test_outlook
 from tests.web import browsers
+
+from oarlock.spec import bodies, holdings, plans
+from oarlock.web.drawing import deviceday
+from oarlock.web.pages import home
 
 
 async def test_a_waiting_job_has_its_expected_start(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +32,58 @@ async def test_a_waiting_job_has_its_expected_start(rig: browsers.WebRig, monkey
 async def test_nothing_waits(rig: browsers.WebRig) -> None:
     async with rig.browser("ann") as browser:
         assert "No job waits" in browsers.text((await browser.get("/")).text)
+
+
+def test_a_day_of_devices() -> None:
+    def held(first: float, last: float | None, *devices: int, node: str = "here") -> bodies.HeldBefore:
+        places = (bodies.Place(node, devices),)
+        return bodies.HeldBefore(
+            user="ann", pool="p", name="n", attempt=1, started_at=first, ended_at=last, places=places
+        )
+
+    now = 10 * deviceday.DAY_S
+    state = bodies.NodeState(node=rigs.NODE, held=holdings.Resources(), holdings=())
+    half = now - deviceday.DAY_S / 2
+    (day,) = deviceday.days([state], [held(0.0, half, 0), held(half, None, 0, 1), held(0.0, None, 0, node="gone")], now)
+    assert (day.type, day.total, day.most) == ("h100", 2, 2.0)
+    assert abs(day.held - 1.5) < 0.02
+    (idle,) = deviceday.days([state], [held(0.0, now - 2 * deviceday.DAY_S, 0)], now)
+    assert (idle.held, idle.most) == (0.0, 0.0)
+
+
+async def test_devices_pools_and_notices(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.take_time(monkeypatch)
+    await test_outlook.fill(rig, "big", 1, timeout="1h")
+    await rig.submit("ann", name="high", timeout="30m", roles={"worker": {"gpus": 2}})
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1 << 20, 1000, 1000, 1, 1, 1, 0, 255))
+    )
+    rig.problems["leader"] = "there is no leader yet"
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/")).text
+        browsers.elements(page)
+        row = re.search(r'<th scope="row">h100</th>(.*?)<td><svg', page, flags=re.DOTALL)
+        assert row is not None
+        assert re.findall(r">(\d+)<", row[1]) == ["1", "1", "0", "0"], "used, idle, reserved, not ready"
+        assert "data-loaded" not in page, "the day is read only where it is looked at"
+        assert "nearly full" not in page, "what an administrator may know"
+        rig.clock.now += 3600
+        day = (await browser.get("/?sections=day")).text
+        browsers.elements(day)
+        assert "1 of 2</td>" in day
+    async with rig.browser("root") as browser:
+        text = browsers.text((await browser.get("/")).text)
+        assert "the disk is full" in text
+        assert "there is no leader yet" in text
+
+
+def test_reserved_devices_are_those_of_the_first_waiting_job() -> None:
+    places = (bodies.Place("here", (1,)),)
+    told = {"user": "ann", "pool": "p", "when": plans.When.LATER, "expected": "soon"}
+    first, later = (bodies.ExpectedStart(name=name, places=places, **told) for name in ("first", "later"))
+    unknown = bodies.ExpectedStart(name="unknown", **told)
+    forecast = bodies.Forecasts(at=1.0, starts=(unknown, first, later), ends=())
+    state = bodies.NodeState(node=rigs.NODE, held=holdings.Resources(), holdings=())
+    (gpus, _) = home.devices([state], home.promised(forecast))
+    assert (gpus["idle"], gpus["reserved"]) == (1, 1)
+    assert home.promised(None) == home.promised(bodies.Forecasts(at=1.0, starts=(unknown,), ends=())) == set()

@@ -391,6 +391,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The server as its administrators see it. `problems` are by part: none means ready.
 
     `settings` has those with which it was started, without secrets. `expires_at` is the end of the leader's term.
+    The disk is the one with the server's home; 0: it could not be read.
     """
 
     settings: dict[str, str]
@@ -399,6 +400,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     expires_at: float | None = None
     users: int = 0
+    disk_bytes: int = 0
+    disk_free_bytes: int = 0
 
 
 class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

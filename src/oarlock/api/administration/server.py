@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+
 import msgspec
 
 from oarlock.api import routes
@@ -32,9 +35,19 @@ async def show(call: routes.Call) -> bodies.Server:
     )
 
 
+def _disk(home: str) -> tuple[int, int]:
+    """Return the size and the free space of the disk with the server's home, in bytes."""
+    try:
+        found = os.statvfs(home)
+    except OSError:
+        return 0, 0
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
 async def state(call: routes.Call) -> bodies.ServerState:
     services = call.services
     leader, count = await call.access.administered(lambda view: (view.leader(), len(view.users())))
+    disk = await asyncio.to_thread(_disk, services.about.home)
     return bodies.ServerState(
         settings=dict(services.settings),
         problems=await services.health(),
@@ -42,6 +55,8 @@ async def state(call: routes.Call) -> bodies.ServerState:
         epoch=leader.epoch if leader is not None else 0,
         expires_at=leader.expires_at if leader is not None else None,
         users=count,
+        disk_bytes=disk[0],
+        disk_free_bytes=disk[1],
     )
 
 

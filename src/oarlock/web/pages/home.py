@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
-from oarlock.display import forecasts, poolbars, progress
+from oarlock.display import amounts, findings, forecasts, progress
 from oarlock.spec import bodies, errors, phases, summaries
+from oarlock.spec.access import users
+from oarlock.spec.cluster import nodes
 from oarlock.web import routing, visits
-from oarlock.web.drawing import charts
+from oarlock.web.drawing import charts, deviceday
 from oarlock.web.pages import jobs as listed
 
 SHOWN = 8
 WAITING = 12
 POINTS = 60
-CELLS = 40
+MOST_HELD = 2000
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
     client = visit.client
-    running, failed, queue, nodes, pools = await asyncio.gather(
+    running, failed, queue, states, pools = await asyncio.gather(
         client.summaries(phases=sorted(phases.RUNNING), limit=SHOWN),
         client.summaries(phases=(phases.Phase.FAILED,), limit=5),
         client.queue(),
@@ -29,8 +31,9 @@ async def show(visit: visits.Visit) -> routing.Filled:
         client.pools(),
     )
     waiting = [one for one in queue if one.phase is phases.Phase.QUEUED]
-    own, expected = await asyncio.gather(_reasons(visit), _expected(visit, waiting))
-    words, order = expected
+    own, forecast, notices = await asyncio.gather(_reasons(visit), _forecast(visit, waiting), _notices(visit))
+    words = forecasts.expected(forecast) if forecast is not None else {}
+    order = {_key(one): place for place, one in enumerate(forecast.starts)} if forecast is not None else {}
     sparks = await asyncio.gather(*(_spark(visit, one) for one in running.items))
     return routing.Filled(
         template="home.html",
@@ -48,21 +51,26 @@ async def show(visit: visits.Visit) -> routing.Filled:
             ],
             "hidden_waiting": max(0, len(waiting) - WAITING),
             "failed": [listed.row(one, failed.now) for one in failed.items],
-            "devices": devices(nodes),
-            "not_ready": [one.node for one in nodes if not one.node.ready],
+            "devices": devices(states, promised(forecast)),
+            "day": await _day(visit, states, running.now) if "day" in visit.asked("sections").split(",") else None,
+            "notices": [*(_lost(one.node) for one in states if not one.node.ready), *notices],
             "pools": [_pool(one) for one in pools],
             "refresh": 5 if running.items else 0,
         },
     )
 
 
-def devices(nodes: Sequence[bodies.NodeState]) -> list[dict[str, Any]]:
-    """Return for each type of GPU, and for the CPUs, how many are used, idle and not ready."""
+def devices(nodes: Sequence[bodies.NodeState], kept: Set[tuple[str, int]] = frozenset()) -> list[dict[str, Any]]:
+    """Return for each type of GPU, and for the CPUs, how many are used, idle, reserved and not ready.
+
+    Reserved are the idle devices in `kept`, where the first waiting job is expected to start.
+    """
     found: dict[str, collections.Counter[str]] = {}
     for state in nodes:
         held = {device for holding in state.holdings for device in holding.devices}
         for device in state.node.devices:
-            kind = "not_ready" if not state.node.ready else "used" if device.index in held else "idle"
+            idle = "reserved" if (state.node.name, device.index) in kept else "idle"
+            kind = "not_ready" if not state.node.ready else "used" if device.index in held else idle
             found.setdefault(device.type, collections.Counter())[kind] += 1
         cpus = state.node.capacity.cpus_milli / 1000
         used = state.held.cpus_milli / 1000
@@ -76,8 +84,9 @@ def devices(nodes: Sequence[bodies.NodeState]) -> list[dict[str, Any]]:
             {
                 "type": kind,
                 "total": sum(counts.values()),
-                **{name: counts[name] for name in ("used", "idle", "not_ready")},
+                **{name: counts[name] for name in ("used", "idle", "reserved", "not_ready")},
                 "used_width": 100 * counts["used"] / total,
+                "reserved_width": 100 * counts["reserved"] / total,
                 "not_ready_width": 100 * counts["not_ready"] / total,
             }
         )
@@ -90,14 +99,37 @@ async def _reasons(visit: visits.Visit) -> dict[str, str]:
     return {one.id: one.reason for one in page.items}
 
 
-async def _expected(
-    visit: visits.Visit, waiting: Sequence[bodies.QueueRow]
-) -> tuple[dict[forecasts.Key, str], dict[forecasts.Key, int]]:
-    """Return the expected start of each waiting job in words, and its place in the queue."""
-    if not waiting:
-        return {}, {}
-    found = await visit.client.forecasts()
-    return forecasts.expected(found), {_key(one): place for place, one in enumerate(found.starts)}
+async def _forecast(visit: visits.Visit, waiting: Sequence[bodies.QueueRow]) -> bodies.Forecasts | None:
+    return await visit.client.forecasts() if waiting else None
+
+
+async def _day(
+    visit: visits.Visit, nodes: Sequence[bodies.NodeState], now: float
+) -> tuple[list[deviceday.Day], bodies.History]:
+    """Return the last day of the devices, and the record that it was made from."""
+    past = await visit.client.history(since=now - deviceday.DAY_S, limit=MOST_HELD)
+    return deviceday.days(nodes, past.items, now), past
+
+
+def _lost(node: nodes.Node) -> findings.Finding:
+    return findings.problem(node.name, f"{node.name} is not ready: {node.reason or 'no reason was told'}", "")
+
+
+async def _notices(visit: visits.Visit) -> list[findings.Finding]:
+    """Return the problems of the server, for an administrator."""
+    if not visit.may(users.Right.ADMIN):
+        return []
+    state = await visit.client.server_state()
+    found = [findings.problem(part, f"{part}: {said}", "oarlock doctor") for part, said in state.problems.items()]
+    if state.disk_bytes:
+        found.append(findings.disk(visit.server.home, state.disk_bytes, state.disk_free_bytes))
+    return [one for one in found if one.state in (findings.State.WARNING, findings.State.PROBLEM)]
+
+
+def promised(forecast: bodies.Forecasts | None) -> set[tuple[str, int]]:
+    """Return the devices that the forecast gives to the first waiting job that has a known start."""
+    first = next((one for one in forecast.starts if one.places), None) if forecast is not None else None
+    return {(place.node, device) for place in first.places for device in place.devices} if first is not None else set()
 
 
 def _key(one: bodies.Tenant) -> forecasts.Key:
@@ -119,17 +151,21 @@ def _facts(job: summaries.Summary) -> list[str]:
 def _pool(state: bodies.PoolState) -> dict[str, Any]:
     resource = "gpus" if state.entitled.get("gpus") or state.held.devices else "cpus"
     used = state.held.devices if resource == "gpus" else state.held.cpus_milli / 1000
-    limit = state.pool.limit.get(resource) if state.pool.limit else None
-    stretch = poolbars.Stretch(used, state.entitled.get(resource, 0.0), state.reserved.get(resource, 0.0), limit)
+    entitled = state.entitled.get(resource, 0.0)
     return {
         "name": state.pool.name,
-        "resource": resource.upper(),
-        "used": used,
-        "entitled": stretch.entitled,
+        "used": amounts.of_resource(resource, used),
+        "entitled": amounts.of_resource(resource, entitled),
+        "against": _against(used - entitled),
         "running": state.running,
         "waiting": state.waiting,
-        "cells": poolbars.kinds(stretch, CELLS),
     }
+
+
+def _against(above: float) -> str:
+    if not above:
+        return "as entitled"
+    return f"{amounts.number(abs(above))} {'above' if above > 0 else 'below'}"
 
 
 PAGES: tuple[routing.Page, ...] = (routing.Page(path="/", title="Home", handler=show, key="h"),)

@@ -32,6 +32,7 @@
     for (const open of main.querySelectorAll("details[open][id]")) {
       page.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
     }
+    for (const one of page.querySelectorAll("[data-loaded]")) madeAt.set(one.dataset.section, Date.now());
     for (const old of main.querySelectorAll("[data-loaded]")) {
       const fresh = page.querySelector(`#${CSS.escape(old.id)}:not([data-loaded])`);
       if (fresh) fresh.innerHTML = old.innerHTML;
@@ -53,9 +54,11 @@
     const { top, bottom } = one.getBoundingClientRect();
     return top < innerHeight + NEAR_PX && bottom > -NEAR_PX;
   };
+  const madeAt = new Map(); // of the sections that are worth their making only now and then
+  const due = (one) => near(one) && !(Date.now() - (madeAt.get(one.dataset.section) ?? 0) < Number(one.dataset.keep || 0) * 1000);
   const address = () => {
     const url = new URL(location.href);
-    const found = [...main.querySelectorAll("[data-section]")].filter(near).map((one) => one.dataset.section);
+    const found = [...main.querySelectorAll("[data-section]")].filter(due).map((one) => one.dataset.section);
     const list = main.querySelector("[data-seen]");
     if (list) url.searchParams.set("seen", list.dataset.seen); // rows that came later are counted, and push none away
     if (found.length) url.searchParams.set("sections", [...url.searchParams.getAll("sections"), ...found].join());

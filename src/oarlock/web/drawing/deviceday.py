@@ -1,0 +1,72 @@
+"""The devices that were held in the last day, by type: a curve of their number, and the mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from oarlock.spec import bodies
+
+DAY_S = 86_400.0
+PARTS = 96
+"""A quarter of an hour each."""
+
+WIDTH, HEIGHT = 192, 24
+
+
+class Day(msgspec.Struct, frozen=True):
+    """`points` is a polygon; `held` is the mean number of held devices, `most` the greatest of a quarter of an hour."""
+
+    type: str
+    total: int
+    held: float
+    most: float
+    points: str
+
+
+def days(nodes: Sequence[bodies.NodeState], past: Sequence[bodies.HeldBefore], now: float) -> list[Day]:
+    """Return a day for each type of GPU of the present nodes. Devices of nodes that are gone are left out."""
+    kinds: dict[tuple[str, int], str] = {}
+    totals: dict[str, int] = {}
+    for state in nodes:
+        for device in state.node.devices:
+            kinds[state.node.name, device.index] = device.type
+            totals[device.type] = totals.get(device.type, 0) + 1
+    held = {kind: [0.0] * PARTS for kind in totals}
+    for one in past:
+        for kind, count in _devices(one, kinds).items():
+            _add(held[kind], count, one.started_at, now if one.ended_at is None else one.ended_at, now)
+    return [
+        Day(kind, total, sum(held[kind]) / PARTS, max(held[kind]), _polygon(held[kind], total))
+        for kind, total in totals.items()
+    ]
+
+
+def _devices(one: bodies.HeldBefore, kinds: Mapping[tuple[str, int], str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for place in one.places:
+        for device in place.devices:
+            if (kind := kinds.get((place.node, device))) is not None:
+                found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def _add(parts: list[float], count: int, first: float, last: float, now: float) -> None:
+    """Add devices to each part of the day by the share of it in which they were held."""
+    width = DAY_S / PARTS
+    begin = now - DAY_S
+    for place in range(max(0, int((first - begin) // width)), min(PARTS, int((last - begin) // width) + 1)):
+        left = begin + place * width
+        parts[place] += count * max(0.0, min(last, left + width) - max(first, left)) / width
+
+
+def _polygon(parts: Sequence[float], total: int) -> str:
+    """Return the area below the curve, which has a step for each part."""
+    step = WIDTH / PARTS
+    top = [
+        f"{x * step:.0f},{HEIGHT - HEIGHT * min(1.0, part / total):.1f}"
+        for place, part in enumerate(parts)
+        for x in (place, place + 1)
+    ]
+    return " ".join([f"0,{HEIGHT}", *top, f"{WIDTH},{HEIGHT}"])
