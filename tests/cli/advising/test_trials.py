@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,28 @@ def test_advise_measures_a_real_script_and_leaves_nothing(tmp_path: Path) -> Non
     assert checked["measured"] > 0
     assert checked["error"] == pytest.approx(checked["speedup"] / checked["measured"] - 1)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"], "its checkpoints went into the trials' folders"
+
+
+def test_a_trial_ends_with_its_command(tmp_path: Path) -> None:
+    """SIGTERM to `oarlock advise` leaves no process of the script behind."""
+    script = (
+        "import os, pathlib, time; pathlib.Path('pid.new').write_text(str(os.getpid())); "
+        "os.rename('pid.new', 'pid'); time.sleep(120)"
+    )
+    command = [sys.executable, "-m", "oarlock.cli.main", "advise", "--no-threads", "--", sys.executable, "-c", script]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while running.poll() is None and not (tmp_path / "pid").exists():
+            time.sleep(0.05)
+        running.terminate()
+        assert running.wait(timeout=100) == 128 + signal.SIGTERM
+    finally:
+        running.kill()
+        running.wait()
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the script goes on")

@@ -14,9 +14,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def run(
 
     Raises InvalidInput where the script cannot be started, fails, or tells of no steps.
     """
-    with tempfile.TemporaryDirectory(prefix="oarlock-advise-") as name:
+    with _ending(), tempfile.TemporaryDirectory(prefix="oarlock-advise-") as name:
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -63,6 +64,16 @@ def run(
             for process in processes:
                 _kill(process)
         return _mean(folder, workers, [process.returncode for process in processes])
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """Let SIGTERM end the trial with its processes, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _environment(
