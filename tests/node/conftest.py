@@ -22,6 +22,11 @@ from tests.e2e import shell as shells
 
 PAGE = blocks.ROOT / "docs" / "kubernetes.md"
 KUBECONFIG = os.environ.get("KUBECONFIG", "")
+CLUSTER = os.environ.get("TEST_CLUSTER", "")
+"""The program that made the cluster (`cluster.sh`), if images may be loaded with it."""
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oarlock-images"
+"""The folder of `images.sh`."""
+IMAGES = {f"registry.example/{name}:1" for name in ("oarlock", "torch-cpu", "plain", "static")}
 SERVER, JOBS = "oarlock", "oarlock-jobs"
 URL = "https://localhost:7443"
 PATIENCE_S = 600
@@ -97,10 +102,28 @@ def page() -> list[blocks.Block]:
     return [block for block in blocks.of(inside) if block.language != "text"]
 
 
+@pytest.fixture(autouse=True)
+def _images(_cluster_is_named: None) -> None:
+    """Load the images again that a node of our own cluster has lost."""
+    if CLUSTER and IMAGES - images():
+        script = blocks.ROOT / "tests" / "node" / "images.sh"
+        subprocess.run([str(script), CLUSTER, str(KEPT)], check=True)
+
+
+def images() -> set[str]:
+    """Return the images that the nodes have, as their kubelets told lately."""
+    command = ["kubectl", "get", "nodes", "--output", "jsonpath={.items[*].status.images[*].names[*]}"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """An installation by the page, with the first model trained. It is taken away afterwards."""
+def _cluster_is_named() -> None:
     assert KUBECONFIG, "KUBECONFIG names the cluster"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, _cluster_is_named: None) -> Iterator[Site]:
+    """An installation by the page, with the first model trained. It is taken away afterwards."""
     folder = tmp_path_factory.mktemp("site")
     reader = readers.Reader(folder / "reader")
     reader.env["KUBECONFIG"] = str(Path(KUBECONFIG).absolute())

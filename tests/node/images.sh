@@ -3,7 +3,7 @@
 #
 # CLUSTER is a program: `CLUSTER image TAG DIR` builds DIR/Dockerfile and loads it, `CLUSTER load FILE` loads an archive. FOLDER
 # keeps the digests of the contents from which images were built, and the facts of each (facts.py): an image is built again when its
-# content has changed.
+# content has changed, and loaded again when the node has lost it.
 #
 #   tests/node/images.sh again NAME FOLDER       build the image once more from a copy of the tree, and print its id
 set -euo pipefail
@@ -12,24 +12,40 @@ cd "$(dirname "$0")/../.."
 mkdir -p "$kept"
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 
-fresh() { # fresh NAME PATH...: whether the node has this image of this content
-    local name=$1 digest
+built() { # built NAME PATH...: whether there is an image of this content
+    local name=$1
     shift
-    digest=$(find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
-    echo "$digest" >"$kept/$name.next"
-    [[ $digest == "$(cat "$kept/$name" 2>/dev/null)" ]] \
-        && kubectl get nodes -o 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n' | grep -qx "registry.example/$name:1"
+    find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum >"$kept/$name.next"
+    cmp -s "$kept/$name.next" "$kept/$name" && buildah inspect --type image "registry.example/$name:1" >/dev/null 2>&1
 }
 
-done_with() { mv "$kept/$1.next" "$kept/$1"; }
+there() { # there NAME: whether the node has the image that was built
+    [[ -e $kept/$1.loaded && $(<"$kept/$1.loaded") == "$(<"$kept/$1")" ]] \
+        && kubectl get nodes -o 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n' | grep -qx "registry.example/$1:1"
+}
+
+load() { # load NAME
+    local archive=$kept/$1.tar
+    there "$1" && return
+    rm -f "$archive"
+    buildah push -q "registry.example/$1:1" "docker-archive:$archive:registry.example/$1:1"
+    "$cluster" load "$archive"
+    [[ ! -e $kept/$1.facts && -e $kept/$1.json ]] || python3 tests/node/facts.py "$archive" 1 >"$kept/$1.json"
+    rm -f "$archive" "$kept/$1.facts"
+    cp "$kept/$1" "$kept/$1.loaded"
+}
 
 small() { # small NAME: an image of tests/node/NAME
-    fresh "$1" "tests/node/$1" && return
-    cp -r "tests/node/$1" "$kept/$1.build"
-    [[ ! -e $kept/$1.build/tool.c ]] || gcc -static -O2 -o "$kept/$1.build/tool" "$kept/$1.build/tool.c"
-    "$cluster" image "registry.example/$1:1" "$kept/$1.build"
-    rm -r "$kept/$1.build"
-    done_with "$1"
+    if ! built "$1" "tests/node/$1"; then
+        rm -rf "$kept/$1.build"
+        cp -r --no-preserve=mode "tests/node/$1" "$kept/$1.build"
+        [[ ! -e $kept/$1.build/tool.c ]] || gcc -static -O2 -o "$kept/$1.build/tool" "$kept/$1.build/tool.c"
+        "$cluster" image "registry.example/$1:1" "$kept/$1.build" # it loads the image, too
+        rm -r "$kept/$1.build"
+        mv "$kept/$1.next" "$kept/$1"
+        cp "$kept/$1" "$kept/$1.loaded"
+    fi
+    load "$1"
 }
 
 # pip inside a build uses this machine's certificates and its folder of wheels.
@@ -50,16 +66,14 @@ build() { # build TREE NAME TAG
 }
 
 large() { # large NAME TAG PATH...: an image of deploy/images
-    local name=$1 tag=$2 archive=$kept/$2.tar
+    local name=$1 tag=$2
     shift 2
-    fresh "$tag" deploy/images Dockerfile constraints.txt "$@" && return
-    build . "$name" "registry.example/$tag:1"
-    rm -f "$archive"
-    buildah push -q "registry.example/$tag:1" "docker-archive:$archive:registry.example/$tag:1"
-    "$cluster" load "$archive"
-    python3 tests/node/facts.py "$archive" 1 >"$kept/$tag.json"
-    rm "$archive"
-    done_with "$tag"
+    if ! built "$tag" deploy/images Dockerfile constraints.txt "$@"; then
+        build . "$name" "registry.example/$tag:1"
+        touch "$kept/$tag.facts"
+        mv "$kept/$tag.next" "$kept/$tag"
+    fi
+    load "$tag"
 }
 
 settings
