@@ -115,7 +115,7 @@ class Server:
             await stack.enter_async_context(engine.living())
             stack.callback(kept.checkpoints.close)  # before the engine ends: it may be waiting for a long reading
             made = self._services(store, kept, engine, measured, url)
-            if settings.backend == configuration.KUBERNETES:
+            if settings.backend == configuration.KUBERNETES and settings.kubernetes.namespaces:
                 await stack.enter_async_context(self._custom_resources(made, engine.leads))
             counted = connections.OpenConnections.within_limits(serverlog.report)
             listener = connections.Listener(sock, counted)
