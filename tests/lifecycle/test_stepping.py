@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import ends, shifting, stepping
+from oarlock.lifecycle import deadlines, ends, shifting, stepping
 from oarlock.spec import attempts, curves, events, holdings, intents, jobs, phases, refusals
+from oarlock.spec.cluster import provisioning
 
 FACTS: list[tuple[type[events.TaskEvent], dict[str, object]]] = [
     (events.TaskRegistered, {"address": "10.0.0.2"}),
@@ -420,3 +421,62 @@ def test_the_start_of_a_job_moves_with_the_clock_in_its_first_attempt_alone() ->
     for line in ("after 5", "intend preempt", "gone worker-0 worker-1", "do", "admit", "launched"):
         play.run(line)
     assert shifting.shifted(play.job, 60.0).started_at == script.START + 3, "it is a date of the past"
+
+
+def test_an_edited_job_keeps_its_destination_unless_its_size_or_pool_changed() -> None:
+    to = script.places(script.new_job(), 1)
+    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="2 GPUs are needed, 1 is free")
+    job = msgspec.structs.replace(script.new_job(), destined=to, refusal=refusal)
+    for edit, left in ((events.Edited(priority=70), to), (events.Edited(pool="research"), ())):
+        edited = stepping.step(job, edit, script.START)
+        assert (edited.destined, edited.refusal) == (left, None)
+
+
+@pytest.mark.parametrize(("reason", "left"), [("2 GPUs are needed, 1 is free", ""), ("halted by ann", "halted by ann")])
+def test_an_edited_job_forgets_the_reason_that_was_its_refusals(reason: str, left: str) -> None:
+    refusal = refusals.Refusal(code=refusals.Code.NO_CAPACITY, message="2 GPUs are needed, 1 is free")
+    job = msgspec.structs.replace(script.new_job(), refusal=refusal, reason=reason)
+    assert stepping.step(job, events.Edited(priority=70), script.START).reason == left
+
+
+def test_nodes_are_requested_for_a_job_that_waits_alone() -> None:
+    need = provisioning.Need(nodes={"large": 1}, tasks=())
+    request = provisioning.NodeRequest(number=1, need=need, at=script.START)
+    waiting = script.new_job()
+    told = stepping.step(waiting, events.NodesRequested(request=request), script.START)
+    assert told.node_request == request
+    assert stepping.step(told, events.NodesRequested(request=None), script.START).node_request is None
+    running = launched().job
+    assert stepping.step(running, events.NodesRequested(request=request), script.START) is running
+    ended = msgspec.structs.replace(waiting, phase=phases.Phase.HALTED)
+    assert stepping.step(ended, events.NodesRequested(request=request), script.START) is ended
+
+
+@pytest.mark.parametrize(("processed_s", "failures"), [(299, 3), (300, 1)])
+def test_a_platform_failure_after_a_long_time_is_the_first_again(processed_s: int, failures: int) -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING", f"after {processed_s}")
+    play.job = msgspec.structs.replace(play.job, platform_failures=2)
+    stop = events.StopDecided(attempt=1, cause=attempts.Cause.PLATFORM, message="the node is lost")
+    play.job = stepping.step(play.job, stop, play.now)
+    for line in ("gone worker-0 worker-1", "do"):
+        play.run(line)
+    assert play.job.platform_failures == failures
+
+
+def test_an_attempt_that_tells_no_pace_leaves_the_time_that_is_needed() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING")
+    play.job = msgspec.structs.replace(play.job, lasts_s=900.0)
+    for line in ("intend preempt", "gone worker-0 worker-1", "do"):
+        play.run(line)
+    assert (play.job.live, play.job.lasts_s) == (None, 900.0)
+
+
+def test_a_task_that_leaves_is_ended_with_its_job_where_that_is_earlier() -> None:
+    play = launched("register worker-0 worker-1", "report worker-0 PROCESSING")
+    leaves = msgspec.structs.replace(play.live.tasks[1], leave_by=play.now + 500)
+    live = msgspec.structs.replace(play.live, tasks=(play.live.tasks[0], leaves))
+    assert deadlines.kill(play.job, live, leaves) == play.now + 500
+    stopped = msgspec.structs.replace(live, stop=attempts.Cause.STOPPED, stop_at=play.now)
+    at_end = deadlines.kill(play.job, stopped, live.tasks[0])
+    assert at_end is not None
+    assert deadlines.kill(play.job, stopped, leaves) == at_end < play.now + 500
