@@ -240,3 +240,24 @@ def test_a_save_that_was_lost_with_a_rank_is_made_again_soon(tmp_path: Path) -> 
     finally:
         made.close()
     assert not any("round-1" in path.name for path in manifests.complete(saved))
+
+
+def gathers_first(folder: Path) -> None:
+    """Exchange a number before the session."""
+    world = train.init()
+    assert len(world.gather(1)) == world.world_size
+    script(folder, scales)
+
+
+def test_a_newcomer_is_told_why_it_cannot_exchange_before_its_session(tmp_path: Path) -> None:
+    made = gang.Gang(tmp_path, gathers_first)
+    try:
+        made.start(["a", "b"])
+        made.begin("n")
+        fails = made.processes.pop("n")
+        made.wait(lambda: not fails.is_alive())
+        assert fails.exitcode == 1
+        assert "this process joins others that train already" in (tmp_path / "n" / "output.txt").read_text()
+        counting.end(made, ["a", "b"], losses=0)
+    finally:
+        made.close()

@@ -5,7 +5,7 @@ Everything that happens by the passing of time is here, so that `wanting.next_wa
 
 from __future__ import annotations
 
-from oarlock.lifecycle import blame, ends
+from oarlock.lifecycle import blame, ends, joining
 from oarlock.spec import attempts, jobs, phases
 from oarlock.spec.input import quantities
 
@@ -102,6 +102,8 @@ def kill(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float | 
     """Return when the task is ended by force. A task without a user process needs no grace."""
     if task.gone:
         return None
+    if task.exit is not None and task.exit.cause is attempts.Cause.HANG:
+        return task.phase_at
     if task.leave_by is not None and task.phase not in phases.ENDED:
         at_end = _at_end(job, live, task)
         return task.leave_by if at_end is None else min(task.leave_by, at_end)
@@ -119,6 +121,7 @@ def _at_end(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> float
 
 def every(job: jobs.Job, live: attempts.Attempt) -> list[float]:
     times = [launch_bound(live), barrier(job, live), timeout(job, live), settled(live), stacks(live), live.frozen_until]
+    times.append(joining.late(job, live))
     for task in live.tasks:
         times += [stop(job, live, task), let_go(job, live, task), kill(job, live, task)]
     return [at for at in times if at is not None]

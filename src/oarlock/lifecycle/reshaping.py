@@ -57,6 +57,8 @@ def change(job: jobs.Job, held: Sequence[holdings.Holding], to: Sequence[holding
         removed = [name for (_, node), count in fewer.items() for name in _last(staying, claims, node, count)]
         kept = [task for task in staying if task.name not in removed]
         return Change(removed=tuple(sorted(removed))) if _may_stay(job, kept, staying) else None
+    if more and live.closed:
+        return None
     kept_claims = [claims[task.name] for task in staying]
     indexes = _free_indexes(live)
     added: list[holdings.Holding] = []
@@ -195,6 +197,7 @@ def _joining(claim: holdings.Holding, before: attempts.Task | None, now: float) 
         part=Part.JOINING,
         phase_at=now,
         moved_at=now,
+        last_end=None if before is None else before.last_end,
     )
 
 

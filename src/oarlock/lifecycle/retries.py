@@ -58,7 +58,7 @@ def why_not(job: jobs.Job, live: attempts.Attempt, cause: Cause, task: str, ran_
 
     `ran_s` is how long the attempt has been processing.
     """
-    guilty = next((one for one in live.tasks if one.name == task), None)
+    guilty = next((one for one in (*live.wave, *live.tasks) if one.name == task), None)
     how = guilty.exit if guilty is not None else None
     if how is not None and how.reason in HOPELESS_REASONS:
         return NO_COMMAND

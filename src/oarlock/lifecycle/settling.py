@@ -31,9 +31,10 @@ def settle(job: jobs.Job, now: float) -> jobs.Job:
     live = joining.replace_left(job, live, now)
     live = _launch(live, now)
     live = _meet(live, now)
-    live = joining.take_in(joining.admit(live))
+    live = joining.send_back(joining.take_in(joining.admit(live)))
     live = _begin(live, now)
-    live = _fail(job, live, now)
+    before, live = live, _fail(job, live, now)
+    job = joining.refund(job, before, live)
     live = _decide(job, live, now)
     job = replace(
         job,

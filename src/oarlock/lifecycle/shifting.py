@@ -20,6 +20,7 @@ _OF_ATTEMPT = (
     "frozen_until",
     "checkpoint_at",
     "held_at",
+    "spared_at",
 )
 
 
@@ -49,7 +50,8 @@ def _request(request: provisioning.NodeRequest, by_s: float) -> provisioning.Nod
 def _attempt(live: attempts.Attempt, by_s: float) -> attempts.Attempt:
     times = {name: at + by_s for name in _OF_ATTEMPT if (at := getattr(live, name)) is not None}
     stacks = tuple(replace(one, at=one.at + by_s) for one in live.stacks)
-    return replace(live, **times, tasks=tuple(_task(task, by_s) for task in live.tasks), stacks=stacks)
+    spared = None if live.spared is None else _task(live.spared, by_s)
+    return replace(live, **times, spared=spared, tasks=tuple(_task(task, by_s) for task in live.tasks), stacks=stacks)
 
 
 def _task(task: attempts.Task, by_s: float) -> attempts.Task:

@@ -198,7 +198,7 @@ def _launch_failed(job: jobs.Job, event: events.LaunchFailed, now: float) -> job
     live = _live(job, event.attempt)
     if live is None or live.stop is not None:
         return job
-    without = joining.not_made(live, now) if jobfile.rejoins(job.spec) else None
+    without = joining.not_made(job, live, now) if jobfile.rejoins(job.spec) else None
     if without is not None:
         return _with(job, without)
     return _with(job, _stopped(live, attempts.Cause.PLATFORM, f"the launch failed: {event.reason}", "", now))
@@ -372,6 +372,21 @@ def _stacks_asked(job: jobs.Job, event: events.StacksAsked, now: float) -> jobs.
     )
 
 
+def _ousted(job: jobs.Job, event: events.Ousted, now: float) -> jobs.Job:
+    live = _live(job, event.attempt)
+    if live is None or live.stop is not None or live.stacks_at is None:
+        return job
+    how = attempts.Exit(code=137, cause=attempts.Cause.HANG, at=now)
+    named = {(key.role, key.index, key.incarnation) for key in event.tasks}
+    tasks = tuple(
+        replace(task, exit=how, phase=TaskPhase.FAILED, phase_at=now, detail="")
+        if (task.role, task.index, task.incarnation) in named and task.exit is None
+        else task
+        for task in live.tasks
+    )
+    return _with(job, replace(live, tasks=tasks, stacks_at=None, stacks=(), stop_task="", stop_message=""))
+
+
 def _released(job: jobs.Job, event: events.Released, now: float) -> jobs.Job:
     """Believed only where nothing is known to run."""
     live = _live(job, event.attempt)
@@ -447,6 +462,7 @@ _HANDLERS: dict[type[events.Event], Callable[[jobs.Job, Any, float], jobs.Job]] 
     events.StacksTaken: _stacks_taken,
     events.StopDecided: _stop_decided,
     events.StacksAsked: _stacks_asked,
+    events.Ousted: _ousted,
     events.Released: _released,
     events.CheckpointVisible: _checkpoint_visible,
     events.CheckpointRestored: _checkpoint_restored,

@@ -95,7 +95,7 @@ def _verdict(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Verd
     if succeeded(job, live):
         return attempts.Verdict(cause=Cause.SUCCEEDED, message="", at=now)
     cause = live.stop or Cause.PLATFORM
-    guilty = next((task for task in live.tasks if task.name == live.stop_task), None)
+    guilty = live.guilty
     how = guilty.exit if guilty is not None else None
     code = how.code if how is not None and how.code != 0 and cause not in NEUTRAL else 1
     return attempts.Verdict(
@@ -116,7 +116,7 @@ def _hint(job: jobs.Job, guilty: attempts.Task | None) -> str:
 
 
 def _end(job: jobs.Job, live: attempts.Attempt, verdict: attempts.Verdict) -> attempts.End:
-    guilty = next((task for task in live.tasks if task.name == verdict.task), None)
+    guilty = live.guilty if verdict.task else None
     role, how = ("", None) if guilty is None else (str(guilty.role), guilty.exit)
     return retries.end_of(role, verdict.cause, how, job.reached_step)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oarlock.lifecycle import blame, deadlines, ends, reshaping
+from oarlock.lifecycle import blame, deadlines, ends, joining, reshaping
 from oarlock.spec import attempts, events, jobs, phases, roles
 from oarlock.spec.input import quantities
 from oarlock.spec.reconciling import actions, observations
@@ -87,11 +87,15 @@ def _notes(
     elif _due(deadlines.launch_bound(live), now) and 0 < len(seen) < len(live.tasks):
         made = f"only {len(seen)} of {len(live.tasks)} tasks were bound within {deadlines.LAUNCH_BOUND_S:.0f} s"
         yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason=made))
+    elif _due(joining.late(job, live), now):
+        yield actions.Note(event=events.LaunchFailed(attempt=live.number, reason="a new worker did not come in time"))
     elif _due(deadlines.barrier(job, live), now):
         yield actions.Note(event=_stop(live, attempts.Cause.START_TIMEOUT, _absent(job, live)))
+    elif _due(deadlines.stacks(live), now) and (mute := joining.mute(job, live)):
+        yield actions.Note(event=events.Ousted(attempt=live.number, tasks=mute, message=live.stop_message))
     elif _due(deadlines.stacks(live), now):
         yield actions.Note(event=_stop(live, attempts.Cause.HANG, live.stop_message, live.stop_task))
-    elif live.stop is None and live.stacks_at is None and (hanging := _hanging(job, live)) is not None:
+    elif live.stop is None and live.stacks_at is None and (hanging := _hanging(job, live, now)) is not None:
         idle = quantities.duration_text(hanging.idle_s)
         message = f"{hanging.name} made no progress for {idle}"
         yield actions.Note(event=events.StacksAsked(attempt=live.number, task=hanging.name, message=message))
@@ -99,9 +103,9 @@ def _notes(
 
 def _blamed(job: jobs.Job, live: attempts.Attempt) -> blame.Blame | None:
     """Return the task to blame; the attempt itself is at fault where no task failed and no end was decided."""
-    found = blame.settle(live.members, job.spec)
+    found = blame.settle((*live.wave, *live.members), job.spec)
     if found is not None and found.cause is attempts.Cause.PEER:  # of one, perhaps, that has left
-        found = blame.settle(live.tasks, job.spec)
+        found = blame.settle((*live.wave, *live.tasks), job.spec)
     if found is None:
         message = "every task ended, and none that decides ended well"
         return blame.Blame(task="", cause=attempts.Cause.ERROR, message=message)
@@ -120,11 +124,15 @@ def _absent(job: jobs.Job, live: attempts.Attempt) -> str:
     return f"{first.name} was still {first.phase}{detail} when the start-up time of {limit} was over"
 
 
-def _hanging(job: jobs.Job, live: attempts.Attempt) -> attempts.Task | None:
-    """The task that has stood still for longest, where that is too long."""
+def _hanging(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Task | None:
+    """The task that has stood still for longest, where that is too long. After the loss of one, the others get the
+    same time again.
+    """
     if job.spec.hang_timeout is None:
         return None
     limit = quantities.seconds(job.spec.hang_timeout)
+    if live.spared_at is not None and now - live.spared_at < limit:
+        return None
     still = [
         task
         for task in live.members
@@ -176,6 +184,8 @@ def _kills(
 
 
 def _why(overdue: Sequence[attempts.Task]) -> str:
+    if all(task.exit is not None and task.exit.cause is attempts.Cause.HANG for task in overdue):
+        return "it hung, and the others go on without it"
     return "its place was given away" if all(task.leave_by is not None for task in overdue) else "its agent is gone"
 
 

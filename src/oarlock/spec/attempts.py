@@ -208,6 +208,10 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True):
     stacks: dict[str, str]
 
 
+WAVE_S = 1.0
+"""Failures of elastic workers within such a time are taken for one: they may have one cause."""
+
+
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """The service that an attempt has used: device-seconds, CPU-seconds, and their cost."""
 
@@ -248,6 +252,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     price_per_h: float = 0.0  # of all that it holds, at the prices of when it took it
     held_at: float | None = None  # since when it has held so much; None: since its start
     spent: Spent = Spent()  # before that
+    spared: Task | None = None  # the first of the last failures that the others went on after, as it was then
+    spared_at: float | None = None
+    closed: bool = False  # newcomers have failed in it: it grows by a restart
 
     def cost_at(self, now: float) -> float:
         """Return the cost until `now`, or until the end: devices are paid for from launch to release."""
@@ -266,6 +273,18 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
             cpu_s=self.spent.cpu_s + for_s * self.held.cpus_milli / 1000,
             cost=self.spent.cost + for_s * self.price_per_h / 3600,
         )
+
+    @property
+    def wave(self) -> tuple[Task, ...]:
+        """The failure with which those began that end the attempt, if the others went on after it."""
+        if self.spared is None or self.spared_at is None or self.failing_since is None:
+            return ()
+        return (self.spared,) if self.failing_since - self.spared_at <= WAVE_S else ()
+
+    @property
+    def guilty(self) -> Task | None:
+        """The task to blame, or suspected, as it was when it failed."""
+        return next((task for task in (*self.wave, *self.tasks) if task.name == self.stop_task), None)
 
     @property
     def members(self) -> tuple[Task, ...]:

@@ -184,6 +184,14 @@ class StopDecided(Event, frozen=True, kw_only=True, tag="stop_decided"):
     task: str = ""
 
 
+class Ousted(Event, frozen=True, kw_only=True, tag="ousted"):
+    """These tasks of an elastic gang hang, and the others wait for them: they leave, and are ended by force."""
+
+    attempt: int
+    tasks: tuple[attempts.TaskKey, ...]
+    message: str = ""
+
+
 class StacksAsked(Event, frozen=True, kw_only=True, tag="stacks_asked"):
     """A task hangs: every rank's stacks have been asked for, before the attempt is stopped."""
 
@@ -235,6 +243,7 @@ AnyEvent = (
     | StacksTaken
     | StopDecided
     | StacksAsked
+    | Ousted
     | Released
     | CheckpointVisible
     | CheckpointRestored

@@ -59,6 +59,11 @@ class World:
             return [value]
         if exchanges is not None:
             return exchanges.gather(value)
+        if joining():
+            raise errors.StateError(
+                "this process joins others that train already, and they do not repeat what a script exchanges before "
+                "its session: exchange it after the session has begun, or give it to the session as state"
+            )
         from torch import distributed
 
         if rounds is not None:

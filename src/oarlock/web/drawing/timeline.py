@@ -13,6 +13,7 @@ WIDTH, ROW = 640, 24
 MARKS = {
     "checkpoint_visible": ("◆", "checkpoint"),
     "stacks_asked": ("!", "hang: stacks were asked for"),
+    "ousted": ("x", "the others go on without a worker that hung"),
     "batch_decided": ("b", "another batch size"),
     "reshaped": ("↕", "another number of workers"),
 }
