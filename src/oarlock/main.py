@@ -434,7 +434,7 @@ class Engine:
         return opened
 
     def _runner(self, hook: Path) -> running.Runner:
-        """The control loops, each over the same store and the one backend."""
+        """Return the control loops, each over the same store and the one backend."""
         from oarlock.agent.protocol import blanking
         from oarlock.controllers import (
             inventory,
@@ -549,7 +549,7 @@ def open_store(settings: Settings) -> stores.Store:
 
 
 async def _clock(store: stores.Store) -> timing.Clock:
-    """The server's clock, which goes on where an earlier server's stood."""
+    """Return the server's clock, which goes on where an earlier server's stood."""
     from oarlock.backends.local import processes
     from oarlock.controllers import timing
 

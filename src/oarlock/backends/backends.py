@@ -86,7 +86,7 @@ class Backend(Protocol):
         ...
 
     async def nodes(self) -> list[nodes.Node]:
-        """The machines that there are now.
+        """Return the machines that there are now.
 
         One that is lost is listed as not ready for as long as something is held on it.
         """
@@ -103,7 +103,7 @@ class Backend(Protocol):
         ...
 
     async def observe(self) -> list[observations.Observed]:
-        """Every task that this backend knows of, of any job, also those that ended, until they are discarded."""
+        """Return every task that this backend knows of, of any job, also those that ended, until they are discarded."""
         ...
 
     async def kill(self, keys: Sequence[attempts.TaskKey]) -> None:

@@ -212,7 +212,7 @@ class World:
 
 
 def _exit(made: _Made) -> attempts.Exit | None:
-    """The exit record that the task leaves if nothing else is done to it; None where there will be none."""
+    """Return the exit record that the task leaves if nothing else is done to it; None where there will be none."""
     does = made.behaviour
     base = made.began_at if does.at_barrier else made.launched_at
     ends_at = _later(base, does.runs_s)

@@ -50,11 +50,11 @@ class Checkpoints(Protocol):
         ...
 
     async def known(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that were read before and have not changed since: a light look."""
+        """Return the paths of those that were read before and have not changed since: a light look."""
         ...
 
     async def gone(self, listed: Iterable[jobs.Checkpoint]) -> set[str]:
-        """The paths of those that have been removed: a light look."""
+        """Return the paths of those that have been removed: a light look."""
         ...
 
     async def delete(self, checkpoint: jobs.Checkpoint) -> None:
@@ -178,7 +178,7 @@ class Retention:
             await self._checkpoints.delete(checkpoint)
 
     async def _spare(self, listed: list[jobs.Checkpoint], keep: int) -> list[jobs.Checkpoint]:
-        """Those that may be deleted, by `keeping.spare`."""
+        """Return those that may be deleted, by `keeping.spare`."""
         if len(listed) <= keep:
             return []
         known = await self._checkpoints.known(listed)

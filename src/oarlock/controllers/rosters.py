@@ -15,7 +15,7 @@ _PAGE = 1000
 
 
 def is_active(job: jobs.Job) -> bool:
-    """Whether anything may still have to be done for it."""
+    """Return whether anything may still have to be done for it."""
     return not job.terminal and (job.phase is not phases.Phase.HALTED or job.live is not None)
 
 

@@ -133,7 +133,7 @@ class Runner:
             await self._rest(controller, bell, failures)
 
     async def _tick(self, controller: Controller) -> bool:
-        """Whether it went well."""
+        """Return whether it went well."""
         led = self._leading.epoch
         began = self._monotonic()
         try:

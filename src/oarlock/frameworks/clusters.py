@@ -36,7 +36,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
 
     def of(self, *names: roles.RoleName) -> list[Member]:
-        """The members of these roles, in the order of the roles named, then by index."""
+        """Return the members of these roles, in the order of the roles named, then by index."""
         return sorted(
             (member for member in self.members if member.role in names),
             key=lambda member: (names.index(member.role), member.index),

@@ -15,7 +15,7 @@ RANKED = (roles.RoleName.CHIEF, roles.RoleName.WORKER)
 
 
 def environment(cluster: clusters.Cluster, member: clusters.Member, process: int) -> dict[str, str]:
-    """The variables of process `process` of `member`.
+    """Return the variables of process `process` of `member`.
 
     A task without a rank (an evaluator) is told where rank 0 is, no more.
     """

@@ -111,7 +111,7 @@ def _cause(task: attempts.Task) -> attempts.Cause:
 
 
 def sentence(task: attempts.Task, several: bool = False) -> str:
-    """How the task failed, for people: `worker-1 was killed by SIGKILL`, or with several processes in it
+    """Return how the task failed, for people: `worker-1 was killed by SIGKILL`, or with several processes in it
     `worker-1, process 0, was killed by SIGKILL`.
     """
     how = task.exit

@@ -79,7 +79,7 @@ def _default(spec: jobfile.JobSpec, role: roles.RoleName) -> Ends:
 def decided(
     spec: jobfile.JobSpec, tasks: Sequence[attempts.Task], good: Collection[phases.TaskPhase] = ENDED_WELL
 ) -> bool:
-    """Whether the job has succeeded, where a task in one of the phases `good` is taken to have ended well.
+    """Return whether the job has succeeded, where a task in one of the phases `good` is taken to have ended well.
 
     One task of a role that decides is enough; else all of the roles that count together, those left out that failed
     and may. Where no role counts, all tasks do.
@@ -103,7 +103,7 @@ def decided(
 
 
 def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
-    """Whether this task has failed, and with it the attempt."""
+    """Return whether this task has failed, and with it the attempt."""
     return (
         task.phase is phases.TaskPhase.FAILED
         and task.part is attempts.Part.MEMBER
@@ -113,7 +113,7 @@ def fails_attempt(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) ->
 
 
 def restarts_in_place(job: jobs.Job, live: attempts.Attempt, task: attempts.Task) -> bool:
-    """Whether this failed task is to be started again alone, while the others live on.
+    """Return whether this failed task is to be started again alone, while the others live on.
 
     Its role must say so, `max_restarts` leave one, and it must not fail in the same way again and again. In a
     communicator the survivors must have said that they can take a new peer. Where the platform failed, the place itself

@@ -52,7 +52,7 @@ def covers(left_out: str, path: str) -> bool:
 
 
 def _named(line: str) -> Iterator[str]:
-    """The paths that a line says were not found, relative to the directory."""
+    """Yield the paths that a line says were not found, relative to the directory."""
     module = _MODULE.search(line)
     if module is not None:
         path = module[1].replace(".", "/")
@@ -64,7 +64,7 @@ def _named(line: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """A path without `.` and doubled slashes, relative to the directory; empty for one that is elsewhere."""
+    """Return a path without `.` and doubled slashes, relative to the directory; empty for one that is elsewhere."""
     if text.startswith("/"):
         text = text.partition(_COPY)[2]
     parts = [part for part in text.split("/") if part not in ("", ".")]

@@ -34,7 +34,7 @@ def orders(job: jobs.Job, key: attempts.TaskKey, now: float) -> assignments.Orde
 
 
 def admitted(job: jobs.Job, key: attempts.TaskKey) -> bool:
-    """Whether the barrier has let this incarnation through: only then may it be told the rendezvous.
+    """Return whether the barrier has let this incarnation through: only then may it be told the rendezvous.
 
     Raises StaleTask as `orders` does.
     """

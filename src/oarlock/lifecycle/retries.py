@@ -37,12 +37,12 @@ _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def spends_restart(cause: Cause) -> bool:
-    """Whether an end with this cause is the job's own, and counted against `max_restarts`."""
+    """Return whether an end with this cause is the job's own, and counted against `max_restarts`."""
     return cause in _SPENDS_RESTART
 
 
 def end_of(role: str, cause: Cause, how: attempts.Exit | None, reached_step: int | None) -> attempts.End:
-    """The end as it is compared with the next one. Numbers and addresses in the last line say nothing."""
+    """Return the end as it is compared with the next one. Numbers and addresses in the last line say nothing."""
     lines = [line for line in how.last_lines if line.strip()] if how is not None else []
     return attempts.End(
         role=role,
@@ -71,7 +71,7 @@ def why_not(job: jobs.Job, live: attempts.Attempt, cause: Cause, task: str, ran_
 
 
 def hopeless_in_place(job: jobs.Job, task: attempts.Task) -> bool:
-    """Whether a failed task would fail again in the same way if it were started again alone.
+    """Return whether a failed task would fail again in the same way if it were started again alone.
 
     Its owner has asked for such restarts in the job file, so that one is made even where no progress was seen.
     """
@@ -83,14 +83,14 @@ def hopeless_in_place(job: jobs.Job, task: attempts.Task) -> bool:
 
 
 def _is_own(cause: Cause, how: attempts.Exit | None) -> bool:
-    """Whether the program itself is surely at fault: not the network, a peer, or a person with `kill`."""
+    """Return whether the program itself is surely at fault: not the network, a peer, or a person with `kill`."""
     if cause is Cause.SIGNAL:
         return how is not None and how.signal in _OWN_SIGNALS
     return cause in {Cause.ERROR, Cause.OOM, Cause.LEFT_EARLY} and (how is None or how.reason not in _NETWORK_REASONS)
 
 
 def _repeats(before: attempts.End | None, end: attempts.End, how: attempts.Exit | None, ran_s: float) -> bool:
-    """Whether it is the end before once more, with no progress between."""
+    """Return whether it is the end before once more, with no progress between."""
     if before is None or msgspec.structs.replace(before, reached_step=end.reached_step) != end:
         return False
     if not spends_restart(end.cause) or (end.cause is Cause.SIGNAL and not _is_own(end.cause, how)):

@@ -33,7 +33,7 @@ def served_s(live: attempts.Attempt, now: float) -> float:
 
 
 def as_asked(job: jobs.Job, live: attempts.Attempt) -> bool:
-    """Whether it has as many tasks of every role as its owner would have."""
+    """Return whether it has as many tasks of every role as its owner would have."""
     held = collections.Counter(task.role for task in live.tasks if task.holds)
     return all(held[name] == role.count for name, role in job.spec.roles.items())
 

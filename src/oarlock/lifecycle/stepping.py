@@ -27,7 +27,7 @@ _BEFORE_BARRIER = frozenset({TaskPhase.DEPLOYING, TaskPhase.DOWNLOADING})
 
 
 def step(job: jobs.Job, event: events.AnyEvent, now: float) -> jobs.Job:
-    """The job after `event`, recorded at `now` (Unix seconds): `job` itself where that changes nothing."""
+    """Return the job after `event`, recorded at `now` (Unix seconds): `job` itself where that changes nothing."""
     if job.terminal:
         return job
     after = _HANDLERS[type(event)](job, event, now)
@@ -261,7 +261,7 @@ def _reported_late(
 
 
 def _farther(reached: int | None, step: int) -> int | None:
-    """The farthest step; None while no step was done."""
+    """Return the farthest step; None while no step was done."""
     return max(reached or 0, step) or None
 
 
@@ -426,7 +426,7 @@ def _live(job: jobs.Job, number: int) -> attempts.Attempt | None:
 
 
 def _task(job: jobs.Job, event: events.TaskEvent) -> tuple[attempts.Attempt | None, attempts.Task | None]:
-    """The live attempt and the present incarnation of which the event tells, or nothing."""
+    """Return the live attempt and the present incarnation of which the event tells, or nothing."""
     live = _live(job, event.key.attempt)
     task = live.task(event.key.role, event.key.index) if live is not None else None
     return (live, task) if task is not None and task.incarnation == event.key.incarnation else (None, None)

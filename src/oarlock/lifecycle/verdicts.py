@@ -50,7 +50,7 @@ def _leaves_restart(job: jobs.Job) -> bool:
 
 
 def released(job: jobs.Job, live: attempts.Attempt, now: float) -> jobs.Job:
-    """The job once nothing of its attempt runs any more."""
+    """Return the job once nothing of its attempt runs any more."""
     verdict = _verdict(job, live, now)
     phase = _next_phase(job, live, verdict)
     own = retries.spends_restart(verdict.cause)

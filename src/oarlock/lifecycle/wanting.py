@@ -34,7 +34,7 @@ def wants(job: jobs.Job, observed: Sequence[observations.Observed], now: float) 
 
 
 def next_wake(job: jobs.Job, now: float) -> float | None:
-    """The earliest time after `now` at which `wants` or `orders` may change by time alone."""
+    """Return the earliest time after `now` at which `wants` or `orders` may change by time alone."""
     live = job.live
     if live is None:
         return None

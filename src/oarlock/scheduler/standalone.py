@@ -69,13 +69,13 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node(name: str, gpus: int, *, gpu_type: str = "gpu", cpus: float = 0.0) -> nodes.Node:
-    """A node with `gpus` devices of one type."""
+    """Return a node with `gpus` devices of one type."""
     devices = tuple(nodes.Device(index=index, type=gpu_type) for index in range(gpus))
     return nodes.Node(name=name, capacity=holdings.Resources(round(cpus * 1000), 0, gpus), devices=devices)
 
 
 def gang(job: str, submitted_at: float, *, least: int = 1, most: int = 1, gpus: int = 1) -> plans.Gang:
-    """A job of `least` to `most` workers with `gpus` devices each, of which nothing is known yet."""
+    """Return a job of `least` to `most` workers with `gpus` devices each, of which nothing is known yet."""
     ask = plans.Ask(role="worker", count=least, min=least, max=most, amount=holdings.Resources(gpus=gpus))
     return plans.Gang(job=job, name=job, pool=pools.DEFAULT, asks=(ask,), submitted_at=submitted_at)
 

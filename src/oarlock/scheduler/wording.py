@@ -125,7 +125,7 @@ def plain(value: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A duration, as precisely as it is known: `40 s`, `12 min`, `3 h`, `2 d`."""
+    """Return a duration, as precisely as it is known: `40 s`, `12 min`, `3 h`, `2 d`."""
     size, unit = _unit(seconds)
     return f"{_rounded(seconds / size) if size > 1 else round(seconds)} {unit}"
 

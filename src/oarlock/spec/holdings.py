@@ -41,7 +41,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return Resources(self.cpus_milli * count, self.memory_bytes * count, self.gpus * count, self.gpu_milli * count)
 
     def fits(self, room: Resources) -> bool:
-        """Whether this amount is within `room`, resource by resource; shares may be cut from whole devices."""
+        """Return whether this amount is within `room`, resource by resource; shares may be cut from whole devices."""
         return (
             self.cpus_milli <= room.cpus_milli
             and self.memory_bytes <= room.memory_bytes

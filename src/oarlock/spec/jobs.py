@@ -18,7 +18,7 @@ KEPT_ATTEMPTS = 20
 
 
 def short_id(job_id: str) -> str:
-    """The end of an id, which is taken in its place."""
+    """Return the end of an id, which is taken in its place."""
     return job_id.removeprefix("j-")[-SHORT_ID:]
 
 

@@ -117,7 +117,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.at(self.wanted)
 
     def at(self, size: Size) -> tuple[GangTask, ...]:
-        """Its tasks at `size`."""
+        """Return its tasks at `size`."""
         return tuple(ask.task(index) for ask, count in zip(self.asks, size, strict=True) for index in range(count))
 
     def amount(self, size: Size) -> holdings.Resources:

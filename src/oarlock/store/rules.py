@@ -53,7 +53,7 @@ _SHORT_ID = re.compile(rf"[0-9a-z]{{{jobs.SHORT_ID}}}")
 
 
 def is_short_id(text: str) -> bool:
-    """Whether `text` may be the end of an id as lists show it."""
+    """Return whether `text` may be the end of an id as lists show it."""
     return _SHORT_ID.fullmatch(text) is not None
 
 
@@ -63,7 +63,7 @@ def searched(job: jobs.Job) -> str:
 
 
 def storable(text: str) -> bool:
-    """Whether any stored text could equal this one: no database keeps NUL or half a surrogate pair."""
+    """Return whether any stored text could equal this one: no database keeps NUL or half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -80,7 +80,7 @@ def check_new(job: jobs.Job) -> None:
 
 
 def check_change(stored: jobs.Job | None, job: jobs.Job) -> jobs.Job:
-    """The stored job, when `job` may take its place."""
+    """Return the stored job, when `job` may take its place."""
     if stored is None:
         raise unknown_job(job.id)
     if stored.terminal:
@@ -286,7 +286,7 @@ def removed(job: jobs.Job) -> Note:
 
 
 def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEvent]) -> list[Note]:
-    """A record for each event that is logged, in their order, then one for a change of phase."""
+    """Return a record for each event that is logged, in their order, then one for a change of phase."""
     notes: list[Note] = []
     for event in happened:
         if isinstance(event, events.Measured) or (
@@ -309,7 +309,7 @@ def of_change(before: jobs.Job, after: jobs.Job, happened: Iterable[events.AnyEv
 
 
 def _news(report: events.TaskReported, before: jobs.Job, after: jobs.Job) -> bool:
-    """Whether a report said more than progress: agents may repeat their phase with each one."""
+    """Return whether a report said more than progress: agents may repeat their phase with each one."""
     was, now = _task(before, report), _task(after, report)
     if was is None or now is None:
         return was is not now
@@ -351,7 +351,7 @@ def lead(row: stores.Leader, holder: str, now: float, ttl_s: float) -> stores.Le
 
 
 def resign(row: stores.Leader, holder: str, epoch: int) -> stores.Leader:
-    """The row after `holder` has given up `epoch`: the number stays, so that the next one is greater."""
+    """Return the row after `holder` has given up `epoch`: the number stays, so that the next one is greater."""
     return stores.Leader("", row.epoch, 0.0) if (row.holder, row.epoch) == (holder, epoch) else row
 
 

@@ -134,11 +134,11 @@ class View(Protocol):
     def pools(self) -> list[Pool]: ...
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
-        """The visible ones, best (newest step of the newest attempt) first."""
+        """Return the visible ones, best (newest step of the newest attempt) first."""
         ...
 
     def submitted(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
-        """The job id and the digest of the request that this key made: also of a job that was removed since."""
+        """Return the job id and the digest of the request that this key made: also of a job that was removed since."""
         ...
 
     def user(self, name: str) -> User | None: ...
@@ -182,7 +182,7 @@ class View(Protocol):
     def leader(self) -> Leader | None: ...
 
     def clock_anchor(self) -> Anchor | None:
-        """How the last leader's clock stood; None before the first one has said so."""
+        """Return how the last leader's clock stood; None before the first one has said so."""
         ...
 
 

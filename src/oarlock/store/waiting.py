@@ -39,7 +39,7 @@ class Waiters:
                 loop.call_soon_threadsafe(_wake, future)
 
     async def wait(self, after: int, timeout_s: float) -> int:
-        """The last published `seq`, once it is greater than `after` or the time is over."""
+        """Return the last published `seq`, once it is greater than `after` or the time is over."""
         with self._lock:
             if self._seq > after or timeout_s <= 0 or self._closed:
                 return self._seq

@@ -15,7 +15,7 @@ BACKLOG = 2048
 
 
 def listen(host: str, port: int, earlier: int) -> socket.socket:
-    """A listening socket: on `port`, else on the earlier one, else on any. Raises Unavailable."""
+    """Return a listening socket: on `port`, else on the earlier one, else on any. Raises Unavailable."""
     if not port and earlier:
         with contextlib.suppress(OSError):
             return _listening(host, earlier)

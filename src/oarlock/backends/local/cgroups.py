@@ -87,7 +87,7 @@ class Cgroups:
         return ([self.unified] if self.unified else []) + sorted(set(self.legacy.values()))
 
     def make(self, name: str, amount: holdings.Resources) -> Group:
-        """A task's group with its limits. Raises OSError; making it again sets the limits again."""
+        """Return a task's group with its limits. Raises OSError; making it again sets the limits again."""
         made: list[Path] = []
         if self.unified is not None:
             made.append(self.unified / name)
@@ -107,7 +107,7 @@ class Cgroups:
         return {child.name for base in self.bases for child in _children(base)}
 
     def of(self, name: str) -> Group:
-        """The group that a task of this name has or would have."""
+        """Return the group that a task of this name has or would have."""
         legacy = tuple(str(base / name) for base in sorted(set(self.legacy.values())))
         return Group(str(self.unified / name) if self.unified is not None else None, legacy)
 
@@ -192,7 +192,7 @@ def kill(group: Group) -> bool:
 
 
 def oom_kills(group: Group) -> int:
-    """How many processes of the task the kernel has killed for its memory limit, children included."""
+    """Return how many processes of the task the kernel has killed for its memory limit, children included."""
     counter = group.oom_counter
     return _fields(Path(counter)).get("oom_kill", 0) if counter is not None else 0
 
@@ -248,7 +248,7 @@ def _parents(mount: Mount) -> Iterator[Path]:
 
 
 def _try_base(parent: Path, name: str) -> Path | None:
-    """The home's group, once a process of ours could really enter a group in it."""
+    """Return the home's group, once a process of ours could really enter a group in it."""
     _sweep(parent)
     base = parent / name
     trial = base / f".probe-{os.getpid()}"

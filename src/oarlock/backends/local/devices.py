@@ -31,7 +31,7 @@ class Devices:
         self._held: dict[attempts.TaskKey, dict[str, int]] = {}
 
     def offered(self, ours: Collection[str]) -> list[gpus.Gpu]:
-        """The devices that are free or our own. `ours` are the uuids that our tasks have by their own record."""
+        """Return the devices that are free or our own. `ours` are the uuids that our tasks have by their own record."""
         return [gpu for gpu in self._found.look() if gpu.uuid in ours or self._is_free(gpu.uuid)]
 
     def exist(self) -> bool:

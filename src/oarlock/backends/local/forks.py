@@ -77,7 +77,7 @@ def pid_limit() -> int:
 
 @functools.cache
 def usable() -> bool:
-    """Whether both numbers are the kernel's own. Sandboxes have files of these names with other contents.
+    """Return whether both numbers are the kernel's own. Sandboxes have files of these names with other contents.
 
     A thread is started to see it: it counts as a fork, and its number is out of the same circle.
     """

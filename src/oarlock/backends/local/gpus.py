@@ -22,7 +22,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 class Gpus(Protocol):
     def look(self) -> Sequence[Gpu]:
-        """The devices that work now. Blocks; may be called from any thread, one at a time."""
+        """Return the devices that work now. Blocks; may be called from any thread, one at a time."""
         ...
 
 

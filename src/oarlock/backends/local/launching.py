@@ -54,7 +54,7 @@ class Detached(subprocess.Popen[bytes]):
 
 
 def environment(server: Mapping[str, str], mark: processes.Mark) -> dict[str, str]:
-    """The agent's own environment.
+    """Return the agent's own environment.
 
     It carries the mark, so that whatever it starts is found even if it is killed first.
     """

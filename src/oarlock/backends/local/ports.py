@@ -50,7 +50,7 @@ def ephemeral() -> tuple[int, int]:
 
 
 def room(low: int, high: int) -> tuple[int, int]:
-    """The range to take from, given the ephemeral one [low, high]; else the usual one."""
+    """Return the range to take from, given the ephemeral one [low, high]; else the usual one."""
     for first, last in ((FIRST, min(LAST, low - 1)), (10_000, min(LAST, low - 1)), (max(high + 1, FIRST), 65_535)):
         if last - first + 1 >= MIN_ROOM:
             return first, last
@@ -58,7 +58,7 @@ def room(low: int, high: int) -> tuple[int, int]:
 
 
 def take(home_hash: str, count: int, claim: Claim, within: tuple[int, int] | None = None) -> Claimed:
-    """A free run of at least `count` ports."""
+    """Return a free run of at least `count` ports."""
     first, last = within or room(*ephemeral())
     blocks = (last - first + 1) // BLOCK
     wanted = min(blocks, -(-count // BLOCK))

@@ -95,7 +95,7 @@ def boot() -> str:
 
 
 def parse(text: str) -> Stat | None:
-    """A line of /proc/PID/stat. The name in it may hold blanks and brackets: the last bracket ends it."""
+    """Return a line of /proc/PID/stat. The name in it may hold blanks and brackets: the last bracket ends it."""
     pid, fields = text.partition(" ")[0], text[text.rfind(")") + 2 :].split()
     if len(fields) < 20 or not pid.isdigit():
         return None
@@ -103,7 +103,7 @@ def parse(text: str) -> Stat | None:
 
 
 def look(pid: int) -> Stat | None:
-    """The process of that number, whatever its state; None where there is none."""
+    """Return the process of that number, whatever its state; None where there is none."""
     try:
         return parse(Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace"))
     except (OSError, ValueError):
@@ -111,7 +111,7 @@ def look(pid: int) -> Stat | None:
 
 
 def lives(pid: int, start: int) -> bool:
-    """Whether the process that started then still runs."""
+    """Return whether the process that started then still runs."""
     seen = look(pid)
     return seen is not None and seen.alive and seen.start == start
 
@@ -145,7 +145,7 @@ def set_limit_mark(pid: int, limit: int) -> None:
 
 
 def mark(pid: int) -> Mark | None:
-    """The mark in the environment that the process was started with.
+    """Return the mark in the environment that the process was started with.
 
     None also where it may not be read: a stranger's.
     """
@@ -223,7 +223,7 @@ def in_session(leader: Stat, seen: Table | None = None) -> list[Stat]:
 
 
 def open_pidfd(pid: int, start: int | None = None) -> int | None:
-    """A descriptor that becomes readable when that process ends; None where there is none, or no such thing."""
+    """Return a descriptor that becomes readable when that process ends; None where there is none, or no such thing."""
     try:
         fd = os.pidfd_open(pid)
     except (OSError, AttributeError):
@@ -288,7 +288,7 @@ def remains(marks: Collection[Mark], roots: dict[Mark, set[int]] | None = None) 
 
 
 def _glimpses(marks: Collection[Mark], pids: Iterable[int]) -> Iterator[tuple[Mark, Stat]]:
-    """Those of the pids that belong to one of these tasks, each at the moment when it is seen."""
+    """Yield those of the pids that belong to one of these tasks, each at the moment when it is seen."""
     by_limit = {one.limit: one for one in marks}
     for pid in pids:
         limit = limit_mark(pid)

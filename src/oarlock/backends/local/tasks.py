@@ -96,7 +96,7 @@ class Task:
         return agent is not None and _is_locked(self.path / LOCK)
 
     def record(self, now: float) -> attempts.Exit | None:
-        """Its exit record, as the agent wrote it."""
+        """Return its exit record, as the agent wrote it."""
         try:
             return exitrecords.read(_bytes(self.path / EXIT), now=now)
         except (OSError, msgspec.MsgspecError):
@@ -162,7 +162,7 @@ class Tasks:
         self._known.pop(key, None)
 
     def of(self, job: str, attempt: int) -> list[Task]:
-        """The tasks of one attempt; `final` is set in those that are known to be gone."""
+        """Return the tasks of one attempt; `final` is set in those that are known to be gone."""
         self._refresh()
         theirs = [task for key, task in self._known.items() if (key.job, key.attempt) == (job, attempt)]
         for task in theirs:
@@ -170,7 +170,7 @@ class Tasks:
         return theirs
 
     def gpus(self) -> set[str]:
-        """The uuids of the devices that tasks have which are not gone."""
+        """Return the uuids of the devices that tasks have which are not gone."""
         self._refresh()
         return {uuid for task in self._known.values() if self._final(task) is None for uuid in task.launch.gpus}
 
@@ -332,7 +332,7 @@ T = TypeVar("T")
 
 
 def _read(path: Path, what: type[T]) -> T | None:
-    """A record that this backend has written; None where there is none, or it cannot be read."""
+    """Return a record that this backend has written; None where there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(_bytes(path), type=what)
     except (OSError, msgspec.MsgspecError):

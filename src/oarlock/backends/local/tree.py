@@ -70,7 +70,7 @@ class Tree:
         self._remove_empty(path.parent)
 
     def keys(self) -> list[attempts.TaskKey]:
-        """Every incarnation that has a directory."""
+        """Return every incarnation that has a directory."""
         found: list[attempts.TaskKey] = []
         listed: dict[Path, tuple[int, list[str]]] = {}
         for job in self._names(self.root, listed):
@@ -104,7 +104,7 @@ class Tree:
             trash.rmdir()
 
     def _names(self, path: Path, listed: dict[Path, tuple[int, list[str]]]) -> list[str]:
-        """The names in a directory, read again when it has changed.
+        """Return the names in a directory, read again when it has changed.
 
         Hundreds of finished attempts cost one stat each.
         """

@@ -196,7 +196,7 @@ def _copies(job: jobs.Job, settings: Settings) -> assignments.Copies | None:
 
 
 def _devices(job: jobs.Job, task: attempts.Task, node: nodes.Node | None) -> tuple[int, ...] | None:
-    """The devices that it may see: none of a machine's where it asked for none. Without any, nothing is hidden.
+    """Return the devices that it may see: none of a machine's where it asked for none. Without any, nothing is hidden.
 
     MPI's launcher sees those of the workers beside it: it starts their processes.
     """

@@ -24,7 +24,7 @@ class Candidates:
         self._running: dict[str, tuple[int, plans.Running]] = {}
 
     def gang(self, job: jobs.Job) -> plans.Gang:
-        """A job that waits."""
+        """Return a job that waits."""
         self._running.pop(job.id, None)
         version, known = self._gangs.get(job.id, (0, None))
         if known is None or version != job.version:
@@ -33,7 +33,7 @@ class Candidates:
         return known
 
     def running(self, job: jobs.Job, claims: tuple[holdings.Holding, ...]) -> plans.Running:
-        """A job that holds these."""
+        """Return a job that holds these."""
         version, known = self._running.get(job.id, (0, None))
         if known is None or version != job.version:
             seen = gangs.running(job, claims, self._names)

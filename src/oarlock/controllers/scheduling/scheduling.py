@@ -120,7 +120,7 @@ class Scheduling:
         self._notice(running)
 
     def _notice(self, changed: Iterable[str]) -> bool:
-        """Whether among these jobs is one that a scheduler sees differently now."""
+        """Return whether among these jobs is one that a scheduler sees differently now."""
         differs = False
         for job_id in changed:
             shape = _shape(self._roster.jobs.get(job_id))

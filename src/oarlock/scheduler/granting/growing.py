@@ -59,7 +59,7 @@ def as_wished(draft: drafts.Draft, turn: turns.Turn, *, clear: bool) -> None:
 
 
 def _may_grow(draft: drafts.Draft, running: plans.Running) -> bool:
-    """Whether an elastic gang may be restarted to grow into idle devices."""
+    """Return whether an elastic gang may be restarted to grow into idle devices."""
     gang, size = running.gang, draft.facts.held(running).size
     return (
         gang.elastic

@@ -14,14 +14,14 @@ from oarlock.spec import errors, jobfile
 
 
 def directory(spec: jobfile.JobSpec, job_id: str, own: str | None) -> str | None:
-    """The directory that processes write to. `own` is the server's own place; None: the job decides itself."""
+    """Return the directory that processes write to. `own` is the server's own place; None: the job decides itself."""
     to = spec.checkpoint.to
     place = own if to is None or elsewhere(to) else path(to)
     return f"{place.rstrip('/')}/{job_id}" if place is not None else None
 
 
 def copies(spec: jobfile.JobSpec, job_id: str) -> str | None:
-    """The URL below which agents copy checkpoints; None where the job wants none."""
+    """Return the URL below which agents copy checkpoints; None where the job wants none."""
     to = spec.checkpoint.to
     return f"{to.rstrip('/')}/{job_id}" if to is not None and elsewhere(to) else None
 
@@ -35,22 +35,22 @@ def owner(found: str, own: str) -> str | None:
 
 
 def elsewhere(place: str) -> bool:
-    """Whether a place is no directory of a machine."""
+    """Return whether a place is not a directory of a machine."""
     return not place.startswith(("/", "file://"))
 
 
 def path(place: str) -> str:
-    """The path of a directory that is given as one or as a `file` URL."""
+    """Return the path of a directory that is given as one or as a `file` URL."""
     return place if place.startswith("/") else urllib.parse.unquote(urllib.parse.urlsplit(place).path)
 
 
 def name(attempt: int, round_number: int, step: int) -> str:
-    """The name of a checkpoint in its place."""
+    """Return the name of a checkpoint in its place."""
     return f"attempt-{attempt}-round-{round_number}-step-{step}"
 
 
 def short(found: str) -> str:
-    """The last part of a checkpoint's path, which tells it apart within its job."""
+    """Return the last part of a checkpoint's path, which tells it apart within its job."""
     return found.rstrip("/").rpartition("/")[2] or found
 
 

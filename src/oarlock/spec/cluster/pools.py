@@ -32,5 +32,5 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amounts(of: holdings.Resources) -> dict[str, float]:
-    """The same amount by the names and in the units of pools: devices, cores, bytes; zeros too."""
+    """Return the same amount by the names and in the units of pools: devices, cores, bytes; zeros too."""
     return {"gpus": of.devices, "cpus": of.cpus_milli / 1000, "memory": float(of.memory_bytes)}

@@ -94,7 +94,7 @@ def unknown(name: str, known: Iterable[str]) -> errors.NotFound:
 
 
 def line(name: str, known: Mapping[str, pools.Pool]) -> list[str]:
-    """The pool and those above it; ends where it would go round in a circle."""
+    """Return the pool and those above it; ends where it would go round in a circle."""
     found = [name]
     while found[-1] in known and (above := known[found[-1]].parent) in known and above not in found:
         found.append(str(above))
@@ -102,7 +102,7 @@ def line(name: str, known: Mapping[str, pools.Pool]) -> list[str]:
 
 
 def typed(resource: str, value: float) -> str:
-    """An amount as one types it: `8`, `0.5`, `64Gi`."""
+    """Return an amount as one types it: `8`, `0.5`, `64Gi`."""
     if resource == "memory" and value:
         for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
             if value % (size / 4) == 0 and value >= size:
@@ -111,7 +111,7 @@ def typed(resource: str, value: float) -> str:
 
 
 def shown(resource: str, value: float) -> str:
-    """An amount as one says it: `8 GPUs`, `0.5 CPUs`, `64 GiB`; none for nothing."""
+    """Return an amount as one says it: `8 GPUs`, `0.5 CPUs`, `64 GiB`; none for nothing."""
     if not value:
         return "none"
     if resource == "memory":
@@ -233,7 +233,7 @@ def _reservations(parent: str, resource: str, known: Mapping[str, pools.Pool], w
 
 
 def _under(name: str, known: Mapping[str, pools.Pool]) -> list[str]:
-    """The pool and all that lie below it."""
+    """Return the pool and all that lie below it."""
     return [one for one in known if name in line(one, known)] or [name]
 
 

@@ -22,12 +22,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _begins(typed: str, name: str) -> bool:
-    """Whether the rest of the name was left out."""
+    """Return whether the rest of the name was left out."""
     return len(typed) >= LEAST_BEGINNING and name.startswith(typed)
 
 
 def _swapped(typed: str, name: str) -> bool:
-    """Whether two neighbours stand in the wrong order: in a short name that is half of it."""
+    """Return whether two neighbours stand in the wrong order: in a short name that is half of it."""
     if len(typed) != len(name):
         return False
     wrong = [place for place, (one, other) in enumerate(zip(typed, name, strict=True)) if one != other]

@@ -47,7 +47,7 @@ _KINDS = {
 
 
 def load(text: str | bytes, *, source: str = "the job file") -> jobfile.JobSpec:
-    """The job file's text (YAML; JSON is YAML) as a judged spec."""
+    """Return the job file's text (YAML; JSON is YAML) as a judged spec."""
     return decode(fields(text, source=source))
 
 
@@ -103,7 +103,7 @@ def convert(raw: Any, kind: type[T], *, page: str = PAGE) -> T:
 
 
 def explained(error: msgspec.ValidationError, raw: Any, kind: Any, *, page: str = PAGE) -> errors.InvalidInput:
-    """A validation error of `raw` as a `kind`, as one of ours."""
+    """Return a validation error of `raw` as a `kind`, as one of ours."""
     message, _, place = str(error).partition(" - at `")
     steps = [name or int(index) if name or index.isdigit() else ... for name, index in _STEP.findall(place)]
     steps, kind = _resolved(steps, raw, kind)
@@ -455,7 +455,7 @@ def _at_steps(raw: Any, steps: list[Any]) -> Any:
 
 
 def _within_union(info: Any, raw: Any) -> Any:
-    """The member of a union that `raw` was tried as: a mapping as the struct or dict, a list as the tuple."""
+    """Return the member of a union that `raw` was tried as: a mapping as the struct or dict, a list as the tuple."""
     if not isinstance(info, msgspec.inspect.UnionType):
         return info
     wanted = (
@@ -467,7 +467,7 @@ def _within_union(info: Any, raw: Any) -> Any:
 
 
 def _converts(value: Any, info: Any) -> bool:
-    """Whether `value` decodes as the type that `info` describes."""
+    """Return whether `value` decodes as the type that `info` describes."""
     try:
         msgspec.convert(value, _python_type(info), strict=True)
     except msgspec.ValidationError:

@@ -82,6 +82,6 @@ def _cause(record: ExitRecord) -> attempts.Cause:
 
 
 def _first_failure(processes: Sequence[ProcessRecord]) -> int:
-    """The process that failed first; the first one where none did."""
+    """Return the process that failed first; the first one where none did."""
     failed = [(one.ended_at or 0.0, place) for place, one in enumerate(processes) if one.code]
     return min(failed)[1] if failed else 0

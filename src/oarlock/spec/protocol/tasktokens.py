@@ -22,12 +22,12 @@ def derive(secret: bytes, key: attempts.TaskKey) -> str:
 
 
 def of_attempt(secret: bytes, job: str, attempt: int) -> str:
-    """The token by which the parameter servers of an attempt know its workers, 64 hexadecimal digits."""
+    """Return the token by which the parameter servers of an attempt know its workers, 64 hexadecimal digits."""
     return _derived(secret, _SERVERS + f"{job}/{attempt}".encode())
 
 
 def holds(secret: bytes, key: attempts.TaskKey, token: str) -> bool:
-    """Whether this is the key's token, in constant time."""
+    """Return whether this is the key's token, in constant time."""
     return hmac.compare_digest(derive(secret, key).encode(), token.encode())
 
 

@@ -14,7 +14,7 @@ _FULL = {"53100", "53200", "53400"}  # disk full, out of memory, a configured li
 
 
 def again(failure: BaseException) -> bool:
-    """Whether nothing happened and the same may work at once: two transactions met, or the connection was lost
+    """Return whether nothing happened and the same may work at once: two transactions met, or the connection was lost
     before.
     """
     if not isinstance(failure, sa.exc.DBAPIError):
@@ -24,7 +24,7 @@ def again(failure: BaseException) -> bool:
 
 
 def fatal(failure: BaseException) -> bool:
-    """Whether the transaction as a whole is lost, and not only the change that met the failure."""
+    """Return whether the transaction as a whole is lost, and not only the change that met the failure."""
     return isinstance(failure, sa.exc.OperationalError | sa.exc.InternalError | sa.exc.InterfaceError)
 
 
@@ -107,5 +107,5 @@ def _state(cause: BaseException | None) -> str | None:
 
 
 def _brief(cause: BaseException | None) -> str:
-    """The first line of a driver's message."""
+    """Return the first line of a driver's message."""
     return (str(cause or "").strip().splitlines() or ["no reason was given"])[0]

@@ -43,7 +43,7 @@ def kind(path: Path, mounts: str) -> str:
 
 
 def networked(path: Path, mounts: str | None = None) -> str | None:
-    """The type, where it is one that several machines may see; None also where the system does not tell."""
+    """Return the type, where it is one that several machines may see; None also where the system does not tell."""
     if mounts is None:
         try:
             mounts = MOUNTS.read_text()

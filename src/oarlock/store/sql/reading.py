@@ -112,7 +112,7 @@ _decoders: dict[type, msgspec.json.Decoder[object]] = {
 
 
 def decode(body: str, noun: type[T]) -> T:
-    """The noun as it was stored."""
+    """Return the noun as it was stored."""
     return _decoders[noun].decode(body)  # type: ignore[return-value]  # each decoder stands under what it makes
 
 

@@ -297,7 +297,7 @@ class _Layout:
         self._dense_bytes = sum(tensor.residual.numel() * tensor.residual.element_size() for tensor in tensors)
 
     def smaller_than_dense(self, ranks: int) -> bool:
-        """Whether gathering these bytes from all ranks moves fewer than a ring of the dense gradient."""
+        """Return whether gathering these bytes from all ranks moves fewer than a ring of the dense gradient."""
         return bool(self.counts) and (ranks - 1) * self._bytes < 2 * (ranks - 1) / ranks * self._dense_bytes
 
     def pack(self, positions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -314,7 +314,7 @@ class Shard:
         return self.version
 
     def _is_near(self, rank: int) -> bool:
-        """Whether this worker is not too far ahead of the slowest one that still trains."""
+        """Return whether this worker is not too far ahead of the slowest one that still trains."""
         allowed = self.opening.mode.staleness
         if allowed is None or rank in self._gone:
             return True

@@ -128,7 +128,7 @@ def state_of(pod: objects.Pod) -> State:
 
 
 def _detail(pod: objects.Pod, trouble: str, pull: str) -> str:
-    """The obstacle on the way to the barrier, in words that stay the same while it stays the same."""
+    """Return the obstacle on the way to the barrier, in words that stay the same while it stays the same."""
     if trouble:
         return trouble
     if pod.metadata.deletion_timestamp is not None:

@@ -190,7 +190,7 @@ def _by_size(items: Sequence[tuple[backends.TaskLaunch, bytes]]) -> Iterator[lis
 
 
 def _secret_name(keys: Iterable[attempts.TaskKey]) -> str:
-    """A name that follows from the tasks, so that a repeated launch finds its own Secret."""
+    """Return a name that follows from the tasks, so that a repeated launch finds its own Secret."""
     listed = sorted(map(str, keys))
     first = attempts.TaskKey.parse(listed[0])
     digest = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:10]
@@ -226,7 +226,7 @@ def _tolerations(site: Site) -> list[Manifest]:
 
 
 def _init(one: backends.TaskLaunch, site: Site) -> Manifest:
-    """The init container. It takes no more than the task: so the pod's requests are the task's."""
+    """Return the init container. It takes no more than the task: so the pod's requests are the task's."""
     claimed = [{"name": "checkpoints", "mountPath": _CLAIM}] if site.checkpoint_claim else []
     folder = f" && mkdir -p {_CLAIM}/{one.key.job}" if claimed else ""
     return {
@@ -270,7 +270,7 @@ def _task(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 
 def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
-    """The helper. It requests nothing, so that the pod's requests are the task's."""
+    """Return the helper. It requests nothing, so that the pod's requests are the task's."""
     return {
         "name": HELPER,
         "image": site.image,
@@ -284,7 +284,7 @@ def _helper(one: backends.TaskLaunch, site: Site) -> Manifest:
 
 
 def _shared(one: backends.TaskLaunch, site: Site) -> Iterator[Manifest]:
-    """The mounts that agent and helper see under the same paths."""
+    """Yield the mounts that agent and helper see under the same paths."""
     yield {"name": "task", "mountPath": TASK_DIRECTORY}
     yield {"name": "home", "mountPath": HOME}
     yield {"name": "mailbox", "mountPath": MAILBOX}
@@ -330,7 +330,7 @@ def _claim_name(place: int) -> str:
 
 
 def _limit(one: backends.TaskLaunch) -> holdings.Resources:
-    """The limit of the job file; GPUs are always limited to those that are held."""
+    """Return the limit of the job file; GPUs are always limited to those that are held."""
     return msgspec.structs.replace(one.limit, gpus=one.holding.amount.gpus)
 
 
