@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -190,6 +191,46 @@ async def test_hits_are_counted_and_lead_to_each_other(rig: browsers.WebRig) -> 
             ("q=(&regex=yes", "not valid"),
         ):
             assert told in browsers.text((await browser.get(f"/jobs/{job.id}/log?{query}")).text)
+
+
+async def test_a_browser_that_leaves_ends_the_search_of_its_page(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await rig.launch(await rig.submit("ann", name="train"))
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(*_: Any, **__: Any) -> storage.LogHits:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr(rig.logs, "search", endless)
+    async with rig.browser("ann") as browser:
+        request = browser.build_request("GET", f"/jobs/{job.id}/log", params={"q": "rare"})
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": request.url.path,
+        "query_string": request.url.query,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "client": ("127.0.0.1", 5),
+    }
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        if (message := next(asked, None)) is not None:
+            return message
+        await began.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await asyncio.wait_for(rig.app(scope, receive, send), 200)
+    assert ended.is_set()
 
 
 async def test_the_whole_log_as_a_file(rig: browsers.WebRig) -> None:

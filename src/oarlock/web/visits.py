@@ -5,10 +5,11 @@ Pages have no rights of their own. They call the public API in this process, wit
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from starlette import types
@@ -18,6 +19,8 @@ from oarlock.client.asynchronous import client as clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
 from oarlock.web import cookies, transport
+
+T = TypeVar("T")
 
 FORM_LIMIT_BYTES = 1 << 20
 IN_PROCESS = "http://127.0.0.1"
@@ -126,6 +129,24 @@ class Visit:
             yield
         finally:
             self._busy.discard(key)
+
+    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of long work, which is cancelled when the browser leaves. For requests without a body."""
+
+        async def left() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+
+        tasks = (asyncio.create_task(work), asyncio.create_task(left()))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                raise errors.Truncated("The browser has left.", hint="Open the page again.")
+            return tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         await self.client.close()

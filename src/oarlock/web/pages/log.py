@@ -181,7 +181,8 @@ async def _search(
     visit: visits.Visit, job: jobs.Job, choice: requests.LogChoice, chosen: dict[str, Any], line: str
 ) -> Search:
     wanted = storage.LogSearch(text=chosen["q"], regex=bool(chosen["regex"]), ignore_case=not chosen["exact"])
-    found = await visit.client.search_log(job.id, wanted, choice, at=line or "start", limit=2)
+    search = visit.client.search_log(job.id, wanted, choice, at=line or "start", limit=2)
+    found = await visit.while_there(search)
     near = [folding.address(one) for one in found.lines]
     at_hit = not line or line == next(iter(near), "")
     return Search(
