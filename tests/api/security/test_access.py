@@ -29,6 +29,8 @@ def body_of(route: routes.Route) -> dict[str, object]:
     bodies: dict[str, object] = {
         "submit": rigs.submission(),
         "plan": rigs.submission(),
+        "manifests": rigs.submission(),
+        "edit": {"priority": 60},
         "want": {"intent": "halt"},
         "add": {"name": "new"},
         "change": {},
