@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.lifecycle import script
 
-from oarlock.lifecycle import joining
-from oarlock.spec import attempts, phases
+from oarlock.lifecycle import joining, reshaping, stepping
+from oarlock.spec import attempts, events, holdings, phases
 
 
 def attempt(part: attempts.Part, phase: phases.TaskPhase) -> attempts.Attempt:
@@ -42,3 +42,36 @@ def test_nothing_joins_an_attempt_that_stops() -> None:
         attempt(attempts.Part.JOINING, phases.TaskPhase.REGISTERED), stop=attempts.Cause.STOPPED
     )
     assert joining.admit(live) is live
+
+
+@pytest.mark.parametrize(
+    ("amount", "devices", "added"),
+    [
+        (holdings.Resources(1000, gpus=1), ((0,), (1,), (2,)), (2,)),
+        (holdings.Resources(1000, gpu_milli=300), ((0,), (0,), (0,)), (0,)),
+    ],
+    ids=["whole devices", "shares of one device"],
+)
+def test_a_worker_more_has_the_place_that_no_other_holds(
+    amount: holdings.Resources, devices: tuple[tuple[int], ...], added: tuple[int]
+) -> None:
+    play = script.Play()
+    play.run("job {roles: {worker: {count: 2, min: 1, max: 4, on_failure: restart}}}")
+    for line in ("admit", "launched", "register worker-0 worker-1"):
+        play.run(line)
+    for line in ("report worker-0 PROCESSING rejoin", "report worker-1 PROCESSING rejoin"):
+        play.run(line)
+    to = [
+        holdings.Holding(
+            job="j", attempt=1, role="worker", index=index, node="n0", amount=amount, devices=of, ports=(20000 + index,)
+        )
+        for index, of in enumerate(devices)
+    ]
+    change = reshaping.change(play.job, to[:2], to)
+    assert change is not None
+    (claim,) = change.added
+    assert (claim.node, claim.devices, claim.ports) == ("n0", added, (20002,))
+    grown = events.Reshaped(attempt=1, round=play.live.round, added=change.added, held=amount)
+    play.job = stepping.step(play.job, grown, play.now)
+    task = play.live.tasks[2]
+    assert (task.name, task.node, task.devices, task.ports) == ("worker-2", "n0", added, (20002,))

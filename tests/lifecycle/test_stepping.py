@@ -418,6 +418,9 @@ def test_the_start_of_a_job_moves_with_the_clock_in_its_first_attempt_alone() ->
     moved = shifting.shifted(play.job, 60.0)
     assert moved.live is not None
     assert moved.started_at == moved.live.processing_at == script.START + 63
+    assert [(task.phase_at, task.moved_at) for task in moved.live.tasks] == [
+        (task.phase_at + 60, task.moved_at + 60) for task in play.live.tasks
+    ]
     for line in ("after 5", "intend preempt", "gone worker-0 worker-1", "do", "admit", "launched"):
         play.run(line)
     assert shifting.shifted(play.job, 60.0).started_at == script.START + 3, "it is a date of the past"

@@ -81,3 +81,14 @@ def test_under_parameter_servers_a_task_is_replaced_alone() -> None:
                 found = next(one for one in play.live.tasks if one.name == task)
                 expected = task in replaced or (bool(replaced) and rejoin)
                 assert (found.incarnation == 2) == expected, (strategy, task, rejoin)
+
+
+def test_where_no_task_is_to_blame_none_is_named() -> None:
+    play = script.Play()
+    for line in ("job {}", "admit", "launched", "register worker-0", "report worker-0 PROCESSING", "after 10"):
+        play.run(line)
+    live = msgspec.structs.replace(play.live, failing_since=play.now - 10)
+    play.job = msgspec.structs.replace(play.job, attempts=(live,))
+    (stop,) = [one.event for one in play.wants() if isinstance(one, actions.Note)]
+    assert isinstance(stop, events.StopDecided)
+    assert (stop.cause, stop.task) == ("error", "")
