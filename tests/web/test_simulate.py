@@ -17,6 +17,7 @@ from oarlock.cli import main
 from oarlock.scheduler.policies import registry
 from oarlock.simulator import recorder
 from oarlock.spec.input import validation
+from oarlock.web.drawing import simulated
 from oarlock.web.pages import simulate
 
 SMALL = simulate.BUNDLED["small-first"]
@@ -152,6 +153,20 @@ def test_the_curves_are_bounded() -> None:
     points = [(float(at), float(at)) for at in range(10_000)]
     thinned = recorder.thinned(points)
     assert (len(thinned), thinned[0], thinned[-1]) == (recorder.MOST_POINTS, points[0], points[-1])
+
+
+def test_a_file_that_a_job_has_made_up_is_drawn_within_bounds() -> None:
+    points = tuple((10.0**place, 1e308) for place in range(-300, 300)) * 5
+    bars = tuple(simulated.Bar(row, -1, -1e308, 1e308, 5.0, 1e300) for row in (0, -5, 10**15)) * 20_000
+    one = simulated.Curves(
+        run="<b>", devices=-1, over=1e-320, completion=points, held=points, useful=points, rows=("x",) * 9999, bars=bars
+    )
+    drawn = simulated.pictures([one] * 100)
+    assert len(drawn.runs) == simulated.MOST_RUNS
+    assert sum(len(run.pale) for run in drawn.runs) <= simulated.MOST_BARS
+    assert all(run.height <= simulated.ROW * simulated.MOST_ROWS for run in drawn.runs)
+    assert all(len(line.path.split()) <= 2 * simulated.MOST_POINTS for line in drawn.completion)
+    assert simulated.pictures([]).runs == ()
 
 
 def test_all_policies_are_offered() -> None:

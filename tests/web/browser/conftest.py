@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import pytest_asyncio
@@ -80,6 +80,9 @@ async def browser(shell: shells.Shell, request: pytest.FixtureRequest) -> AsyncI
         link = shell.do("ui", "--print").stdout.strip()  # only now: it is good for a minute
         watched = Watched(context, link.partition("/login#")[0])
         page = await watched.page(link.removeprefix(watched.url))
+        if settings.get("java_script_enabled") is False:
+            await page.fill("input[name=secret]", parse_qs(urlsplit(link).fragment)["code"][0])
+            await page.click("#login button")
         await page.wait_for_selector("h1:text-is('Home')")
         await page.close()
         yield watched

@@ -1,4 +1,7 @@
-"""Pictures of simulations as SVG: completion times, devices held and at work, and the holder of each device. Pure."""
+"""Pictures of simulations as SVG: completion times, devices held and at work, and the holder of each device. Pure.
+
+The curves come from a file that a job has left, so they may be anything: every picture has its bounds.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ WIDTH, HEIGHT = 640, 160
 ROW = 8
 COLOURS = 8
 DASHES = 2
+MOST_RUNS = 16
+MOST_POINTS = 1000
+MOST_BARS = 16_000
+"""The most stays that one page draws, of all runs together."""
+MOST_ROWS = 512
+LONGEST_S = 1e12
 Points = tuple[tuple[float, float], ...]
 
 
@@ -75,22 +84,29 @@ class Pictures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pictures(found: Sequence[Curves]) -> Pictures:
-    times = [at for one in found for at, _ in one.completion if at > 0] or [1.0]
+    found = found[:MOST_RUNS]
+    times = [at for one in found for at, _ in one.completion[:MOST_POINTS] if 1e-6 < at < LONGEST_S] or [1.0]
     least, greatest = min(times), max(times)
     span = math.log(greatest / least) or 1.0
 
     def place(at: float) -> float:
-        return WIDTH * math.log(max(at, least) / least) / span
+        return WIDTH * math.log(min(max(at, least), greatest) / least) / span
 
     lines = tuple(
         Line(one.run, _steps(one.completion, place, 1.0), number % COLOURS, number // COLOURS % DASHES)
         for number, one in enumerate(found)
     )
-    return Pictures(completion=lines, least=least, greatest=greatest, runs=tuple(_run(one) for one in found))
+    return Pictures(
+        completion=lines,
+        least=least,
+        greatest=greatest,
+        runs=tuple(_run(one, MOST_BARS // len(found)) for one in found),
+    )
 
 
-def _run(one: Curves) -> Run:
-    scale = WIDTH / (one.over or 1.0)
+def _run(one: Curves, most: int) -> Run:
+    scale = WIDTH / (one.over if 0 < one.over < LONGEST_S else 1.0)
+    bars = [bar for bar in one.bars[:most] if 0 <= bar.row < MOST_ROWS]
     full = max(one.devices, 1)
 
     def place(at: float) -> float:
@@ -100,10 +116,10 @@ def _run(one: Curves) -> Run:
         curves=one,
         held=_steps(one.held, place, full),
         useful=_steps(one.useful, place, full),
-        height=ROW * max(1, len(one.rows)),
-        pale=tuple(_box(bar, bar.start, bar.end, scale) for bar in one.bars),
+        height=ROW * max(1, min(len(one.rows), MOST_ROWS)),
+        pale=tuple(_box(bar, bar.start, bar.end, scale) for bar in bars),
         full=tuple(
-            _box(bar, bar.useful_start, bar.useful_end, scale) for bar in one.bars if bar.useful_end > bar.useful_start
+            _box(bar, bar.useful_start, bar.useful_end, scale) for bar in bars if bar.useful_end > bar.useful_start
         ),
     )
 
@@ -112,7 +128,7 @@ def _steps(points: Points, place: Callable[[float], float], full: float) -> str:
     """Return a polyline that keeps each value until the next time."""
     found: list[str] = []
     before = float(HEIGHT)
-    for at, value in points:
+    for at, value in points[:MOST_POINTS]:
         x, y = place(at), HEIGHT - HEIGHT * min(value / full, 1.0)
         found += [f"{x:.1f},{before:.1f}", f"{x:.1f},{y:.1f}"]
         before = y

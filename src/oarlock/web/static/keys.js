@@ -1,10 +1,27 @@
-// Keys: `/` search, `j` and `k` rows, `g` and a letter for pages. They can be switched off: localStorage.keys = "off".
+// Keys: `/` search, `j` and `k` rows, `g` and a letter for pages, `?` help. The help has a switch for single keys, and
+// the choice of the theme. Both stay in this browser.
 "use strict";
 (() => {
   let going = false;
+  const help = document.getElementById("keys");
+  const single = document.getElementById("single-keys");
+  const theme = document.getElementById("theme");
   const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
+
+  single.checked = localStorage.getItem("keys") !== "off";
+  single.addEventListener("change", () => localStorage.setItem("keys", single.checked ? "on" : "off"));
+  theme.value = document.documentElement.dataset.theme || "system";
+  theme.addEventListener("change", () => {
+    localStorage.setItem("theme", theme.value);
+    if (theme.value === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme.value;
+  });
+  const opener = document.getElementById("show-keys");
+  opener.hidden = false;
+  opener.addEventListener("click", () => help.showModal());
+
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || help.open || typing(event.target)) return;
     if (localStorage.getItem("keys") === "off") return;
     if (going) {
       going = false;
@@ -13,6 +30,7 @@
       return;
     }
     if (event.key === "g") going = true;
+    else if (event.key === "?") help.showModal();
     else if (event.key === "/") {
       const search = document.querySelector("[data-search]");
       if (search) {

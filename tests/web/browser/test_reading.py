@@ -1,0 +1,89 @@
+"""Pages by keyboard alone, in a chosen theme, on paper, and without JavaScript."""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e import shell as shells
+from tests.web.browser import conftest
+
+pytestmark = pytest.mark.browser
+
+
+async def test_keys_lead_everywhere_and_can_be_switched_off(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.do("run", "--name", "keyed", "--", "true")
+    page = await browser.page("/")
+    for key, title in (("j", "Jobs"), ("c", "Cluster"), ("s", "Submit")):
+        await page.keyboard.press("Escape")
+        await page.evaluate("document.activeElement.blur()")
+        await page.keyboard.press("g")
+        await page.keyboard.press(key)
+        await page.wait_for_selector(f"h1:text-is('{title}')")
+    await page.goto(browser.url + "/jobs")
+    await page.keyboard.press("/")
+    assert await page.evaluate("document.activeElement.name") == "text"
+    await page.evaluate("document.activeElement.blur()")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("h1:has-text('keyed')")
+    await page.keyboard.press("?")
+    await page.wait_for_selector("dialog[open]")
+    await page.locator("#single-keys").press("Space")
+    await page.locator("#theme").select_option("dark")
+    assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(18, 24, 30)"
+    await page.keyboard.press("Escape")
+    await page.reload()
+    assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
+    await page.keyboard.press("?")
+    assert not await page.locator("dialog[open]").count()
+    await page.locator("#show-keys").press("Enter")
+    await page.locator("#single-keys").press("Space")
+    await page.locator("#theme").select_option("system")
+
+
+async def test_a_change_of_phase_is_said_once(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.write("wait.py", "import time\nfor _ in range(1200):\n    time.sleep(0.1)\n")
+    job = shell.do("run", "--detach", "--name", "spoken", "--", "python", "wait.py").stdout.strip()
+    page = await browser.page(f"/jobs/{job}")
+    await page.wait_for_selector(".head:has-text('PROCESSING')")
+    shell.do("cancel", "spoken")
+    await page.wait_for_selector("#spoken:has-text('CANCELED')", state="attached")
+    assert "spoken:" in (await page.locator("#spoken").text_content() or "")
+
+
+async def test_a_job_prints_as_a_report(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.do("run", "--name", "printed", "--", "true")
+    page = await browser.page("/jobs/printed")
+    await page.emulate_media(media="print")
+    assert not await page.locator("nav").is_visible()
+    assert await page.locator("h1:has-text('printed')").is_visible()
+    assert (await page.pdf())[:5] == b"%PDF-"
+
+
+@pytest.mark.parametrize("browser", [{"java_script_enabled": False}], indirect=True)
+async def test_every_page_reads_without_javascript(shell: shells.Shell, browser: conftest.Watched) -> None:
+    shell.do("run", "--name", "plainly", "--", "echo", "a line")
+    words = {
+        "/": "Home",
+        "/jobs": "plainly",
+        "/jobs/plainly": "COMPLETED",
+        "/jobs/plainly/log": "a line",
+        "/cluster": "Cluster",
+        "/pools": "default",
+        "/usage": "Usage",
+        "/submit": "Job file",
+        "/simulate": "Policies",
+        "/users": "admin",
+        "/server": "ready",
+        "/sessions": "this one",
+    }
+    for path, word in words.items():
+        page = await browser.page(path)
+        assert word in await page.locator("main").inner_text(), path
+        await page.close()
+    page = await browser.page("/submit")
+    await page.fill("#text", "command: echo plain\n")
+    await page.fill("input[name='field.name']", "set-plainly")
+    await page.click(".actions button[value=set]")
+    assert "name: set-plainly" in await page.locator("#text").input_value()
+    await page.click("button[value=submit]")
+    assert "set-plainly" in await page.locator("h1").inner_text()
