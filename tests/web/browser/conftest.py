@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROGRAM = os.environ.get("OARLOCK_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--font-render-hinting=none")
-PATIENCE_MS = 40_000
+PATIENCE_MS = 120_000
 
 
 @pytest.fixture(scope="module")
