@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import msgspec
@@ -16,6 +17,11 @@ from oarlock.api.services import forecaster
 from oarlock.scheduler.forecasting import forecasts
 from oarlock.spec import attempts, events, holdings, intents, jobs, phases, plans, refusals
 from oarlock.spec.cluster import prices, provisioning
+
+
+@pytest.fixture(autouse=True)
+def _patient(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.take_time(monkeypatch)
 
 
 async def ask(rig: rigs.Rig, path: str, who: str = "ann") -> Any:
@@ -155,10 +161,7 @@ async def test_earlier_jobs_of_the_name_tell_how_long_it_lasts(rig: rigs.Rig) ->
     assert (await ask(rig, f"{other.id}/why", "bob"))["forecast"]["start"] is None, "of `next` nothing is known"
 
 
-async def test_who_outlasts_earlier_jobs_is_compared_with_those_that_took_longer_still(
-    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig.take_time(monkeypatch)
+async def test_who_outlasts_earlier_jobs_is_compared_with_those_that_took_longer_still(rig: rigs.Rig) -> None:
     for took_s in (300, 300, 600):
         job = await fill(rig, "train", 2)
         rig.clock.now += took_s
@@ -230,6 +233,7 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
         return real(*given)
 
     monkeypatch.setattr(forecasts, "forecasts", slow)
+    monkeypatch.setattr(rig.services.forecaster, "_monotonic", time.monotonic)
     monkeypatch.setattr(forecaster, "PATIENCE_S", 0.05)
     monkeypatch.setattr(forecaster, "SLOW_S", 0.01)
     await fill(rig, "big", 2)
@@ -250,8 +254,7 @@ async def test_where_one_plan_takes_too_long_nobody_is_kept_waiting(
     assert made == 1, "though lines are written meanwhile"
 
 
-async def test_plan_asks_the_same_scheduler_with_one_more(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.services.forecaster, "_monotonic", lambda: 0.0)  # a slow machine has the time for it too
+async def test_plan_asks_the_same_scheduler_with_one_more(rig: rigs.Rig) -> None:
     await rig.store.write(
         lambda tx: tx.put_node(prices.Prices(gpus={"h100": 3.0}).priced(tx.nodes()[0]))  # type: ignore[arg-type]
     )
