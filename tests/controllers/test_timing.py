@@ -254,6 +254,7 @@ def test_every_time_of_a_live_job_is_moved_or_left_on_purpose() -> None:
         "Attempt.held_at",
         "Attempt.launched_at",
         "Attempt.processing_at",
+        "Attempt.spared_at",
         "Attempt.stacks_at",
         "Attempt.started_at",
         "Attempt.stop_at",
