@@ -125,11 +125,13 @@ def test_a_share_of_a_limit_is_kept_from_the_time_of_the_ends() -> None:
     assert draft.bounds.over(short, draft.facts.of(short).least) is None, "it ends before the share is needed"
 
 
-def test_a_share_of_a_limit_waits_for_the_last_thousandth_of_a_device() -> None:
+@pytest.mark.parametrize("resource", ["gpus", "cpus"])
+def test_a_share_of_a_limit_waits_for_the_last_thousandth(resource: str) -> None:
     """After the first end, a thousandth of the limit is missing still: the share is kept until the second end."""
     draft = drafted.draft(
-        f"{NODES}pool default limit.gpus=1\nrunning x gpus=0.2 on=a end=11000\nrunning y gpus=0.3 on=b end=12000\n"
-        "job big gpus=0.701\njob small gpus=0.4\njob short gpus=0.4 timeout=2000"
+        f"rules policy=priority\nnode a gpus=2 cpus=2\nnode b gpus=2 cpus=2\npool default limit.{resource}=1\n"
+        f"running x {resource}=0.2 on=a end=11000\nrunning y {resource}=0.3 on=b end=12000\n"
+        f"job big {resource}=0.701\njob small {resource}=0.4\njob short {resource}=0.4 timeout=2000"
     )
     big, small, short = (gang(draft, name) for name in ("big", "small", "short"))
     over = draft.bounds.over(big, draft.facts.of(big).least)
@@ -140,3 +142,22 @@ def test_a_share_of_a_limit_waits_for_the_last_thousandth_of_a_device() -> None:
     assert kept is not None
     assert kept.first == big
     assert draft.bounds.over(short, draft.facts.of(short).least) is None, "it ends with the second"
+
+
+def test_the_part_of_a_limit_that_ends_leave_beyond_a_kept_share_is_free() -> None:
+    """Both ends are needed for three devices of a limit of four. The fourth one is free for a later gang."""
+    draft = drafted.draft(
+        f"{NODES}pool default limit.gpus=4\nrunning x gpus=1 on=a end=11000\nrunning y gpus=2 on=b end=12000\n"
+        "job big tasks=3 gpus=1\njob small gpus=1"
+    )
+    big, small = gang(draft, "big"), gang(draft, "small")
+    over = draft.bounds.over(big, draft.facts.of(big).least)
+    assert over is not None
+    backfilling.keep_for(big, draft.facts.of(big).least, over, draft.bounds, draft.ends, draft.facts)
+    assert draft.bounds.bound(big, over).kept_shares
+    assert draft.bounds.over(small, draft.facts.of(small).least) is None
+    draft.bounds.add(small, draft.facts.of(small).least)
+    draft.bounds.add(drafted.running(draft, "x").gang, (1000, 0, 0), -1)
+    kept = draft.bounds.over(small, draft.facts.of(small).least)
+    assert kept is not None
+    assert kept.first == big, "the three are kept"

@@ -239,6 +239,7 @@ def test_a_guest_starts_as_soon_as_its_host_holds_half_of_the_device() -> None:
         "guest: stopping: Its place is being cleared: host is being stopped.\n"
         "host: moved to a[0]: it shares its GPU with guest, which waits"
     )
+    assert cluster.do("detail guest") == "guest: ahead=0 kept=a", "the next plan knows its place"
     for line in ("carry now=0", "gone host now=1"):
         cluster.do(line)
     assert starts(planned(drafted.draft(cluster.world, now=1.0))) == {"host": ["a[0]/2"], "guest": ["a[0]/2"]}

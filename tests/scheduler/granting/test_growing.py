@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler import drafted
+from tests.scheduler import drafted, world
 
 from oarlock.scheduler.granting import growing
+from oarlock.spec import curves
 
 ONE_NODE = """
 rules policy=priority min_runtime=60 restart=30
@@ -84,3 +85,14 @@ def test_a_gang_without_a_curve_is_as_fast_as_it_has_tasks() -> None:
     draft = drafted.draft(f"{ONE_NODE}running one tasks=2 gpus=1 on=a*2 started=0")
     one = drafted.running(draft, "one")
     assert growing.speedup(one, one.holdings[:1] * 4) == 2.0
+
+
+def test_the_speed_of_a_gang_depends_on_its_parameter_servers() -> None:
+    """By its curve, each worker waits for its part of the servers alone."""
+    draft = drafted.draft(f"{ONE_NODE}running one tasks=2 gpus=1 on=a*2 started=0")
+    one = drafted.running(draft, "one")
+    curve = curves.Curve(model=curves.Servers(times=(0.0, 1.0, 0.0, 0.0)))
+    server = world.replace(one.holdings[0], role="ps", amount=world.replace(one.holdings[0].amount, gpus=0))
+    one = world.replace(one, gang=world.replace(one.gang, curve=curve), holdings=(*one.holdings, server))
+    assert growing.speedup(one, (*one.holdings, server)) == pytest.approx(2.0)
+    assert growing.speedup(one, (*one.holdings[:2], *one.holdings)) == pytest.approx(1.0)

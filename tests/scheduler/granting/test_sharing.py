@@ -82,6 +82,21 @@ def test_two_gangs_part_where_a_device_is_free(lines: str, guest: bool, started:
     assert draft.restless, "measurements may tell that they should part"
 
 
+@pytest.mark.parametrize("other", ["has a whole device", "has just started on a half"])
+def test_a_gang_gets_its_device_back_though_a_gang_before_it_stays(other: str) -> None:
+    half = other == "has just started on a half"
+    of = drafted.cluster(
+        f"{ONE_GPU}node b gpus=1 gpu_memory=80Gi\n{HOST}running other gpus=1 on=b started={9999 if half else 0}"
+    )
+    halved(of, "host")
+    if half:
+        halved(of, "other")
+    draft = drafted.draft(of)
+    drafted.wished(draft, drafted.turn(draft, "other"), drafted.turn(draft, "host"))
+    sharing.apart(draft)
+    assert {job: drafted.places(move.to) for job, move in draft.moves.items()} == {"host": ["a[0]"]}
+
+
 @pytest.mark.parametrize(("yields", "started", "stopped"), [(True, 0, True), (True, 9941, False), (False, 0, False)])
 def test_a_pair_that_does_not_pay_is_undone(yields: bool, started: int, stopped: bool) -> None:
     draft = drafted.draft(ONE_GPU + HOST.replace("started=0", f"started={started}"))
