@@ -44,6 +44,7 @@ class Cluster:
         self.after_first_page: Callable[[], object] | None = None  # then the list of our pods fails, once
         self._versions = itertools.count(1)
         self._watches: list[tuple[str, asyncio.Queue[bytes]]] = []
+        self._events: list[tuple[str, dict[str, Any]]] = []
 
     async def pages(self, path: str, kind: Any, params: Any = None) -> AsyncIterator[Any]:
         version = str(next(self._versions))
@@ -59,6 +60,9 @@ class Cluster:
     async def lines(self, path: str, params: Any) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._watches.append((path, queue))
+        for what, pod in self._events:  # what happened since the list
+            if int(pod["metadata"]["resourceVersion"]) > int(params["resourceVersion"]):
+                _put(queue, path, what, pod)
         while True:
             yield await queue.get()
 
@@ -108,9 +112,9 @@ class Cluster:
         self._tell(what, self.pods[name])
 
     def _tell(self, what: str, pod: dict[str, Any]) -> None:
+        self._events.append((what, pod))
         for path, queue in self._watches:
-            if path.endswith("pods") and _shown(pod, path):
-                queue.put_nowait(msgspec.json.encode({"type": what, "object": pod}))
+            _put(queue, path, what, pod)
 
 
 def launch_of(job: str, node: str = "n1", amount: holdings.Resources = TWO_CPUS) -> backends.TaskLaunch:
@@ -141,6 +145,11 @@ def _node(name: str) -> dict[str, Any]:
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": {}, "status": status}
+
+
+def _put(queue: asyncio.Queue[bytes], path: str, what: str, pod: dict[str, Any]) -> None:
+    if path.endswith("pods") and _shown(pod, path):
+        queue.put_nowait(msgspec.json.encode({"type": what, "object": pod}))
 
 
 def _shown(pod: dict[str, Any], path: str) -> bool:
