@@ -16,6 +16,7 @@ from tests.web import browsers
 from oarlock.cli import main
 from oarlock.scheduler.policies import registry
 from oarlock.simulator import recorder
+from oarlock.spec import recordings
 from oarlock.spec.input import validation
 from oarlock.web.drawing import simulated
 from oarlock.web.pages import simulate
@@ -157,8 +158,8 @@ def test_the_curves_are_bounded() -> None:
 
 def test_a_file_that_a_job_has_made_up_is_drawn_within_bounds() -> None:
     points = tuple((10.0**place, 1e308) for place in range(-300, 300)) * 5
-    bars = tuple(simulated.Bar(row, -1, -1e308, 1e308, 5.0, 1e300) for row in (0, -5, 10**15)) * 20_000
-    one = simulated.Curves(
+    bars = tuple(recordings.Bar(row, -1, -1e308, 1e308, 5.0, 1e300) for row in (0, -5, 10**15)) * 20_000
+    one = recordings.Curves(
         run="<b>", devices=-1, over=1e-320, completion=points, held=points, useful=points, rows=("x",) * 9999, bars=bars
     )
     drawn = simulated.pictures([one] * 100)

@@ -17,40 +17,13 @@ from oarlock.simulator import running, scenario
 from oarlock.simulator.engine import simulation
 from oarlock.simulator.outcomes import outcome
 from oarlock.simulator.reports import charts, comparison
-from oarlock.spec import errors, phases
+from oarlock.spec import errors, phases, recordings
 
 FILE = "simulation.json"
 TOLD_EVERY_S = 2.0
 MOST_POINTS = 300
 MOST_BARS = 4000
 MOST_ROWS = 64
-Points = tuple[tuple[float, float], ...]
-
-
-class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """A stay of a job on a device, in seconds; `useful` is the part that advanced the job."""
-
-    row: int
-    job: int
-    start: float
-    end: float
-    useful_start: float
-    useful_end: float
-
-
-class Curves(msgspec.Struct, frozen=True, kw_only=True):
-    """The pictures of a run. Times are seconds; `hidden` counts the devices and stays that are left out."""
-
-    run: str
-    devices: int
-    over: float
-    completion: Points
-    held: Points
-    useful: Points
-    rows: tuple[str, ...]
-    bars: tuple[Bar, ...]
-    hidden_rows: int = 0
-    hidden_bars: int = 0
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +32,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[comparison.Report, ...]
     titles: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
-    curves: tuple[Curves, ...]
+    curves: tuple[recordings.Curves, ...]
 
 
 def record(path: Path, policies: Sequence[str]) -> Recording:
@@ -74,7 +47,7 @@ def record(path: Path, policies: Sequence[str]) -> Recording:
     )
 
 
-def curves(found: outcome.Outcome) -> Curves:
+def curves(found: outcome.Outcome) -> recordings.Curves:
     done = sorted(
         story.completion_s
         for story in found.stories
@@ -87,13 +60,13 @@ def curves(found: outcome.Outcome) -> Curves:
     devices = sorted({(node, index) for span in found.spans for node, indexes in span.held for index in indexes})
     rows = {device: place for place, device in enumerate(devices[:MOST_ROWS])}
     bars = [
-        Bar(rows[node, index], names.get(span.job, 0), span.start, span.end, *span.useful)
+        recordings.Bar(rows[node, index], names.get(span.job, 0), span.start, span.end, *span.useful)
         for span in found.spans
         for node, indexes in span.held
         for index in indexes
         if (node, index) in rows
     ]
-    return Curves(
+    return recordings.Curves(
         run=found.run,
         devices=found.devices,
         over=found.over,
@@ -107,7 +80,7 @@ def curves(found: outcome.Outcome) -> Curves:
     )
 
 
-def thinned(points: Sequence[tuple[float, float]]) -> Points:
+def thinned(points: Sequence[tuple[float, float]]) -> recordings.Points:
     """Return at most `MOST_POINTS` of the points, the first and the last among them."""
     if len(points) <= MOST_POINTS:
         return tuple(points)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from oarlock.spec import recordings
+
 WIDTH, HEIGHT = 640, 160
 ROW = 8
 COLOURS = 8
@@ -20,33 +22,6 @@ MOST_BARS = 16_000
 """The most stays that one page draws, of all runs together."""
 MOST_ROWS = 512
 LONGEST_S = 1e12
-Points = tuple[tuple[float, float], ...]
-
-
-class Bar(msgspec.Struct, frozen=True, array_like=True):
-    """A stay of a job on a device, in seconds; from `useful_start` to `useful_end` it advanced the job."""
-
-    row: int
-    job: int
-    start: float
-    end: float
-    useful_start: float
-    useful_end: float
-
-
-class Curves(msgspec.Struct, frozen=True, kw_only=True):
-    """The curves of a run. Times are seconds; `hidden_rows` and `hidden_bars` are left out of `rows` and `bars`."""
-
-    run: str
-    devices: int
-    over: float
-    completion: Points
-    held: Points
-    useful: Points
-    rows: tuple[str, ...]
-    bars: tuple[Bar, ...]
-    hidden_rows: int = 0
-    hidden_bars: int = 0
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -66,7 +41,7 @@ class Box(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The pictures of one run. `pale` boxes are devices that were held, `full` ones the useful part."""
 
-    curves: Curves
+    curves: recordings.Curves
     held: str
     useful: str
     height: int
@@ -83,7 +58,7 @@ class Pictures(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
 
 
-def pictures(found: Sequence[Curves]) -> Pictures:
+def pictures(found: Sequence[recordings.Curves]) -> Pictures:
     found = found[:MOST_RUNS]
     times = [at for one in found for at, _ in one.completion[:MOST_POINTS] if 1e-6 < at < LONGEST_S] or [1.0]
     least, greatest = min(times), max(times)
@@ -104,7 +79,7 @@ def pictures(found: Sequence[Curves]) -> Pictures:
     )
 
 
-def _run(one: Curves, most: int) -> Run:
+def _run(one: recordings.Curves, most: int) -> Run:
     scale = WIDTH / (one.over if 0 < one.over < LONGEST_S else 1.0)
     bars = [bar for bar in one.bars[:most] if 0 <= bar.row < MOST_ROWS]
     full = max(one.devices, 1)
@@ -124,7 +99,7 @@ def _run(one: Curves, most: int) -> Run:
     )
 
 
-def _steps(points: Points, place: Callable[[float], float], full: float) -> str:
+def _steps(points: recordings.Points, place: Callable[[float], float], full: float) -> str:
     """Return a polyline that keeps each value until the next time."""
     found: list[str] = []
     before = float(HEIGHT)
@@ -135,5 +110,5 @@ def _steps(points: Points, place: Callable[[float], float], full: float) -> str:
     return " ".join(found)
 
 
-def _box(bar: Bar, start: float, end: float, scale: float) -> Box:
+def _box(bar: recordings.Bar, start: float, end: float, scale: float) -> Box:
     return Box(start * scale, bar.row * ROW, max(0.5, (end - start) * scale), bar.job % COLOURS)

@@ -17,7 +17,7 @@ import msgspec
 from starlette import responses
 
 from oarlock.client import packing, requests, settings
-from oarlock.spec import errors, jobfile, jobs, phases, roles
+from oarlock.spec import errors, jobfile, jobs, phases, recordings, roles
 from oarlock.spec.access import users
 from oarlock.spec.input import validation
 from oarlock.web import routing, visits
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[dict[str, Any], ...]
     titles: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
-    curves: tuple[simulated.Curves, ...]
+    curves: tuple[recordings.Curves, ...]
 
 
 async def show(visit: visits.Visit) -> routing.Filled:
