@@ -136,7 +136,7 @@ def test_the_facts_of_an_event_name_its_task() -> None:
 def test_the_speed_of_an_attempt_names_the_waiting_and_the_straggler() -> None:
     assert progress.speed(attempts.Progress(step=3, at=1.0)) == []
     told = attempts.Progress(step=3, at=1.0, step_s=0.25, sync_s=0.1, data_s=0.02, sent_bytes=25e6)
-    said = ["a step takes 0.25 s", "0.1 s of it waiting for gradients", "0.02 s for data", "25 MB sent"]
+    said = ["a step takes 0.25 s", "0.1 s of it waiting for gradients", "0.02 s for data", "25.0 MB sent"]
     assert progress.speed(told) == said
     slow = msgspec.structs.replace(told, slowest_rank=0, slowest_s=0.15, fastest_s=0.05)
     assert progress.speed(slow) == [*said, "rank 0 is slow: 0.15 s a step, the fastest rank 0.05 s"]

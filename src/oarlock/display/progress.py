@@ -6,6 +6,7 @@ import collections
 
 from oarlock.display import amounts, durations, marks
 from oarlock.spec import attempts, jobs, phases, summaries
+from oarlock.spec.input import quantities
 
 
 def phase(job: jobs.Job, now: float = 0.0) -> str:
@@ -37,7 +38,7 @@ def speed(told: attempts.Progress) -> list[str]:
     if told.data_s is not None:
         parts.append(f"{amounts.number(told.data_s)} s for data")
     if told.sent_bytes:
-        parts.append(f"{amounts.number(told.sent_bytes / 1e6)} MB sent")
+        parts.append(f"{quantities.size_text(told.sent_bytes)} sent")
     if told.slowest_rank is not None and told.slowest_s is not None and told.fastest_s is not None:
         times = f"{amounts.number(told.slowest_s)} s a step, the fastest rank {amounts.number(told.fastest_s)} s"
         parts.append(f"rank {told.slowest_rank} is slow: {times}")
