@@ -42,7 +42,7 @@ class Cluster:
 
     # What users do
 
-    def apply(self, namespace: str, name: str, spec: dict[str, Any]) -> str:
+    def apply(self, namespace: str, name: str, spec: Any) -> str:
         found = self.objects.get((namespace, name))
         if found is None:
             meta = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "generation": 1}

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 import yaml
@@ -21,10 +22,10 @@ from tests.api import rig as rigs
 from tests.api.customresources import memory
 from tests.backends.kubernetes import apiserver, conftest, rights
 
-from oarlock.api.customresources import definitions, face
+from oarlock.api.customresources import definitions, face, translation
 from oarlock.backends.kubernetes import oarlockjobs, site
 from oarlock.backends.kubernetes.apiserver import client, objects
-from oarlock.spec import errors, jobs, phases, resources
+from oarlock.spec import errors, events, jobs, phases, resources
 from oarlock.spec.cluster import pools
 from oarlock.store import stores
 
@@ -533,3 +534,51 @@ async def test_events_tell_the_story_of_the_job_once(rig: rigs.Rig) -> None:
     ]
     assert story[-1][0] == "Warning"
     assert {one["involvedObject"]["name"] for one in told.values()} == {"train"}
+
+
+@pytest.mark.parametrize("namespace", ["ann", "stranger"])
+async def test_an_object_of_ten_thousand_levels_keeps_no_other_from_being_served(rig: rigs.Rig, namespace: str) -> None:
+    """The API server stores it. It comes by the watch first, and then by a list."""
+    desk = Desk(rig)
+    deep = msgspec.Raw(b'{"command":"x","env":' + b'{"a":' * 9_990 + b"1" + b"}" * 9_990 + b"}")
+    place = desk.ann if namespace == "ann" else "stranger"
+    async with desk.serving():
+        await desk.apply(desk.ann, "before")
+        await desk.until(desk.ann, "before", is_true("Admitted"))
+        desk.cluster.apply(place, "deep", deep)
+        await desk.apply(desk.ann, "after")
+        await desk.until(desk.ann, "after", is_true("Admitted"))
+    async with desk.serving():
+        await desk.apply(desk.ann, "last")
+        await desk.until(desk.ann, "last", is_true("Admitted"))
+        if place == desk.ann:
+            await desk.until(desk.ann, "deep", is_false("Admitted"))
+    assert await desk.jobs("deep") == []
+
+
+async def test_the_face_goes_on_after_an_error_that_it_did_not_expect(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(rig)
+    failures = iter([True])
+    happening = translation.happening
+
+    def failing(record: events.Record) -> resources.Happening | None:
+        if next(failures, False):
+            raise LookupError("a fault")
+        return happening(record)
+
+    monkeypatch.setattr(translation, "happening", failing)
+    watched = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    async with face.serving(rig.services, watched, desk.tenants, leads=lambda: True, monotonic=time.monotonic):
+        await desk.apply(desk.ann, "first")
+        await desk.until(desk.ann, "first", is_true("Admitted"))
+        deadline = time.monotonic() + PATIENCE_S
+        while not rig.reports:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        await desk.apply(desk.ann, "second")
+        await desk.until(desk.ann, "second", is_true("Admitted"))
+    assert [what for what, _ in rig.reports] == ["resources_failed"]
+    [counted] = rig.meters.tick_failures.collect()
+    assert ({"loop": "oarlockjobs"}, 1.0) in [(one.labels, one.value) for one in counted.samples]

@@ -18,7 +18,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 import structlog
@@ -42,6 +42,8 @@ AGAIN_MOST_S = 120.0
 """An object that could not become a job is tried again after so long at first, and at most."""
 PASSING = (errors.Unavailable, errors.Impossible, errors.Forbidden)
 """Refusals of a change that may pass without another change of the object."""
+RESTART_FIRST_S, RESTART_MOST_S = 1.0, 60.0
+"""The face is started again so long after an error that it did not expect, at first, and at most."""
 MOST_JOBS = 1_000_000
 MOST_UNTOLD = 5000
 """Events that wait to be written. The cluster may be slower than the log."""
@@ -100,19 +102,30 @@ async def serving(
     monotonic: Callable[[], float],
 ) -> AsyncIterator[None]:
     """Serve the objects within the context, and close them in the end."""
-    face = asyncio.create_task(Face(services, objects, tenants, leads=leads, monotonic=monotonic).run())
-    face.add_done_callback(functools.partial(_ended, services))
+    face = Face(services, objects, tenants, leads=leads, monotonic=monotonic)
+    running = asyncio.create_task(_running(services, face, monotonic))
     try:
         yield
     finally:
-        face.cancel()
-        await asyncio.gather(face, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         await objects.close()
 
 
-def _ended(services: provided.Services, face: asyncio.Task[None]) -> None:
-    if not face.cancelled():
-        services.report("resources_failed", {"error": face.exception()})
+async def _running(services: provided.Services, face: Face, monotonic: Callable[[], float]) -> NoReturn:
+    """Run the face, and start it again after any error: one fault must not end `kubectl` for all users."""
+    pause_s = RESTART_FIRST_S
+    while True:
+        began = monotonic()
+        try:
+            await face.run()
+        except Exception as error:  # noqa: BLE001 - it is reported and counted
+            services.report("resources_failed", {"error": error})
+            services.meters.failed("oarlockjobs")
+        if monotonic() - began > RESTART_MOST_S:
+            pause_s = RESTART_FIRST_S
+        await asyncio.sleep(pause_s)
+        pause_s = min(RESTART_MOST_S, pause_s * 2)
 
 
 class Work:

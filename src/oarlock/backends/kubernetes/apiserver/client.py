@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from oarlock.backends.kubernetes.apiserver import answers, credentials, objects, transports
+from oarlock.backends.kubernetes.apiserver import answers, credentials, nesting, objects, transports
 from oarlock.spec import errors, failpoints
 
 CONNECTIONS = 64
@@ -194,7 +194,7 @@ def _failure(code: int, body: bytes) -> errors.OarlockError:
 
 def _decoded(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return nesting.decode(body, kind)
     except msgspec.MsgspecError as error:
         raise errors.Unavailable(
             f"the API server's answer cannot be read: {error}", hint="Check the address: something else may answer."

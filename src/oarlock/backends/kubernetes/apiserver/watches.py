@@ -24,7 +24,7 @@ from typing import Generic, NoReturn, TypeVar
 import msgspec
 import structlog
 
-from oarlock.backends.kubernetes.apiserver import answers, client, objects
+from oarlock.backends.kubernetes.apiserver import answers, client, nesting, objects
 from oarlock.spec import errors
 
 WATCH_S = (240, 480)
@@ -149,14 +149,14 @@ class Watch(Generic[O, K]):
 
     def _take(self, line: bytes) -> None:
         try:
-            event = msgspec.json.decode(line, type=_Event)
+            event = nesting.decode(line, _Event)
             if event.type == "ERROR":
                 raise answers.error(msgspec.json.decode(event.object, type=objects.Status))
             if event.type == "BOOKMARK":  # the object has a version alone; the fields that it must have are null
                 self._version = msgspec.json.decode(event.object, type=objects.Bare).metadata.resource_version
                 self._is_fresh()
                 return
-            found = msgspec.json.decode(event.object, type=self._kind)
+            found = nesting.decode(event.object, self._kind)
         except msgspec.MsgspecError as error:
             raise errors.Unavailable(
                 f"an event of a watch cannot be read: {error}", hint="It is read again."
