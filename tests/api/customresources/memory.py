@@ -26,6 +26,7 @@ class Cluster:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.defined = True
+        self.namespaces = {"kube-system": str(uuid.uuid4())}  # the UIDs that the server may read
         self.lost = 0  # so many of the next answers to writes are lost
         self.writes = 0  # of statuses
         self.told: dict[str, dict[str, Any]] = {}  # Events by name
@@ -35,6 +36,7 @@ class Cluster:
         self._oldest = 0
         self._changed = asyncio.Event()
         self._drops = 0
+        self.hangs = False  # watches tell nothing
 
     def client(self) -> client.Client:
         access = credentials.Access(server="http://memory", identity=credentials.Fixed({}))
@@ -77,6 +79,9 @@ class Cluster:
             if not self.defined:
                 return _answer(404, {"message": "the server could not find the requested resource"})
             return _answer(200, {"resources": [{"name": "oarlockjobs"}]})
+        if request.method == "GET" and request.path.startswith("/api/v1/namespaces/"):
+            uid = self.namespaces.get(request.path.rpartition("/")[2])
+            return _answer(200, {"metadata": {"uid": uid}}) if uid else _answer(403, {"reason": "Forbidden"})
         if request.method == "GET":
             assert request.path == oarlockjobs.PATH
             meta = {"resourceVersion": str(self._version)}
@@ -107,6 +112,8 @@ class Cluster:
     async def events(self, version: int) -> AsyncIterator[bytes]:
         drops, at = self._drops, version
         while drops == self._drops:
+            if self.hangs:
+                await asyncio.Event().wait()
             if at < self._oldest:
                 yield _line("ERROR", {"code": 410, "message": "too old resource version"})
                 return

@@ -233,7 +233,9 @@ async def test_apply_submits_get_shows_and_delete_cancels(desk: Desk) -> None:
         uid = await desk.apply(desk.ann, "train", roles={"worker": {"count": 2}})
         job = await desk.job("train")
         assert (job.owner, job.pool, job.spec.roles["worker"].count) == ("ann", "default", 2)
-        assert job.resource == resources.Resource(desk.ann, "train", uid)
+        assert job.resource is not None
+        assert msgspec.structs.replace(job.resource, cluster=None) == resources.Resource(desk.ann, "train", uid)
+        assert job.resource.cluster
         status = await desk.until(desk.ann, "train", is_true("Admitted"))
         assert (status["job"], status["phase"], status["workers"]) == (job.id, "QUEUED", "0/2")
         job = await desk.rig.launch(job)
@@ -582,3 +584,105 @@ async def test_the_face_goes_on_after_an_error_that_it_did_not_expect(
     assert [what for what, _ in rig.reports] == ["resources_failed"]
     [counted] = rig.meters.tick_failures.collect()
     assert ({"loop": "oarlockjobs"}, 1.0) in [(one.labels, one.value) for one in counted.samples]
+
+
+async def told(desk: Desk, count: int) -> list[dict[str, object]]:
+    """Return what was said of jobs that are left alone, once so much was said."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = [facts for what, facts in desk.rig.reports if what == "jobs_left_alone"]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, desk.rig.reports
+        await asyncio.sleep(0.05)
+
+
+async def test_a_new_leader_whose_watch_hangs_cancels_no_job_whose_object_is_there(rig: rigs.Rig) -> None:
+    """The standby server listed the objects before this one came; its watch has told nothing since."""
+    desk = Desk(rig)
+    standby = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    leads = False
+    after = face.serving(rig.services, standby, desk.tenants, leads=lambda: leads, monotonic=time.monotonic)
+    desk.cluster.hangs = True
+    async with after:
+        await asyncio.wait_for(standby.synced.wait(), PATIENCE_S)
+        await desk.apply(desk.ann, "train")
+        async with desk.serving():
+            await desk.until(desk.ann, "train", is_true("Admitted"))
+        await desk.apply(desk.ann, "later")
+        leads = True
+        job = await desk.job("train")
+        await desk.job("later")  # it has looked at both
+        await desk.until(desk.ann, "later", is_true("Admitted"))
+        assert (await desk.job("train", lambda one: one.id == job.id)).intent == "run"
+
+
+async def test_a_namespace_that_is_taken_out_of_the_settings_leaves_its_jobs_alone(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    desk.tenants[desk.bob] = site.Tenant("bob")
+    async with desk.serving():
+        for name in ("one", "two"):
+            await desk.apply(desk.ann, name)
+            await desk.until(desk.ann, name, is_true("Admitted"))
+        await desk.apply(desk.bob, "goes")
+        await desk.until(desk.bob, "goes", is_true("Admitted"))
+    await desk.delete(desk.bob, "goes")
+    tenant = desk.tenants.pop(desk.ann)
+    async with desk.serving():
+        [said] = await told(desk, 1)
+        assert said["namespace"] == desk.ann
+        assert "settings do not name" in str(said["reason"])
+        await desk.job("goes", lambda job: job.phase is phases.Phase.CANCELED)
+        for name in ("one", "two"):
+            assert (await desk.job(name)).intent == "run"
+        assert len(await told(desk, 1)) == 1
+    desk.tenants[desk.ann] = tenant
+    await desk.delete(desk.ann, "one")
+    async with desk.serving():
+        await desk.job("one", lambda job: job.phase is phases.Phase.CANCELED)
+        assert (await desk.job("two")).intent == "run"
+
+
+async def test_the_objects_of_another_cluster_say_nothing_of_the_jobs(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+    desk.cluster, home = memory.Cluster(), desk.cluster
+    async with desk.serving():
+        [said] = await told(desk, 1)
+        assert "in another cluster" in str(said["reason"])
+        assert (await desk.job("train")).intent == "run"
+    desk.cluster = home
+    await desk.delete(desk.ann, "train")
+    async with desk.serving():
+        await desk.job("train", lambda job: job.phase is phases.Phase.CANCELED)
+
+
+async def test_without_the_right_to_read_kube_system_the_own_namespace_tells_the_cluster(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    desk.cluster.namespaces = {desk.ann: "u-ann"}
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        assert (await desk.job("train")).resource == resources.Resource(
+            desk.ann, "train", desk.cluster.objects[desk.ann, "train"]["metadata"]["uid"], "u-ann"
+        )
+    await desk.delete(desk.ann, "train")
+    async with desk.serving():
+        await desk.job("train", lambda job: job.phase is phases.Phase.CANCELED)
+
+
+async def test_without_any_such_right_only_an_object_that_was_seen_can_be_missed(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    desk.cluster.namespaces = {}
+    async with desk.serving():
+        for name in ("seen", "unseen"):
+            await desk.apply(desk.ann, name)
+            await desk.until(desk.ann, name, is_true("Admitted"))
+        await desk.delete(desk.ann, "seen")
+        await desk.job("seen", lambda job: job.phase is phases.Phase.CANCELED)
+    await desk.delete(desk.ann, "unseen")
+    async with desk.serving():
+        [said] = await told(desk, 1)
+        assert "is not known" in str(said["reason"])
+        assert (await desk.job("unseen")).intent == "run"

@@ -27,6 +27,7 @@ ELSEWHERE = {
     ("cluster", "watch", "oarlockjobs.oarlock.dev"),
     ("cluster", "patch", "oarlockjobs/status.oarlock.dev"),
     ("cluster", "create", "events"),
+    ("cluster", "get", "namespaces"),
 }
 
 

@@ -6,7 +6,8 @@
 
 After the admission the database is the truth. The UID of an object is the key of its submission, so that it makes one
 job, however often it is seen. An object that is not there any more means that its job is to be canceled; no finalizer
-is needed, because a list tells it also after a time without a server.
+is needed, because a list tells it also after a time without a server. The absence of an object counts only in a list
+that is newer than the job's record, of the job's own cluster, and in a namespace of the settings.
 
 Every step derives the work left from object and job, and may be repeated. Only the server that leads does it.
 """
@@ -79,6 +80,14 @@ class Objects(Protocol):
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
+        ...
+
+    async def renew(self) -> None:
+        """Return once `items` come from a list that began after this call."""
+        ...
+
+    async def cluster(self, namespace: str) -> str | None:
+        """Return the identity of the cluster with this namespace; None where this server may not read it."""
         ...
 
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
@@ -170,6 +179,9 @@ class Face:
         self._busy: set[str] = set()
         self._jobs: dict[str, str] = {}  # ids of jobs by UID
         self._uids: dict[str, str] = {}
+        self._seen: set[str] = set()  # UIDs of objects that were there, so that they are of this cluster
+        self._clusters: dict[str, str | None] = {}  # by namespace
+        self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
         self._untold: asyncio.Queue[tuple[str, resources.Happening]] = asyncio.Queue(MOST_UNTOLD)
         self._bell = asyncio.Event()
@@ -211,8 +223,13 @@ class Face:
                 task.cancel()
 
     async def _look(self) -> int:
-        """Touch all objects, and those that are gone and whose job has not ended. Return the log's present end."""
+        """Touch all objects, and those that are gone and whose job has not ended. Return the log's present end.
+
+        The jobs are read before the list begins: an object that the list lacks was there, and is not any more.
+        """
         seq, found = await self._services.store.read(lambda view: (view.last_seq(), _with_objects(view)))
+        await self._objects.renew()
+        self._clusters.clear()
         for job in found:
             assert job.resource is not None
             self._know(job.resource.uid, job.id)
@@ -268,6 +285,7 @@ class Face:
 
     def _forget(self, uid: str) -> None:
         self._uids.pop(self._jobs.pop(uid, ""), None)
+        self._seen.discard(uid)
 
     async def _reconcile(self, uid: str) -> None:
         try:
@@ -289,11 +307,12 @@ class Face:
         """Do what is left for one object. Return the least pause after which it is tried again, or None."""
         found = self._objects.items.get(uid)
         job = await self._job(uid, found)
-        if found is None or found.metadata.deletion_timestamp is not None:
+        if found is None:
+            return await self._one_that_is_absent(uid, job)
+        self._seen.add(uid)
+        if found.metadata.deletion_timestamp is not None:
             if job is not None and not job.terminal:
                 await self._cancel(job)
-            elif found is None:
-                self._forget(uid)
             return None
         tenant = self._tenants.get(found.metadata.namespace)
         if tenant is None:  # it may belong to another installation
@@ -311,6 +330,42 @@ class Face:
             status = msgspec.structs.replace(status, observed_generation=generation, halt=work.halt)
         return await self._tell(found, status) or (None if work.done or not work.facts else AGAIN_FIRST_S)
 
+    async def _one_that_is_absent(self, uid: str, job: nouns.Job | None) -> float | None:
+        """Cancel the job of an object that was deleted. Return the pause until this is tried again, or None."""
+        if job is None or job.terminal:
+            self._forget(uid)
+            return None
+        try:
+            why = await self._doubt(uid, job)
+        except errors.OarlockError as error:
+            _log.warning("resources.cluster_unknown", job=job.id, error=str(error))
+            return AGAIN_FIRST_S
+        if why is None:
+            await self._cancel(job)
+        elif job.resource is not None and (told := (job.resource.namespace, why)) not in self._left:
+            self._left.add(told)
+            facts = {"namespace": told[0], "job": job.id, "reason": why, "hint": f"oarlock cancel {job.id}"}
+            self._services.report("jobs_left_alone", facts)
+        return None
+
+    async def _doubt(self, uid: str, job: nouns.Job) -> str | None:
+        """Return why the absence of its object may be no deletion, or None."""
+        assert job.resource is not None
+        namespace, cluster = job.resource.namespace, job.resource.cluster
+        if namespace not in self._tenants:
+            return "The settings do not name this namespace, so that its objects are not known."
+        present = await self._objects.cluster(namespace)
+        if cluster is not None and present is not None:
+            return None if cluster == present else "The object is in another cluster than that of the settings."
+        if uid in self._seen:
+            return None
+        return "The cluster of the object is not known: the right to `get` the namespace kube-system is missing."
+
+    async def _cluster(self, namespace: str) -> str | None:
+        if namespace not in self._clusters:
+            self._clusters[namespace] = await self._objects.cluster(namespace)
+        return self._clusters[namespace]
+
     async def _tell(self, found: resources.OarlockJob, status: resources.JobStatus) -> float | None:
         if status == found.told():
             return None
@@ -326,8 +381,8 @@ class Face:
     async def _admit(self, work: Work) -> nouns.Job | None:
         """Submit the job. An object that cannot become one gets a condition with the reason, and is tried again."""
         meta, services = work.found.metadata, self._services
-        resource = resources.Resource(meta.namespace, meta.name, meta.uid)
         try:
+            resource = resources.Resource(meta.namespace, meta.name, meta.uid, await self._cluster(meta.namespace))
             access = await self._access(work.tenant)
             told = translation.wanted(work.found, work.tenant.pool)
             job, _ = await jobs.admit(services, access, told.submission, key(meta.uid), resource)

@@ -56,6 +56,18 @@ class OarlockJobs:
                 await self._watch.run()
             await asyncio.sleep(LOOK_AGAIN_S)
 
+    async def renew(self) -> None:
+        await self._watch.renew()
+
+    async def cluster(self, namespace: str) -> str | None:
+        """Return the UID of a namespace that lives as long as its cluster; without the right to read it, that of the
+        objects' own namespace; without that right, None.
+        """
+        for name in ("kube-system", namespace):
+            with contextlib.suppress(errors.Forbidden, errors.NotFound):
+                return (await self._api.get(f"/api/v1/namespaces/{name}", objects.Bare)).metadata.uid or None
+        return None
+
     async def write_status(self, found: resources.OarlockJob, status: resources.JobStatus) -> None:
         meta = found.metadata
         path = f"{resources.API}/namespaces/{meta.namespace}/oarlockjobs/{meta.name}/status"

@@ -11,6 +11,8 @@ and is not any more, once. `keep` only looks: the first pages of a list may come
 
 An answer to a request of our own may come before the watch tells the same: `put` adds it at once. A list that began
 before does not remove it again, and an event that was overtaken does not bring a deleted object back.
+
+A watch may hang, or be served by an API server that lags. `renew` lists anew, for a decision from the absence of an object.
 """
 
 from __future__ import annotations
@@ -77,6 +79,8 @@ class Watch(Generic[O, K]):
         self._put: dict[str, None] = {}  # UIDs of items that `put` added during a list
         self._listing = False
         self._deleted: dict[str, None] = {}
+        self._renewals: list[asyncio.Future[None]] = []
+        self._asked = asyncio.Event()
 
     def put(self, found: O) -> None:
         """Add an object that the API server has just returned, unless the watch knows more."""
@@ -91,9 +95,9 @@ class Watch(Generic[O, K]):
         failures = 0
         while True:
             try:
-                if not self._version:
+                while not self._version or self._renewals:
                     await self._list()
-                await self._follow()
+                await self._follow_until_asked()
                 failures = 0
                 await asyncio.sleep(PAUSE_FIRST_S)  # something on the way may end each watch at once
             except errors.Gone:
@@ -104,8 +108,17 @@ class Watch(Generic[O, K]):
                 pause_s = min(PAUSE_MOST_S, PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
+    async def renew(self) -> None:
+        """Return once the items come from a list that began after this call."""
+        listed = asyncio.get_running_loop().create_future()
+        self._renewals.append(listed)
+        self._asked.set()
+        await listed
+
     async def _list(self) -> None:
         """Replace the items by a list that is not older than its request."""
+        self._asked.clear()
+        renewals = list(self._renewals)
         self._put.clear()
         self._listing = True
         try:
@@ -133,6 +146,22 @@ class Watch(Generic[O, K]):
         self._is_fresh()
         self.synced.set()
         self._changed()
+        for listed in renewals:
+            self._renewals.remove(listed)
+            if not listed.done():
+                listed.set_result(None)
+
+    async def _follow_until_asked(self) -> None:
+        """Follow the cluster until the watch ends, or is broken off for a list."""
+        following, asked = (asyncio.ensure_future(one) for one in (self._follow(), self._asked.wait()))
+        try:
+            await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (following, asked):
+                one.cancel()
+            [ended, _] = await asyncio.gather(following, asked, return_exceptions=True)
+        if isinstance(ended, Exception):
+            raise ended
 
     async def _follow(self) -> None:
         asked = {
