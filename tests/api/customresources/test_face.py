@@ -686,3 +686,24 @@ async def test_without_any_such_right_only_an_object_that_was_seen_can_be_missed
         [said] = await told(desk, 1)
         assert "is not known" in str(said["reason"])
         assert (await desk.job("unseen")).intent == "run"
+
+
+async def test_a_job_whose_admission_was_answered_late_is_admitted(
+    rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submission was stored, and its answer lost: the next look finds the job."""
+    desk = Desk(rig)
+    write = rig.store.write
+    lost = iter([True])
+
+    async def losing(*args: Any, **options: Any) -> Any:
+        answer = await write(*args, **options)
+        if next(lost, False):
+            raise errors.Unavailable("The connection to the database was lost.", hint="It is tried again.")
+        return answer
+
+    monkeypatch.setattr(rig.store, "write", losing)
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+    assert len(await desk.jobs("train")) == 1

@@ -400,7 +400,8 @@ class Face:
     async def _apply(self, work: Work, job: nouns.Job) -> nouns.Job:
         """Make the job what a changed spec asks for, as far as a job can be changed; return the job."""
         services = self._services
-        if work.before.condition(translation.ADMITTED) is None:
+        admitted = work.before.condition(translation.ADMITTED)
+        if admitted is None or admitted.status != "True":  # the answer to the submission was lost
             work.admitted(job)
         try:
             access = await self._access(work.tenant)

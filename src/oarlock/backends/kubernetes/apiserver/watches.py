@@ -12,7 +12,8 @@ and is not any more, once. `keep` only looks: the first pages of a list may come
 An answer to a request of our own may come before the watch tells the same: `put` adds it at once. A list that began
 before does not remove it again, and an event that was overtaken does not bring a deleted object back.
 
-A watch may hang, or be served by an API server that lags. `renew` lists anew, for a decision from the absence of an object.
+A watch may hang, or be served by an API server that lags. `renew` lists anew, for a decision from the absence of an
+object.
 """
 
 from __future__ import annotations
