@@ -12,7 +12,7 @@ from tests.controllers import plant as plants
 from oarlock.backends import provisioners
 from oarlock.controllers import provisioning as controllers
 from oarlock.scheduler.provisioning import requesting
-from oarlock.spec import errors, jobs, phases
+from oarlock.spec import errors, jobs, phases, plans, resources
 from oarlock.spec.cluster import nodes, provisioning
 
 Answer = provisioning.Answer
@@ -32,11 +32,11 @@ class Autoscaled:
         self.provisioner = provisioner or self.memory
         self.begin("server-1")
 
-    def begin(self, name: str) -> None:
-        server = self.plant.server = plants.Server(self.plant, name, rules=RULES)
+    def begin(self, name: str, rules: plans.Rules = RULES) -> None:
+        server = self.plant.server = plants.Server(self.plant, name, rules=rules)
         store: Any = plants.OfControllers(self.plant.store)
         self.controller = controllers.Provisioning(
-            store, self.provisioner, server.leading, clock=self.plant.clock, report=server.report, rules=RULES
+            store, self.provisioner, server.leading, clock=self.plant.clock, report=server.report, rules=rules
         )
 
     async def until(self, holds: Callable[[jobs.Job], bool], job: str, *, within_s: float = 120.0) -> jobs.Job:
@@ -182,3 +182,80 @@ async def test_a_job_that_fits_the_present_nodes_requests_none(scaled: Autoscale
     await scaled.until(lambda one: one.phase is not phases.Phase.QUEUED, job)
     await scaled.run_for(10.0)
     assert await scaled.told() == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_requests_are_withdrawn_once_the_settings_name_no_class_any_more(
+    scaled: Autoscaled, forgotten: bool
+) -> None:
+    job = await requested(scaled)
+    if forgotten:
+        scaled.memory.requests["j-gone", 7] = scaled.memory.requests[job, 1]
+    scaled.begin("server-2", msgspec.structs.replace(RULES, node_classes=()))
+    await scaled.until(lambda one: one.node_request is None, job)
+    await scaled.run_for(3 * controllers.PERIOD_S)
+    assert await scaled.open() == {}
+    assert scaled.controller.wake_at() is None, "a cluster without classes is left in peace"
+
+
+async def test_a_request_never_takes_the_name_of_one_that_is_not_withdrawn_yet(scaled: Autoscaled) -> None:
+    job = await requested(scaled)
+    await scaled.answer(Answer.FAILED, "out of quota (old)")
+
+    async def failing(job: str, number: int) -> None:
+        raise errors.Unavailable("the API server cannot be reached")
+
+    withdraw = scaled.memory.withdraw
+    scaled.memory.withdraw = failing  # type: ignore[method-assign]
+    await scaled.plant.intend(job, "halt")
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert (await scaled.plant.job(job)).node_request is None
+    await scaled.plant.intend(job, "run")
+    found = await scaled.until(lambda one: one.node_request is not None, job)
+    assert found.node_request is not None
+    assert (found.node_request.number, found.node_request.answer) == (2, Answer.NONE)
+    scaled.memory.withdraw = withdraw  # type: ignore[method-assign]
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert await scaled.open() == {(job, 2): 2}
+
+
+async def test_a_request_that_was_refused_is_withdrawn_too(scaled: Autoscaled) -> None:
+    """A part of it may be there, and no list tells of it."""
+
+    async def refused(job: str, request: provisioning.NodeRequest) -> None:
+        raise errors.InvalidInput("a webhook refused it")
+
+    withdrawn = []
+    withdraw = scaled.memory.withdraw
+
+    async def noted(job: str, number: int) -> None:
+        withdrawn.append((job, number))
+        await withdraw(job, number)
+
+    scaled.memory.request = refused  # type: ignore[method-assign]
+    scaled.memory.withdraw = noted  # type: ignore[method-assign]
+    job = await scaled.plant.submit(LARGE)
+    await scaled.until(lambda one: one.node_request is not None, job)
+    await scaled.run_for(2 * controllers.PERIOD_S)
+    assert withdrawn == []
+    await scaled.plant.intend(job, "cancel")
+    await scaled.run_for(3 * controllers.PERIOD_S)
+    assert withdrawn == [(job, 1)]
+
+
+async def test_the_cluster_is_told_of_which_object_the_nodes_are_missing(scaled: Autoscaled) -> None:
+    named = resources.Resource("team", "train", "u-1")
+    found: list[resources.Resource | None] = []
+
+    async def tell(job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None) -> None:
+        found.append(resource)
+
+    scaled.memory.tell = tell  # type: ignore[method-assign]
+    job = await scaled.plant.submit(LARGE)
+    before = await scaled.plant.job(job)
+    await scaled.plant.store.write(
+        lambda tx: tx.put_job(msgspec.structs.replace(before, resource=named), at=scaled.plant.now)
+    )
+    await scaled.until(lambda one: one.node_request is not None, job)
+    await scaled.run_for(controllers.PERIOD_S)
+    assert found == [named]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from oarlock.spec import resources
 from oarlock.spec.cluster import provisioning
 
 
@@ -24,8 +25,10 @@ class Provisioner(Protocol):
         """Take the request back. One that is not there counts as withdrawn."""
         ...
 
-    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
-        """Tell people and autoscalers in the cluster's own way which nodes the job lacks."""
+    async def tell(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
+        """Tell people and autoscalers in the cluster's own way which nodes the job lacks. `resource` is its object."""
         ...
 
 
@@ -54,5 +57,7 @@ class Memory:
     async def withdraw(self, job: str, number: int) -> None:
         self.requests.pop((job, number), None)
 
-    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
+    async def tell(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
         self.told.append((job, dict(request.need.nodes)))

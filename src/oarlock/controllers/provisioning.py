@@ -5,7 +5,8 @@
 
 The record comes first: a server that ends between the two finds a request that the cluster lacks, and makes it. A
 request in the cluster that no record names is withdrawn, so that nothing has to be remembered when a gang starts,
-changes or ends.
+changes or ends. Without a class of nodes that holds too, once for each server that leads: the classes may have been
+removed from the settings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Provisioning:
-    """Without a provisioner, or without a declared class of nodes, it does nothing."""
+    """Without a provisioner it does nothing; without a class of nodes it withdraws the requests of before."""
 
     name = "provisioning"
 
@@ -47,7 +48,7 @@ class Provisioning:
         rules: plans.Rules,
     ) -> None:
         self._store = store
-        self._provisioner = provisioner if rules.node_classes else None
+        self._provisioner = provisioner
         self._leading = leading
         self._clock = clock
         self._report = report
@@ -58,14 +59,17 @@ class Provisioning:
         self._last: float | None = None
         self._changed = True
         self._is_clean = False  # the cluster has no request of ours
+        self._unsure: set[tuple[str, int]] = set()  # requests that were not made, or perhaps in part
+        self._settled: int | None = None  # the epoch in which nothing was left to do, without a class of nodes
 
     def wake_at(self) -> float | None:
-        return self._due if self._leading.epoch is not None and self._provisioner is not None else None
+        epoch = self._leading.epoch
+        return None if epoch is None or self._provisioner is None or epoch == self._settled else self._due
 
     async def tick(self) -> None:
         epoch, now = self._leading.epoch, self._clock()
         provisioner = self._provisioner
-        if epoch is None or provisioner is None:
+        if epoch is None or provisioner is None or epoch == self._settled:
             return
         self._changed = bool(await self._roster.refresh()) or self._changed
         if self._last is not None and 0 <= now - self._last < (SPACING_S if self._changed else PERIOD_S):
@@ -73,9 +77,12 @@ class Provisioning:
             return
         self._last, self._changed, self._due = now, False, now + PERIOD_S
         waiting = [job for job in self._roster.jobs.values() if planningrounds.waits(job)]
-        if self._is_clean and not waiting and not any(job.node_request for job in self._roster.jobs.values()):
+        idle = self._is_clean and not any(job.node_request for job in self._roster.jobs.values())
+        if idle and not self._rules.node_classes:
+            self._settled = epoch
+        if idle and (not waiting or epoch == self._settled):
             return
-        seen = await provisioner.answered()
+        seen = await self._answered(provisioner)
         after = await self._decide(waiting, seen, now)
         changed = [job for job in self._roster.jobs.values() if after.get(job.id) != job.node_request]
         told: list[tuple[str, events.AnyEvent]] = [
@@ -86,7 +93,15 @@ class Provisioning:
         await self._apply(provisioner, seen)
         for before, job in zip(changed, written, strict=True):
             if job is not None and job.node_request is not None and _news(before.node_request, job.node_request):
-                await self._part("tell", job.id, provisioner.tell(job.id, job.node_request))
+                await self._part("tell", job.id, provisioner.tell(job.id, job.node_request, job.resource))
+
+    async def _answered(self, provisioner: provisioners.Provisioner) -> list[provisioning.Answered] | None:
+        try:
+            return await provisioner.answered()
+        except errors.Forbidden:
+            if self._rules.node_classes:
+                raise
+            return None  # a server without this right has never made a request
 
     async def _decide(
         self, waiting: list[jobs.Job], seen: list[provisioning.Answered] | None, now: float
@@ -100,8 +115,16 @@ class Provisioning:
         }
         kept = {job: request.need for job, request in current.items() if request.open} if seen is not None else {}
         needs = missing.missing(await self._snapshot(waiting), kept)
+        last: dict[str, int] = {}  # numbers that are taken: a request of before may not have been withdrawn yet
+        for job_id, number in {*known, *self._unsure}:
+            last[job_id] = max(number, last.get(job_id, 0))
         following = (
-            (job.id, requesting.following(current.get(job.id), needs.get(job.id), now, answering=seen is not None))
+            (
+                job.id,
+                requesting.following(
+                    current.get(job.id), needs.get(job.id), now, answering=seen is not None, last=last.get(job.id, 0)
+                ),
+            )
             for job in waiting
         )
         return {job: request for job, request in following if request is not None}
@@ -120,6 +143,7 @@ class Provisioning:
     async def _apply(self, provisioner: provisioners.Provisioner, seen: list[provisioning.Answered] | None) -> None:
         """Make the requests that the cluster lacks, and withdraw those that no job's record names."""
         if seen is None:
+            self._is_clean = True
             return
         wanted = {
             (job.id, job.node_request.number): job.node_request
@@ -127,18 +151,23 @@ class Provisioning:
             if job.node_request is not None and job.node_request.open
         }
         there = {(one.job, one.number) for one in seen}
-        for job, number in sorted(there - wanted.keys()):
-            await self._part("withdraw", job, provisioner.withdraw(job, number))
+        for job, number in sorted((there | self._unsure) - wanted.keys()):
+            if await self._part("withdraw", job, provisioner.withdraw(job, number)):
+                self._unsure.discard((job, number))
         for job, number in sorted(wanted.keys() - there):
-            await self._part("request", job, provisioner.request(job, wanted[job, number]))
-        self._is_clean = not there and not wanted
+            self._unsure.add((job, number))
+            if await self._part("request", job, provisioner.request(job, wanted[job, number])):
+                self._unsure.discard((job, number))
+        self._is_clean = not there and not wanted and not self._unsure
 
-    async def _part(self, what: str, job: str, work: Awaitable[None]) -> None:
+    async def _part(self, what: str, job: str, work: Awaitable[None]) -> bool:
         """Do one request to the cluster. One that fails holds up no other, and is tried again at the next look."""
         try:
             await work
         except errors.OarlockError as error:
             _log.warning("provisioning.failed", what=what, job=job, error=str(error))
+            return False
+        return True
 
 
 def _news(before: provisioning.NodeRequest | None, after: provisioning.NodeRequest) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from oarlock.backends.kubernetes.apiserver import client, objects
 from oarlock.backends.kubernetes.pods import labels, rendering
 from oarlock.backends.kubernetes.site import Site
-from oarlock.spec import errors
+from oarlock.spec import errors, resources
 from oarlock.spec.cluster import provisioning
 
 GROUP = "autoscaling.x-k8s.io"
@@ -123,12 +123,15 @@ class NodeRequests:
         version = await self._known_version()
         if version is None:
             return
-        await self._api.delete(f"{self._requests(version)}/{name(job, number)}")
-        chosen = _labels(self._site, job, number)
+        chosen = _labels(self._site, job, number)  # the request is the one that is listed, so that it goes last
         await self._api.delete_all(f"{self._namespace}/podtemplates", {"labelSelector": labels.selector(chosen)})
+        await self._api.delete(f"{self._requests(version)}/{name(job, number)}")
 
-    async def tell(self, job: str, request: provisioning.NodeRequest) -> None:
+    async def tell(
+        self, job: str, request: provisioning.NodeRequest, resource: resources.Resource | None = None
+    ) -> None:
         """Write an Event on the job's object: the numbers in words, and as an annotation."""
+        namespace = resource.namespace if resource is not None else self._site.namespace
         numbers = ",".join(f"{node_class}={count}" for node_class, count in sorted(request.need.nodes.items()))
         at = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         event_name = f"{name(job, request.number)}.{int(self._clock() * 1000):x}"
@@ -137,18 +140,19 @@ class NodeRequests:
             "kind": "Event",
             "metadata": {
                 **_metadata(self._site, job, request.number, event_name),
+                "namespace": namespace,
                 "annotations": {MISSING: numbers},
             },
-            "involvedObject": involved(self._site, job),
+            "involvedObject": involved(self._site, job, resource),
             "reason": "NodesMissing",
-            "message": f"{numbers.replace('=', ': ').replace(',', ', ')}: so many nodes are missing, by class",
+            "message": message(request.need),
             "type": "Normal",
             "source": {"component": "oarlock"},
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,
         }
-        await self._create(f"{self._namespace}/events", body)
+        await self._create(f"/api/v1/namespaces/{namespace}/events", body)
 
     @property
     def _namespace(self) -> str:
@@ -190,14 +194,19 @@ def name(job: str, number: int) -> str:
     return f"{job}-nodes-{number}".lower()
 
 
-def involved(site: Site, job: str) -> dict[str, str]:
-    """Return the reference to the job's object in the cluster."""
-    return {
-        "apiVersion": "oarlock.dev/v1alpha1",
-        "kind": "OarlockJob",
-        "namespace": site.namespace,
-        "name": job.lower(),
-    }
+def message(need: provisioning.Need) -> str:
+    """Return the missing nodes as a sentence, and the next step."""
+    parts = [f"{count} node{'' if count == 1 else 's'} of {one}" for one, count in sorted(need.nodes.items())]
+    are, them = ("is", "it") if sum(need.nodes.values()) == 1 else ("are", "them")
+    return f"{' and '.join(parts)} {are} missing for this job. It starts once the cluster has added {them}."
+
+
+def involved(site: Site, job: str, resource: resources.Resource | None) -> dict[str, str]:
+    """Return the reference to the job's object in the cluster; for a job without one, to its name there."""
+    kind = {"apiVersion": f"{resources.GROUP}/{resources.VERSION}", "kind": "OarlockJob"}
+    if resource is None:
+        return kind | {"namespace": site.namespace, "name": job.lower()}
+    return kind | {"namespace": resource.namespace, "name": resource.name, "uid": resource.uid}
 
 
 def template(site: Site, job: str, request: provisioning.NodeRequest, index: int) -> rendering.Manifest:

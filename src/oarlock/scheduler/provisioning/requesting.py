@@ -1,4 +1,4 @@
-"""What becomes of the request for a gang's nodes: it is made, answered, made anew, or withdrawn."""
+"""The life of the request for a gang's nodes: it is made, answered, made anew, or withdrawn."""
 
 from __future__ import annotations
 
@@ -35,16 +35,22 @@ def answered(
 
 
 def following(
-    request: provisioning.NodeRequest | None, need: provisioning.Need | None, now: float, *, answering: bool
+    request: provisioning.NodeRequest | None,
+    need: provisioning.Need | None,
+    now: float,
+    *,
+    answering: bool,
+    last: int = 0,
 ) -> provisioning.NodeRequest | None:
     """Return the request that follows for a gang that lacks `need`; None where it lacks nothing.
 
-    Without an autoscaler that answers, the request is a measurement: its numbers follow the need.
+    Without an autoscaler that answers, the request is a measurement: its numbers follow the need. `last` is the
+    greatest number of the job's requests that the cluster may still have.
     """
     if need is None:
         return None
     if request is None:
-        return provisioning.NodeRequest(number=1, need=need, at=now)
+        return provisioning.NodeRequest(number=last + 1, need=need, at=now)
     if not request.open:
         again = request.answered_at is None or now - request.answered_at >= AGAIN_S
         return provisioning.NodeRequest(number=request.number + 1, need=need, at=now) if again else request
