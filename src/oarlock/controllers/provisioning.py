@@ -59,6 +59,7 @@ class Provisioning:
         self._last: float | None = None
         self._changed = True
         self._is_clean = False  # the cluster has no request of ours
+        self._vain: frozenset[str] = frozenset()  # jobs for whose nodes the last looks searched in vain
         self._unsure: set[tuple[str, int]] = set()  # requests that were not made, or perhaps in part
         self._settled: int | None = None  # the epoch in which nothing was left to do, without a class of nodes
 
@@ -114,7 +115,9 @@ class Provisioning:
             if job.node_request is not None
         }
         kept = {job: request.need for job, request in current.items() if request.open} if seen is not None else {}
-        needs = missing.missing(await self._snapshot(waiting), kept)
+        # A measurement is kept nowhere, so that each look measures the same gangs.
+        vain = self._vain if seen is not None else frozenset()
+        needs, self._vain = missing.look(await self._snapshot(waiting), kept, vain)
         last: dict[str, int] = {}  # numbers that are taken: a request of before may not have been withdrawn yet
         for job_id, number in {*known, *self._unsure}:
             last[job_id] = max(number, last.get(job_id, 0))

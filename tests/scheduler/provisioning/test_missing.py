@@ -190,3 +190,32 @@ def test_plans_are_the_same_without_classes() -> None:
     assert without.launches == with_class.launches
     assert without.refusals["h"].code is refusals.Code.NEVER_FITS
     assert with_class.refusals["h"].code not in refusals.NEVER
+
+
+def test_one_look_searches_for_some_gangs_and_the_next_ones_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a look must not grow with all gangs: the loop that makes it also renews the leadership."""
+    monkeypatch.setattr(missing, "SEARCHED", 2)
+    tried: list[str] = []
+    need = missing.Search.need
+
+    def noted(search: missing.Search, gang: plans.Gang) -> provisioning.Need | None:
+        tried.append(gang.job)
+        return None if gang.job == "g0" else need(search, gang)
+
+    monkeypatch.setattr(missing.Search, "need", noted)
+    of = refused(
+        snapshot(wait=tuple(gang(f"g{number}", gpus=4) for number in range(5)), classes=(node_class("big", most=9),))
+    )
+    now = missing.Look({}, frozenset())
+    story = []
+    for _ in range(5):
+        tried.clear()
+        now = missing.look(of, *now)
+        story.append((list(tried), sorted(now.needs)))
+    assert story == [
+        (["g0", "g1"], ["g1"]),
+        (["g2", "g3"], ["g1", "g2", "g3"]),
+        (["g0", "g4"], ["g1", "g2", "g3", "g4"]),
+        (["g0"], ["g1", "g2", "g3", "g4"]),
+        (["g0"], ["g1", "g2", "g3", "g4"]),
+    ], "also those behind one that no nodes help"

@@ -9,11 +9,15 @@ whose place is being cleared, or that waits after a failure of the platform.
 
 A gang with an open request keeps it: nodes come one by one, and a request that shrank with each of them would be made
 anew again and again.
+
+A search costs time with the number of new nodes. One look searches for `SEARCHED` gangs at most, and the next look goes
+on with the others: those for which it searched in vain come again after all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from oarlock.scheduler.placement import freespace, placing
 from oarlock.scheduler.pools import entitlement
@@ -38,21 +42,40 @@ WANTING = frozenset(
 KEEPING = WANTING | {Code.BACKING_OFF}
 """Refusals under which an open request stays."""
 
+SEARCHED = 200
+"""Gangs without a request whose nodes are searched for in one look."""
+
+
+class Look(NamedTuple):
+    """The nodes that gangs lack, by job, and the jobs for which these looks searched in vain."""
+
+    needs: dict[str, provisioning.Need]
+    vain: frozenset[str]
+
 
 def missing(
     snapshot: plans.Snapshot, requested: Mapping[str, provisioning.Need] | None = None
 ) -> dict[str, provisioning.Need]:
+    """Return the needs of one look that stands alone."""
+    return look(snapshot, requested or {}, frozenset()).needs
+
+
+def look(snapshot: plans.Snapshot, requested: Mapping[str, provisioning.Need], vain: frozenset[str]) -> Look:
     """Return, by job, the nodes that the waiting gangs of `snapshot` lack; gangs that lack none are left out.
 
     The reason why a gang waits is its last refusal. `requested` has the needs of open requests, which stay as they are
-    while their gangs wait and are of the same size.
+    while their gangs wait and are of the same size. `vain` is that of the look before.
     """
     if not snapshot.rules.node_classes:
-        return {}
-    given = requested or {}
+        return Look({}, frozenset())
+    given = requested
     queue = sorted((gang for gang in snapshot.waiting if gang.refusal is not None), key=_order)
-    search = Search(snapshot, [gang for gang in queue if gang.refusal is not None and gang.refusal.code in KEEPING])
-    found = {gang.job: given[gang.job] for gang in search.queue if gang.job in given and _same_size(gang, given)}
+    queue = [gang for gang in queue if gang.refusal is not None and gang.refusal.code in KEEPING]
+    found = {gang.job: given[gang.job] for gang in queue if gang.job in given and _same_size(gang, given)}
+    lacking = [gang.job for gang in queue if gang.job not in found]
+    fresh = [job for job in lacking if job not in vain]
+    searched = frozenset([*fresh, *(job for job in lacking if job in vain)][:SEARCHED])
+    search = Search(snapshot, [gang for gang in queue if gang.job in found or gang.job in searched])
     search.spend(found.values())
     for gang in search.queue:
         if not search.within_pools(gang):
@@ -63,7 +86,8 @@ def missing(
             need = search.need(gang)
             if need is not None and need.nodes:
                 found[gang.job] = need
-    return found
+    before = vain.intersection(lacking) if fresh else frozenset[str]()
+    return Look(found, before | (searched - found.keys()))
 
 
 def _order(gang: plans.Gang) -> tuple[int, float, str]:
@@ -105,6 +129,7 @@ class Search:
         self._space = freespace.FreeSpace(every, (claim for job in snapshot.running for claim in job.holdings))
         self._reserved = entitlement.reserved(snapshot.pools, entitlement.capacity(every))
         self._open: set[str] = set()
+        self._shut: tuple[int, frozenset[str]] | None = None  # new nodes that are not open, by the number that are
 
     def spend(self, needs: Iterable[provisioning.Need]) -> None:
         """Take the nodes of open requests off those that there may be."""
@@ -127,7 +152,9 @@ class Search:
 
     def expect(self, gang: plans.Gang, need: provisioning.Need) -> None:
         """Take the place of a gang whose nodes are requested, on any of the nodes that are there or expected."""
-        claims = placing.place(gang, self._space, gang.smallest, keep=self._without(self._open))
+        if self._shut is None or self._shut[0] != len(self._open):  # nodes are opened, and never closed again
+            self._shut = len(self._open), self._without(self._open)
+        claims = placing.place(gang, self._space, gang.smallest, keep=self._shut[1])
         self._take(gang, claims or ())
 
     def need(self, gang: plans.Gang) -> provisioning.Need | None:
