@@ -707,3 +707,72 @@ async def test_a_job_whose_admission_was_answered_late_is_admitted(
         await desk.apply(desk.ann, "train")
         await desk.until(desk.ann, "train", is_true("Admitted"))
     assert len(await desk.jobs("train")) == 1
+
+
+async def test_the_job_of_a_namespace_that_has_another_user_now_is_left_as_it_is(rig: rigs.Rig) -> None:
+    desk = Desk(rig)
+    async with desk.serving():
+        for name in ("told", "untold"):
+            await desk.apply(desk.ann, name)
+            await desk.until(desk.ann, name, is_true("Admitted"))
+    del desk.cluster.objects[desk.ann, "untold"]["status"]  # it was never written
+    desk.tenants[desk.ann] = site.Tenant("bob")
+    async with desk.serving():
+        for name in ("told", "untold"):
+            status = await desk.until(desk.ann, name, is_false("Admitted"))
+            assert "belongs to ann, and the namespace now to bob" in condition(status, "Admitted")["message"]
+            assert [one.owner for one in await desk.jobs(name)] == ["ann"]
+        await desk.delete(desk.ann, "told")
+        await desk.job("told", lambda job: job.phase is phases.Phase.CANCELED)
+
+
+async def test_all_conditions_tell_the_generation_that_they_are_of(rig: rigs.Rig) -> None:
+    """Tools take a condition of an older generation for old."""
+    desk = Desk(rig)
+    async with desk.serving():
+        await desk.apply(desk.ann, "train")
+        await desk.until(desk.ann, "train", is_true("Admitted"))
+        await desk.apply(desk.ann, "train", priority=70)
+        status = await desk.until(desk.ann, "train", is_true("Applied"))
+    told = {one["type"]: one["observedGeneration"] for one in status["conditions"]}
+    assert told == {"Admitted": 1, "Applied": 2, "Running": 2, "Completed": 2, "Failed": 2}
+
+
+async def test_an_object_that_is_due_is_looked_at_once(rig: rigs.Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other objects come while it is looked at."""
+    desk = Desk(rig)
+    now = [0.0]
+    gate = asyncio.Event()
+    gate.set()
+    looks: list[str] = []
+    wanted = translation.wanted
+    access = face.Face._access
+
+    def counted(found: resources.OarlockJob, pool: str) -> translation.Wanted:
+        looks.append(found.metadata.name)
+        return wanted(found, pool)
+
+    async def gated(self: face.Face, tenant: site.Tenant) -> Any:
+        if tenant.user == "ann":
+            await gate.wait()
+        return await access(self, tenant)
+
+    monkeypatch.setattr(translation, "wanted", counted)
+    monkeypatch.setattr(face.Face, "_access", gated)
+    desk.tenants[desk.bob] = site.Tenant("bob")
+    watched = oarlockjobs.OarlockJobs(desk.client(), desk.tenants, monotonic=time.monotonic)
+    async with face.serving(rig.services, watched, desk.tenants, leads=lambda: True, monotonic=lambda: now[0]):
+        await desk.apply(desk.ann, "bad", pool="nowhere")
+        await desk.until(desk.ann, "bad", is_false("Admitted"))
+        await desk.apply(desk.bob, "settled")
+        await desk.until(desk.bob, "settled", is_true("Admitted"))
+        before = looks.count("bad")
+        gate.clear()
+        now[0] += face.AGAIN_MOST_S
+        for name in ("first", "second", "third"):
+            await desk.apply(desk.bob, name)
+            await desk.until(desk.bob, name, is_true("Admitted"))
+        gate.set()
+        await desk.apply(desk.ann, "last")
+        await desk.until(desk.ann, "last", is_true("Admitted"))
+        assert looks.count("bad") == before + 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NoReturn, Protocol
@@ -183,6 +184,7 @@ class Face:
         self._clusters: dict[str, str | None] = {}  # by namespace
         self._left: set[tuple[str, str]] = set()  # namespaces and reasons that were told
         self._again: dict[str, tuple[float, float]] = {}  # by UID: when it is tried again, and the pause
+        self._due: list[tuple[float, str]] = []  # a heap of these times
         self._untold: asyncio.Queue[tuple[str, resources.Happening]] = asyncio.Queue(MOST_UNTOLD)
         self._bell = asyncio.Event()
         objects.listen(self._touch)
@@ -277,8 +279,10 @@ class Face:
 
     def _touch_due(self) -> None:
         now = self._monotonic()
-        for uid in [uid for uid, (at, _) in self._again.items() if at <= now]:
-            self._dirty[uid] = None
+        while self._due and self._due[0][0] <= now:
+            at, uid = heapq.heappop(self._due)
+            if self._again.get(uid, (None, 0.0))[0] == at:  # else another look came before
+                self._dirty[uid] = None
 
     def _know(self, uid: str, job: str) -> None:
         self._jobs[uid], self._uids[job] = job, uid
@@ -301,7 +305,9 @@ class Face:
             return
         _, before_s = self._again.get(uid, (0.0, AGAIN_FIRST_S / 2))
         pause_s = min(AGAIN_MOST_S, max(pause_s, before_s * 2))
-        self._again[uid] = self._monotonic() + pause_s, pause_s
+        at = self._monotonic() + pause_s
+        self._again[uid] = at, pause_s
+        heapq.heappush(self._due, (at, uid))
 
     async def _one(self, uid: str) -> float | None:
         """Do what is left for one object. Return the least pause after which it is tried again, or None."""
@@ -322,6 +328,8 @@ class Face:
             job = await self._admit(work)
         elif job is None:
             work.fact(translation.ADMITTED, False, "Removed", f"The record of {work.before.job} has been removed.")
+        elif job.owner != tenant.user:
+            work.refused(translation.ADMITTED, _of_another(job, tenant))
         elif work.before.observed_generation != found.metadata.generation:
             job = await self._apply(work, job)
         status = translation.status(found, job, work.facts, self._services.clock())
@@ -440,9 +448,9 @@ class Face:
         """Return the job that this object made."""
         if uid not in self._jobs and found is not None and found.metadata.namespace in self._tenants:
             owner = self._tenants[found.metadata.namespace].user
-            made = await self._services.store.read(lambda view: view.submitted(owner, key(uid)))
+            made = await self._services.store.read(lambda view: _submitted(view, uid, owner))
             if made is not None:
-                self._know(uid, made[0])
+                self._know(uid, made)
         return await self._read(self._jobs[uid]) if uid in self._jobs else None
 
     async def _read(self, job_id: str) -> nouns.Job | None:
@@ -452,6 +460,21 @@ class Face:
 def key(uid: str) -> str:
     """Return the idempotency key of the submission by an object."""
     return f"oarlockjob-{uid}"
+
+
+def _of_another(job: nouns.Job, tenant: Tenant) -> errors.Conflict:
+    return errors.Conflict(
+        f"The job {job.id} of this object belongs to {job.owner}, and the namespace now to {tenant.user}.",
+        hint="It goes on as it was. For a job of the new user, make an object of another name.",
+    )
+
+
+def _submitted(view: stores.View, uid: str, user: str) -> str | None:
+    """Return the job of the object, also that of another user: the settings may have named one before."""
+    for name in (user, *(one.name for one in view.users() if one.name != user)):
+        if (found := view.submitted(name, key(uid))) is not None:
+            return found[0]
+    return None
 
 
 def _records(view: stores.View, after: int) -> list[events.Record]:

@@ -79,7 +79,7 @@ def status(
     before = found.told()
     if job is None:
         return msgspec.structs.replace(before, conditions=_conditions(before, facts, now))
-    told = [*facts, *_facts(job)]
+    told = [*facts, *_facts(job, found.metadata.generation)]
     return resources.JobStatus(
         job=job.id,
         phase=str(job.phase),
@@ -137,11 +137,17 @@ def reason(error: errors.OarlockError) -> str:
     return "".join(part.capitalize() for part in error.code.split("_"))
 
 
-def _facts(job: jobs.Job) -> list[resources.Condition]:
+def _facts(job: jobs.Job, generation: int) -> list[resources.Condition]:
     """Return the conditions that follow from the job's phase."""
     phase, message = job.phase, summaries.reason(job)[:_MAX_MESSAGE]
     return [
-        resources.Condition(type=kind, status="True" if holds else "False", reason=_word(phase), message=message)
+        resources.Condition(
+            type=kind,
+            status="True" if holds else "False",
+            reason=_word(phase),
+            message=message,
+            observed_generation=generation,
+        )
         for kind, holds in (
             ("Running", phase in (phases.Phase.PROCESSING, phases.Phase.STORING)),
             ("Completed", phase is phases.Phase.COMPLETED),
