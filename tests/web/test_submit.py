@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import tarfile
+import threading
 import zipfile
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.api.services import turns
 from oarlock.client import archives
 from oarlock.spec import errors
-from oarlock.web import texts
+from oarlock.web import application, texts
 from oarlock.web.pages import submit
 
 TEXT = "command: python train.py  # mine\nroles:\n  worker: {count: 1}\n"
@@ -62,7 +65,7 @@ async def test_many_clicks_make_one_job_and_another_text_another(rig: browsers.W
         ("command: a\npriority: many\n", 2, "a whole number"),
         ("command: a\n  bad: [\n", 2, "not valid YAML"),
         ("name: a\n", 0, "command"),
-        ("- a\n", 0, "no mapping"),
+        ("- a\n", 0, "not a mapping"),
         ("command: a\ndata:\n- {source: file:///a, mount: x}\n- {source: file:///b, mount: /x}\n", 4, "mount"),
         ("command: a\npool: nowhere\n", 2, "nowhere"),
         ("command: a\nsecrets:\n- {name: none-such}\n", 3, "none-such"),
@@ -152,6 +155,97 @@ async def test_forecasts_in_flight_are_limited(rig: browsers.WebRig, monkeypatch
     monkeypatch.setattr(turns, "MOST_WAITING", -1)
     answer = await send(rig, action="check", part="yes")
     assert "of your forecasts wait already" in answer.text
+
+
+class Reads:
+    """The texts of this page that are parsed, with the thread of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[int] = []
+        for name in ("load", "compose"):
+            monkeypatch.setattr(yaml, name, self._watched(getattr(yaml, name)))
+
+    def _watched(self, read: Any) -> Any:
+        def watched(*args: Any, **more: Any) -> Any:
+            self.threads.append(threading.get_ident())
+            return read(*args, **more)
+
+        return watched
+
+
+@pytest.mark.parametrize(
+    ("action", "text", "most"),
+    [
+        ("check", TEXT, 1),
+        ("check", TEXT + "priority: many\n", 2),  # the second one finds the line of the error
+        ("check", TEXT + "pool: nowhere\n", 2),
+        ("submit", TEXT, 1),
+        ("set", TEXT, 4),
+    ],
+)
+async def test_a_text_is_parsed_once_and_away_from_the_event_loop(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, action: str, text: str, most: int
+) -> None:
+    reads = Reads(monkeypatch)
+    await send(rig, action=action, text=text, **({"field.priority": "7"} if action == "set" else {}))
+    assert 1 <= len(reads.threads) <= most
+    assert threading.get_ident() not in reads.threads, "the server answers others meanwhile"
+
+
+async def test_the_first_page_parses_its_text_away_from_the_event_loop(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Reads(monkeypatch)
+    async with rig.browser("ann") as browser:
+        assert (await browser.get("/submit")).status_code == 200
+    assert len(reads.threads) == 1
+    assert threading.get_ident() not in reads.threads
+
+
+@pytest.mark.parametrize("action", ["check", "set", "submit"])
+async def test_a_text_above_the_limit_is_refused_unread(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    text = TEXT + "#" * submit.MOST_CHARACTERS
+    reads = Reads(monkeypatch)
+    answer = await send(rig, action=action, text=text)
+    assert (answer.status_code, reads.threads) == (413, [])
+    assert "oarlock submit" in browsers.text(answer.text)
+    assert texts.typed(text) in answer.text, "the typed text is kept"
+
+
+async def test_a_newer_check_of_a_session_takes_the_place_of_a_waiting_one(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, entered = threading.Event(), asyncio.Event()
+    loop, read = asyncio.get_running_loop(), submit._read
+    asked: list[str] = []
+    pages = rig.app
+    assert isinstance(pages, application.Pages)
+
+    def slow(text: str) -> Any:
+        asked.append(text)
+        loop.call_soon_threadsafe(entered.set)
+        assert gate.wait(200)
+        return read(text)
+
+    monkeypatch.setattr(submit, "_read", slow)
+    async with rig.browser("ann") as browser:
+
+        def check(name: str) -> asyncio.Task[httpx.Response]:
+            form = {"number": "n1", "text": f"command: {name}\n", "action": "check", "part": "yes"}
+            return asyncio.create_task(browser.post("/submit", data=form, headers=browsers.OURS))
+
+        tasks = [check("first")]
+        await entered.wait()
+        for name in ("second", "third"):
+            tasks.append(check(name))
+            while sum(line.length for line in pages._turns._lines.values()) < len(tasks):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+        gate.set()
+        told = [browsers.text((await task).text) for task in tasks]
+    assert asked == ["command: first\n", "command: third\n"]
+    assert ["A newer check" in one for one in told] == [False, True, False]
 
 
 # Code from the browser

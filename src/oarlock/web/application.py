@@ -17,7 +17,7 @@ import msgspec
 from starlette import responses, routing, types
 
 from oarlock.spec import errors
-from oarlock.web import assets, compressing, cookies, origins, templating, texts, visits
+from oarlock.web import assets, compressing, cookies, origins, templating, texts, turns, visits
 from oarlock.web import routing as table
 from oarlock.web.pages import (
     cluster,
@@ -104,6 +104,7 @@ class Pages:
         self._routes = [(routing.compile_path(page.path), page) for page in pages]
         self._menu = [page for page in pages if page.key]
         self._busy: set[str] = set()
+        self._turns = turns.Turns()
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         if scope["type"] != "http" or scope["path"][1:].partition("/")[0] in self._settings.api:
@@ -120,7 +121,7 @@ class Pages:
             return responses.Response(asset.content, media_type=asset.media, headers={"vary": "accept-encoding"})
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         secret = self._cookie.read(headers.get("cookie", ""))
-        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy)
+        visit = visits.Visit(scope, receive, self._api, secret, self._cookie, self._busy, self._turns)
         closing, script = True, "oarlock-fragment" in headers
         try:
             origins.check_host(headers.get("host", ""), self._settings.hosts)

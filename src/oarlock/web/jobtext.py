@@ -53,24 +53,28 @@ def value_at(raw: Any, path: str) -> Any:
 
 
 def with_value(text: str, path: str, value: Any) -> str:
-    """Return the text with another value of a field; without the field for None.
+    """Return the text with another value of a field, as `changed` does."""
+    return changed(text, validation.mapping(validation.plain(text) or {}), path, value)[0]
 
-    Where the place of the field cannot be changed alone, the whole text is written anew, without its comments. Raises
-    InvalidInput for a text that is not a mapping.
+
+def changed(text: str, raw: dict[str, Any], path: str, value: Any) -> tuple[str, dict[str, Any]]:
+    """Return the text with another value of a field, without the field for None, and its plain objects.
+
+    `raw` has the plain objects of `text`. Where the place of the field cannot be changed alone, the whole text is
+    written anew, without its comments.
     """
-    raw = validation.fields(text) if validation.plain(text) is not None else {}
     if value_at(raw, path) == value:
-        return text
+        return text, raw
     names = [str(step) for step in steps(path)]
     wanted = copy.deepcopy(raw)
     _set(wanted, names, value)
     edited = _edited(text, names, value, wanted)
     try:
         if edited is not None and validation.plain(edited) == wanted:
-            return edited
+            return edited, wanted
     except errors.OarlockError:
         pass
-    return yaml.safe_dump(wanted, sort_keys=False, width=_WIDE, allow_unicode=True)
+    return yaml.safe_dump(wanted, sort_keys=False, width=_WIDE, allow_unicode=True), wanted
 
 
 def _composed(text: str) -> yaml.Node | None:

@@ -18,7 +18,7 @@ from oarlock.client import settings
 from oarlock.client.asynchronous import client as clients
 from oarlock.spec import bodies, errors
 from oarlock.spec.access import users
-from oarlock.web import cookies, transport
+from oarlock.web import cookies, transport, turns
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _STRENGTH = {users.Right.VIEWER: 0, users.Right.USER: 1, users.Right.ADMIN: 2}
 class Visit:
     """One request. `client` is the SDK with the browser's session; `server` has the user that the session is of.
 
-    All visits share `busy`, the costly work under way.
+    All visits share `busy`, the costly work under way, and `line`, the turns of work that waits.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Visit:
         secret: str | None,
         cookie: cookies.SessionCookie,
         busy: set[str],
+        line: turns.Turns,
     ) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
@@ -51,6 +52,7 @@ class Visit:
         self.secret = secret
         self.cookie = cookie
         self._busy = busy
+        self._line = line
         self._receive = receive
         unasked = [(name, value) for name, value in scope["headers"] if name == b"oarlock-fragment"]
         self._client = transport.StreamingTransport(api, scope.get("client"), unasked)
@@ -129,6 +131,10 @@ class Visit:
             yield
         finally:
             self._busy.discard(key)
+
+    def turn(self, *, keep: bool = False) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait for this session's turn. Raises Conflict, as `turns.Turns.turn` does."""
+        return self._line.turn(str(self.secret), keep=keep)
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of long work, which is cancelled when the browser leaves. For requests without a body."""

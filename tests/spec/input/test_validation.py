@@ -35,7 +35,7 @@ REFUSED = [
     ("command: x\ncommand: y", "", "stands twice"),
     ("a: &a [1]\nb: *a", "", "anchors and aliases"),
     ("command: !!python/object/apply:os.system [ls]", "", "tag"),
-    ("[1]", "", "the job file is no mapping"),
+    ("[1]", "", "the job file is not a mapping"),
     ("", "", "the job file is empty"),
     ("# nothing yet", "", "the job file is empty"),
     ("name: x", "", "`command`"),

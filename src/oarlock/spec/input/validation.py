@@ -55,9 +55,15 @@ def fields(
     text: str | bytes, *, source: str = "the job file", hint: str = "A job file begins as `command: ...`."
 ) -> dict[str, Any]:
     """As `plain`, of a file that names its fields. Raises InvalidInput, naming the file, for one that does not."""
-    raw = plain(text, source=source)
+    return mapping(plain(text, source=source), source=source, hint=hint)
+
+
+def mapping(
+    raw: Any, *, source: str = "the job file", hint: str = "A job file begins as `command: ...`."
+) -> dict[str, Any]:
+    """Return plain objects that name their fields. Raises InvalidInput, naming the file, for others."""
     if not isinstance(raw, dict):
-        raise errors.InvalidInput(f"{source} is {'empty' if raw is None else 'no mapping'}", hint=hint)
+        raise errors.InvalidInput(f"{source} is {'empty' if raw is None else 'not a mapping'}", hint=hint)
     return raw
 
 

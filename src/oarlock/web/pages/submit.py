@@ -1,7 +1,8 @@
 """A job submitted in the browser: a job file in an editor, beside a form for its commonest fields.
 
 Both change one text, which the form carries from answer to answer. The text is checked here, and the API tells when the
-job would start. The page's number and the text make the idempotency key, so that many clicks make one job.
+job would start. The page's number and the text make the idempotency key, so that many clicks make one job. A text is
+read once, in a thread, and one at a time for each session: reading YAML is slow, and the page checks while one types.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from starlette import responses
 
 from oarlock.client import archives, verbs
 from oarlock.display import forecasts, jobfields
-from oarlock.spec import errors, jobs
+from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
 from oarlock.web import jobtext, routing, texts, visits
@@ -42,6 +44,8 @@ COMMON: dict[str, str] = {
 """The fields of the form, by their paths."""
 LISTS = frozenset({"roles.worker.gpu_type"})
 SHOWN_LEFT_OUT = 10
+MOST_CHARACTERS = 1 << 16
+"""The longest text of this page. The command line reads longer ones."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     code: str = "none"
     source: str = ""
     digest: str = ""
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """A text as it was read: its fields, None where they cannot be told, and the job or the error with its line."""
+
+    fields: dict[str, Any] | None = None
+    spec: jobfile.JobSpec | None = None
+    error: errors.OarlockError | None = None
+    line: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +79,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 async def show(visit: visits.Visit) -> routing.Filled:
     """Show the editor with an example, or with the job file and the code of an earlier job."""
     source, number = visit.asked("from"), secrets.token_hex(8)
-    if not source:
-        draft = Draft(text=EXAMPLES.get(visit.asked("example"), EXAMPLES[FIRST]), number=number)
-        return await _page(visit, draft, None, None)
-    job = await visit.client.job(source)
-    text = msgspec.yaml.encode(verbs.fields_of(job)).decode()
-    code = "job" if job.snapshot is not None else "none"
-    return await _page(visit, Draft(text=text, number=number, code=code, source=job.id), None, job)
+    job = await visit.client.job(source) if source else None
+    async with visit.turn(keep=True):
+        if job is None:
+            draft = Draft(text=EXAMPLES.get(visit.asked("example"), EXAMPLES[FIRST]), number=number)
+        else:
+            text = await asyncio.to_thread(lambda: msgspec.yaml.encode(verbs.fields_of(job)).decode())
+            code = "job" if job.snapshot is not None else "none"
+            draft = Draft(text=text, number=number, code=code, source=job.id)
+        read = await asyncio.to_thread(_read, draft.text)
+        return _page(draft, read, await _judged(visit, draft.text, read), job)
 
 
 async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
@@ -87,18 +103,22 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
         digest=visits.one(form, "digest"),
     )
     source = await visit.client.job(draft.source) if draft.source else None
-    action = visits.one(form, "action")
+    action, read = visits.one(form, "action"), Read()
     try:
-        if action == "set":
-            draft = msgspec.structs.replace(draft, text=_written(text, form))
-        if action == "submit":
-            return routing.to(f"/jobs/{(await _submit(visit, draft, source)).id}")
+        async with visit.turn(keep=action == "submit"):
+            read = await asyncio.to_thread(_read, text)
+            if action == "set":
+                draft = msgspec.structs.replace(draft, text=await asyncio.to_thread(_written, text, read, form))
+                read = await asyncio.to_thread(_read, draft.text)
+            if action == "submit":
+                return routing.to(f"/jobs/{(await _submit(visit, draft, read, source)).id}")
+            verdict = await _judged(visit, draft.text, read)
     except errors.Unauthenticated:
         raise
     except errors.OarlockError as error:
-        verdict = Verdict(error=error, line=_line(draft.text, error))
-        return await _page(visit, draft, verdict, source, part=bool(visits.one(form, "part")))
-    return await _page(visit, draft, await _judged(visit, draft.text), source, part=bool(visits.one(form, "part")))
+        line = read.line if error is read.error else await asyncio.to_thread(_line, draft.text, error)
+        verdict = Verdict(error=error, line=line)
+    return _page(draft, read, verdict, source, form, part=bool(visits.one(form, "part")), posted=True)
 
 
 async def upload(visit: visits.Visit) -> responses.Response:
@@ -131,8 +151,23 @@ def _json(content: Any, status: int) -> responses.Response:
     return responses.Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
-async def _submit(visit: visits.Visit, draft: Draft, source: jobs.Job | None) -> jobs.Job:
-    spec = validation.load(draft.text)
+def _read(text: str) -> Read:
+    """Read a text. It takes long: for a thread."""
+    fields: dict[str, Any] | None = None
+    try:
+        if len(text) > MOST_CHARACTERS:
+            raise errors.TooLarge(
+                f"The text has {len(text):,} characters; this page reads {MOST_CHARACTERS:,} at most.",
+                hint="Submit it from a file: oarlock submit FILE",
+            )
+        raw = validation.plain(text)
+        fields = raw if isinstance(raw, dict) else {} if raw is None else None
+        return Read(fields=fields, spec=validation.decode(validation.mapping(raw)))
+    except errors.OarlockError as error:
+        return Read(fields=fields, error=error, line=_line(text, error))
+
+
+async def _submit(visit: visits.Visit, draft: Draft, read: Read, source: jobs.Job | None) -> jobs.Job:
     digest, shell = None, {}
     if draft.code == "job" and source is not None:
         digest, shell = source.snapshot, source.shell
@@ -142,48 +177,62 @@ async def _submit(visit: visits.Visit, draft: Draft, source: jobs.Job | None) ->
             raise errors.InvalidInput("No code was sent.", path="code", hint="Choose a folder or an archive first.")
     parts = (draft.number, draft.text, digest or "", *sorted(f"{name}={value}" for name, value in shell.items()))
     key = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return await visit.client.submit_packed(spec, digest, shell=shell, key=key)
+    return await visit.client.submit_packed(_job(read), digest, shell=shell, key=key)
 
 
-async def _judged(visit: visits.Visit, text: str) -> Verdict:
+def _job(read: Read) -> jobfile.JobSpec:
+    if read.spec is None:
+        assert read.error is not None, "a text is a job, or has an error"
+        raise read.error
+    return read.spec
+
+
+async def _judged(visit: visits.Visit, text: str, read: Read) -> Verdict:
+    if read.error is not None:
+        return Verdict(error=read.error, line=read.line)
     try:
-        forecast = await visit.client.plan(validation.load(text))
+        forecast = await visit.client.plan(_job(read))
     except errors.Unauthenticated:
         raise
     except errors.OarlockError as error:
-        return Verdict(error=error, line=_line(text, error))
+        return Verdict(error=error, line=await asyncio.to_thread(_line, text, error))
     lines = tuple(line for line in forecasts.lines(forecast, visit.server.currency) if line)
     return Verdict(when=str(forecast.when), lines=lines)
 
 
 def _line(text: str, error: errors.OarlockError) -> int:
+    """Return the line of the error, 0 for none. It may read the text once more: for a thread."""
     if isinstance(error.detail, Mapping) and isinstance(error.detail.get("line"), int):
         return int(error.detail["line"])
     return jobtext.line_of(text, error.path) if error.path else 0
 
 
-async def _page(
-    visit: visits.Visit, draft: Draft, verdict: Verdict | None, source: jobs.Job | None, *, part: bool = False
+def _page(
+    draft: Draft,
+    read: Read,
+    verdict: Verdict,
+    source: jobs.Job | None,
+    form: Mapping[str, list[str]] = MappingProxyType({}),
+    *,
+    part: bool = False,
+    posted: bool = False,
 ) -> routing.Filled:
-    verdict = verdict or await _judged(visit, draft.text)
+    """Return the page. The form has the fields of the text; where they cannot be told, those that were typed."""
+    if read.fields is None:
+        shown = {path: visits.one(form, f"field.{path}") for path in COMMON}
+    else:
+        shown = {path: _shown(read.fields, path) for path in COMMON}
     facts: dict[str, Any] = {
         "draft": draft,
         "verdict": verdict,
         "source": source,
-        "common": [(path, word, _shown(_plain(draft.text), path)) for path, word in COMMON.items()],
+        "common": [(path, word, shown[path]) for path, word in COMMON.items()],
         "fields": jobfields.fields(),
         "examples": list(EXAMPLES),
         "hidden_lines": texts.hidden_lines(draft.text),
     }
-    status = verdict.error.status if verdict.error is not None and not part and visit.method == "POST" else 200
+    status = verdict.error.status if verdict.error is not None and not part and posted else 200
     return routing.Filled(template="submitparts.html" if part else "submit.html", facts=facts, status=status)
-
-
-def _plain(text: str) -> Any:
-    try:
-        return validation.plain(text)
-    except errors.OarlockError:
-        return {}
 
 
 def _shown(raw: Any, path: str) -> str:
@@ -198,15 +247,17 @@ def _shown(raw: Any, path: str) -> str:
     return "" if value is None or isinstance(value, dict) else str(value)
 
 
-def _written(text: str, form: Mapping[str, list[str]]) -> str:
-    """Return the text with the fields of the form that were changed. Raises InvalidInput."""
-    raw = validation.fields(text) if validation.plain(text) is not None else {}
+def _written(text: str, read: Read, form: Mapping[str, list[str]]) -> str:
+    """Return the text with the fields of the form that were changed. Raises the error of a text without fields."""
+    if (raw := read.fields) is None:
+        assert read.error is not None, "a text without fields has an error"
+        raise read.error
     for path in COMMON:
         if f"field.{path}" not in form:
             continue
         typed = visits.one(form, f"field.{path}").strip()
         if typed != _shown(raw, path):
-            text = jobtext.with_value(text, path, _value(path, typed))
+            text, raw = jobtext.changed(text, raw, path, _value(path, typed))
     return text
 
 
