@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import io
+import random
 import tarfile
+import tempfile
 import threading
 import zipfile
 from typing import Any
@@ -349,6 +352,144 @@ def test_the_bounds_hold_for_the_bytes_that_are_read(tmp_path: Any, monkeypatch:
         (tmp_path / name / "archive").write_bytes(content)
         with pytest.raises(errors.TooLarge):
             archives.snapshot(tmp_path / name / "archive", tmp_path / name, 1000)
+
+
+def refused(folder: Any, content: bytes, limit_bytes: int = 1 << 30) -> errors.OarlockError:
+    """The refusal of an archive, of which nothing but the named part may be at fault."""
+    folder.mkdir()
+    (folder / "archive").write_bytes(content)
+    with pytest.raises(errors.OarlockError) as found:
+        archives.snapshot(folder / "archive", folder, limit_bytes)
+    return found.value
+
+
+@pytest.mark.parametrize("make", [tar, zipped])
+def test_folders_are_bounded_as_files_are(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    assert "folders" in refused(tmp_path / "deep", make(("d/" * 32 + "f", b""))).message
+    monkeypatch.setattr(archives, "MOST_FILES", 10)
+    error = refused(tmp_path / "wide", make(*((f"{number}/a/b/f", b"") for number in range(3))))
+    assert isinstance(error, errors.TooLarge)
+    assert len(list((tmp_path / "wide" / "code").rglob("*"))) <= 11
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "archive").write_bytes(make(*((f"a/{name}/f", b"") for name in "bcd"), ("a/e", b"")))
+    archives.snapshot(tmp_path / "few" / "archive", tmp_path / "few", 1000)
+
+
+def test_entries_that_are_folders_are_counted(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_FILES", 3)
+    names = tuple((f"d{number}/", b"") for number in range(7))
+    made = zipped(*names)
+    monkeypatch.setattr(zipfile, "ZipInfo", NoInfo)
+    assert isinstance(refused(tmp_path / "zip", made), errors.TooLarge), "before an object of each entry is made"
+    dirs = tar(*names, type=tarfile.DIRTYPE, size=0)
+    assert isinstance(refused(tmp_path / "tar", dirs), errors.TooLarge)
+
+
+class NoInfo(zipfile.ZipInfo):
+    def __init__(self, *args: Any, **more: Any) -> None:
+        raise AssertionError("the directory is in memory already")
+
+
+def long_header(kind: bytes, size: int) -> bytes:
+    head = tarfile.TarInfo("././@LongLink")
+    head.type, head.size = kind, size
+    content = b"x" * size
+    if kind in (tarfile.XHDTYPE, tarfile.XGLTYPE):
+        content = f"{size} comment=".encode().ljust(size - 1, b"x") + b"\n"
+    padding = b"\0" * (-size % 512)
+    return head.tobuf(tarfile.GNU_FORMAT) + content + padding
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_long_header_of_a_tar_is_not_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
+    read: list[int] = []
+    made = archives.Bounded.read
+
+    def watched(self: archives.Bounded, size: int = -1) -> bytes:
+        block = made(self, size)
+        read.append(len(block))
+        return block
+
+    monkeypatch.setattr(archives.Bounded, "read", watched)
+    error = refused(tmp_path / "a", long_header(kind, 1_000_000) + tar(("a", b""), zipped=False))
+    assert isinstance(error, errors.TooLarge)
+    assert sum(read) < 200_000
+    (tmp_path / "short").mkdir()
+    short = b"".join(long_header(one, 900) for one in (tarfile.XGLTYPE, tarfile.XHDTYPE))
+    (tmp_path / "short" / "archive").write_bytes(short + tar(("a", b"x"), zipped=False))
+    assert archives.snapshot(tmp_path / "short" / "archive", tmp_path / "short", 1000).count == 1
+
+
+def test_attributes_for_all_files_do_not_add_up(tmp_path: Any) -> None:
+    parts = []
+    for number in range(4):
+        content = f"40000 key{number}=".encode().ljust(39_999, b"x") + b"\n"
+        parts.append(long_header(tarfile.XGLTYPE, 40_000)[:512] + content + b"\0" * (-40_000 % 512))
+    assert isinstance(refused(tmp_path / "a", b"".join(parts) + tar(("a", b""), zipped=False)), errors.TooLarge)
+
+
+def sparse(version: str) -> bytes:
+    """A file with holes, whose map is without an end: that of old GNU tar, or of its pax form 1.0."""
+    info = tarfile.TarInfo("a")
+    if version == "old":
+        info.type = tarfile.GNUTYPE_SPARSE
+        block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        block[482] = 1  # the map goes on in the next block
+        block[148:156] = b" " * 8
+        block[148:156] = f"{sum(block):06o}\0 ".encode()
+        more = bytearray(512)
+        more[504] = 1
+        return bytes(block) + bytes(more) * 4000
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"}
+    info.size = 512 * 4000
+    return info.tobuf(tarfile.PAX_FORMAT) + b"9" * info.size
+
+
+@pytest.mark.parametrize("version", ["old", "1.0"])
+def test_the_map_of_a_sparse_file_is_not_read(tmp_path: Any, version: str) -> None:
+    assert "is a sparse file" in refused(tmp_path / "a", sparse(version)).message
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_zip_by_another_method_is_refused(tmp_path: Any, method: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        archive.writestr("a", b"x" * 1000)
+    damaged = bytearray(out.getvalue())
+    damaged[44:54] = b"\xff" * 10
+    assert "another method" in refused(tmp_path / "a", bytes(damaged)).message
+
+
+@pytest.mark.parametrize("make", [tar, zipped, lambda *files: tar(*files, zipped=False)])
+def test_damaged_archives_are_refused_or_read(tmp_path: Any, make: Any) -> None:
+    chance = random.Random(7)
+    good = make(("a/b", b"0123456789" * 50), ("c" * 120, b"x"))
+    for number in range(400):
+        content = bytearray(good)
+        for _ in range(chance.randint(1, 4)):
+            content[chance.randrange(len(content))] = chance.choice((0, 255, chance.randrange(256)))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "archive").write_bytes(content[: chance.choice((len(content), chance.randrange(len(content))))])
+        with contextlib.suppress(errors.InvalidInput, errors.TooLarge):
+            archives.snapshot(folder / "archive", folder, 100_000)
+
+
+async def test_the_scratch_folder_is_removed_away_from_the_event_loop(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    cleanup = tempfile.TemporaryDirectory.cleanup
+
+    def watched(self: Any) -> None:
+        threads.append(threading.get_ident())
+        cleanup(self)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", watched)
+    assert (await sent(rig, tar(*CODE))).status_code == 200
+    assert (await sent(rig, b"hello")).status_code == 422
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 async def test_an_archive_is_cut_off_at_the_limit(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette import responses
@@ -20,9 +19,12 @@ from oarlock.client import packing, requests, settings
 from oarlock.spec import errors, jobfile, jobs, phases, recordings, roles
 from oarlock.spec.access import users
 from oarlock.spec.input import validation
-from oarlock.web import routing, visits
+from oarlock.web import routing, scratch, visits
 from oarlock.web.drawing import simulated
 from oarlock.web.pages import jobs as listed
+
+if TYPE_CHECKING:
+    from oarlock.data.snapshots import snapshots
 
 NAME = "simulation"
 FILE = "simulation.json"
@@ -189,14 +191,19 @@ async def _submit(visit: visits.Visit, files: dict[str, bytes], policies: tuple[
         max_restarts=0,
         roles={roles.RoleName.WORKER: jobfile.Role(cpus=1)},
     )
-    with visit.alone("simulation"), TemporaryDirectory(prefix="oarlock-simulation-") as place:
-        code = Path(place) / "code"
-        code.mkdir()
-        for name, content in files.items():
-            (code / name).write_bytes(content)
-        told = settings.Settings(home=Path(place) / "home")
-        await visit.client.upload(packed := await asyncio.to_thread(packing.pack, code, told))
-        return await visit.client.submit_packed(spec, packed.digest, shell={})
+    with visit.alone("simulation"):
+        async with scratch.folder("oarlock-simulation-") as place:
+            packed = await asyncio.to_thread(_packed, place, files)
+            await visit.client.upload(packed)
+            return await visit.client.submit_packed(spec, packed.digest, shell={})
+
+
+def _packed(place: Path, files: dict[str, bytes]) -> snapshots.Snapshot:
+    code = place / "code"
+    code.mkdir()
+    for name, content in files.items():
+        (code / name).write_bytes(content)
+    return packing.pack(code, settings.Settings(home=place / "home"))
 
 
 async def _outcome(visit: visits.Visit, job: jobs.Job) -> Outcome | None:
@@ -205,11 +212,12 @@ async def _outcome(visit: visits.Visit, job: jobs.Job) -> Outcome | None:
     found = next((one for one in listing.items if one.path.rpartition("/")[2] == FILE), None)
     if found is None or found.bytes > MOST_BYTES:
         return None
-    with TemporaryDirectory(prefix="oarlock-simulation-") as place:
-        await visit.client.download(job.id, found.path, place)
-        path = next(Path(place).rglob(FILE))
+    async with scratch.folder("oarlock-simulation-") as place:
+        await visit.client.download(job.id, found.path, str(place))
         try:
-            return await asyncio.to_thread(lambda: msgspec.json.decode(path.read_bytes(), type=Outcome))
+            return await asyncio.to_thread(
+                lambda: msgspec.json.decode(next(place.rglob(FILE)).read_bytes(), type=Outcome)
+            )
         except msgspec.MsgspecError:
             return None
 

@@ -13,7 +13,6 @@ import secrets
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +24,7 @@ from oarlock.display import forecasts, jobfields
 from oarlock.spec import errors, jobfile, jobs
 from oarlock.spec.access import users
 from oarlock.spec.input import quantities, validation
-from oarlock.web import jobtext, routing, texts, visits
+from oarlock.web import jobtext, routing, scratch, texts, visits
 
 EXAMPLES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))}
 FIRST = "one-process"
@@ -123,20 +122,24 @@ async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
 
 async def upload(visit: visits.Visit) -> responses.Response:
     """Take an archive of the code, and store it as a snapshot."""
-    with visit.alone("upload"), TemporaryDirectory(prefix="oarlock-upload-") as place:
-        folder, limit = Path(place), visit.client.settings.snapshot_limit_bytes
-        archive = folder / "archive"
-        with archive.open("wb") as file:
-            async for chunk in visit.chunks(limit):
-                await asyncio.to_thread(file.write, chunk)
-        try:
-            packed = await asyncio.to_thread(archives.snapshot, archive, folder, limit)
-            await visit.client.upload(packed)
-        except errors.Unauthenticated:
-            raise
-        except errors.OarlockError as error:
-            told: Any = {"error": texts.visible(f"{error.message} {error.hint}".replace(place, ""))}
-            return _json(told, error.status)
+    with visit.alone("upload"):
+        async with scratch.folder("oarlock-upload-") as folder:
+            return await _stored(visit, folder)
+
+
+async def _stored(visit: visits.Visit, folder: Path) -> responses.Response:
+    archive, limit = folder / "archive", visit.client.settings.snapshot_limit_bytes
+    with archive.open("wb") as file:
+        async for chunk in visit.chunks(limit):
+            await asyncio.to_thread(file.write, chunk)
+    try:
+        packed = await asyncio.to_thread(archives.snapshot, archive, folder, limit)
+        await visit.client.upload(packed)
+    except errors.Unauthenticated:
+        raise
+    except errors.OarlockError as error:
+        told: Any = {"error": texts.visible(f"{error.message} {error.hint}".replace(str(folder), ""))}
+        return _json(told, error.status)
     left_out = [texts.visible(str(one)) for one in packed.left_out if one.why != "never packed"]
     told = {"digest": packed.digest, "told": _told(packed.count, packed.unpacked_bytes, left_out)}
     return _json(told, 200)
