@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -45,10 +46,51 @@ async def test_a_token_is_made_listed_and_revoked(rig: browsers.WebRig) -> None:
     found = await rig.store.read(lambda view: view.tokens("ann"))
     mine = next(one for one in found if one.note)
     assert mine.sha256 in page
-    revoked = await send(rig, action="revoke", user="ann", sha256=mine.sha256)
+    asked = await send(rig, action="revoke", user="ann", sha256=mine.sha256)
+    assert (asked.status_code, "the sessions that were made from it end" in asked.text) == (200, True)
+    assert "It is yours" not in asked.text
+    assert await rig.store.read(lambda view: view.token(mine.sha256)) == mine, "nothing is lost before the answer"
+    revoked = await send(rig, action="revoke", user="ann", sha256=mine.sha256, sure="yes")
     assert (revoked.status_code, revoked.headers["location"]) == (303, "/users?user=ann")
     assert await rig.store.read(lambda view: view.token(mine.sha256)) is None
     assert mine.sha256 not in await show(rig, "/users?user=ann")
+
+
+async def test_an_administrator_is_told_that_the_own_session_may_end(rig: browsers.WebRig) -> None:
+    mine = (await rig.store.read(lambda view: view.tokens("root")))[0]
+    assert "It is yours" in (await send(rig, action="revoke", user="root", sha256=mine.sha256)).text
+
+
+async def test_a_page_that_is_loaded_again_makes_no_other_token(rig: browsers.WebRig) -> None:
+    async with rig.browser("root") as browser:
+        page = (await browser.get("/users?user=ann")).text
+        number = page.partition('name="number" value="')[2].partition('"')[0]
+        form = {"action": "token", "user": "ann", "note": "laptop", "number": number}
+        first, again = await asyncio.gather(
+            *(browser.post("/users", data=form, headers=browsers.OURS) for _ in range(2))
+        )
+        assert sorted((first.status_code, again.status_code)) == [200, 409]
+        refused = max(first, again, key=lambda one: one.status_code)
+        assert "was sent before" in browsers.text(refused.text)
+        assert 'value="laptop"' in refused.text
+        found = await rig.store.read(lambda view: view.tokens("ann"))
+        assert len([one for one in found if one.note == "laptop"]) == 1
+        fresh = refused.text.partition('name="number" value="')[2].partition('"')[0]
+        answer = await browser.post("/users", data={**form, "number": fresh}, headers=browsers.OURS)
+        assert (fresh != number, answer.status_code) == (True, 200)
+
+
+async def test_a_refused_form_comes_back_as_it_was_typed(rig: browsers.WebRig) -> None:
+    king = await send(rig, action="add", user="eve", right="king")
+    assert 'value="eve"' in king.text
+    assert "There is no such right" in king.text
+    taken = await send(rig, action="add", user="ann", right="viewer")
+    assert "<option selected>viewer" in taken.text
+    for form in ({"action": "token", "user": "gone"}, {"action": "revoke", "user": "ann", "sha256": ""}):
+        answer = await send(rig, **form)
+        assert (answer.status_code, "<h1>Users</h1>" in answer.text) == (404, True)
+        assert "no such route" not in answer.text
+    assert "Tokens of ann" in answer.text
 
 
 @pytest.mark.parametrize(

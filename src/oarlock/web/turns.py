@@ -12,12 +12,24 @@ from collections.abc import AsyncIterator
 
 from oarlock.spec import errors
 
+REMEMBERED = 10_000
+
 
 class Turns:
     """The lines of those that wait, by key. A key without work is forgotten."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
+        self._sent: dict[str, None] = {}
+
+    def once(self, key: str) -> bool:
+        """Return whether the key is new, and remember it: of a form that must not be sent twice."""
+        if key in self._sent:
+            return False
+        self._sent[key] = None
+        if len(self._sent) > REMEMBERED:
+            del self._sent[next(iter(self._sent))]
+        return True
 
     @contextlib.asynccontextmanager
     async def turn(self, key: str, *, keep: bool = False) -> AsyncIterator[None]:

@@ -136,6 +136,10 @@ class Visit:
         """Wait for this session's turn. Raises Conflict, as `turns.Turns.turn` does."""
         return self._line.turn(str(self.secret), keep=keep)
 
+    def once(self, number: str) -> bool:
+        """Return whether the form with this number is sent for the first time since the server has started."""
+        return self._line.once(f"{self.secret} {number}")
+
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of long work, which is cancelled when the browser leaves. For requests without a body."""
 

@@ -1,6 +1,14 @@
-"""The users of the server and their tokens, for administrators. Only the answer to its form shows a new token."""
+"""The users of the server and their tokens, for administrators. Only the answer to its form shows a new token.
+
+A form that makes a token has a number and is taken once: a page that is loaded again would make another token, and the
+first one would be valid although no one has seen it.
+"""
 
 from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from starlette import responses
 
@@ -18,23 +26,48 @@ async def show(visit: visits.Visit) -> routing.Filled:
 async def act(visit: visits.Visit) -> routing.Filled | responses.Response:
     """Add a user, or make or revoke a token. A refused form comes back with its text."""
     form = await visit.form()
-    action, name = visits.one(form, "action"), visits.one(form, "user").strip()
+    typed = {name: visits.one(form, name).strip() for name in ("action", "user", "right", "note", "number", "sha256")}
     try:
-        if action == "add":
-            made = await visit.client.add_user(name, visits.one(form, "right") or users.Right.USER)
-            return await _page(visit, made.name, shown=await visit.client.add_token(made.name))
-        if action == "token":
-            note = visits.one(form, "note").strip()
-            return await _page(visit, name, shown=await visit.client.add_token(name, note))
-        if action == "revoke":
-            await visit.client.remove_token(name, visits.one(form, "sha256"))
-            return routing.to(f"/users?user={name}")
+        if typed["action"] == "revoke":
+            return await _revoke(visit, typed["user"], typed["sha256"], sure=bool(visits.one(form, "sure")))
+        async with visit.turn(keep=True):
+            return await _make(visit, typed)
+    except (errors.InvalidInput, errors.Conflict, errors.NotFound) as error:
+        return await _page(visit, await _known(visit, typed), error=error, typed=typed)
+
+
+async def _make(visit: visits.Visit, typed: Mapping[str, str]) -> routing.Filled:
+    action, name, right = typed["action"], typed["user"], typed["right"] or users.Right.USER
+    if action not in ("add", "token"):
         raise errors.InvalidInput("There is no such action.", hint="There are: add, token, revoke.")
-    except ValueError as error:
-        refused = errors.InvalidInput("There is no such right.", hint=f"There are: {', '.join(users.Right)}.")
-        raise refused from error
-    except (errors.InvalidInput, errors.Conflict) as error:
-        return await _page(visit, "", error=error, typed=name)
+    if right not in list(users.Right):
+        raise errors.InvalidInput("There is no such right.", hint=f"There are: {', '.join(users.Right)}.")
+    if action == "add":
+        name = (await visit.client.add_user(name, users.Right(right))).name
+    elif not visit.once(typed["number"]):
+        raise errors.Conflict(
+            "This form was sent before: it has made a token, which was shown then.",
+            hint="If you have not kept the token, revoke the newest one and make another.",
+        )
+    return await _page(visit, name, shown=await visit.client.add_token(name, typed["note"]))
+
+
+async def _revoke(visit: visits.Visit, name: str, sha256: str, *, sure: bool) -> routing.Filled | responses.Response:
+    """Ask first, and say what is lost."""
+    token = next((one for one in await visit.client.tokens(name) if one.sha256 == sha256), None)
+    if token is None:
+        raise errors.NotFound(f"{name[:100]} has no such token.", hint="It may have been revoked meanwhile.")
+    if not sure:
+        mine = name == visit.server.user
+        return routing.Filled(template="revoke.html", facts={"title": "Users", "token": token, "mine": mine})
+    await visit.client.remove_token(name, sha256)
+    return routing.to(f"/users?user={name}")
+
+
+async def _known(visit: visits.Visit, typed: Mapping[str, str]) -> str:
+    """Return the user whose tokens a refused form is about, empty for none."""
+    name = typed["user"] if typed["action"] in ("token", "revoke") else ""
+    return name if name in {one.name for one in await visit.client.users()} else ""
 
 
 async def _page(
@@ -43,7 +76,7 @@ async def _page(
     *,
     shown: bodies.ShownToken | None = None,
     error: errors.OarlockError | None = None,
-    typed: str = "",
+    typed: Mapping[str, str] = MappingProxyType({}),
 ) -> routing.Filled:
     found = await visit.client.users()
     facts = {
@@ -53,7 +86,8 @@ async def _page(
         "tokens": await visit.client.tokens(chosen) if chosen else [],
         "shown": shown,
         "error": error,
-        "typed": typed,
+        "typed": {"user": "", "right": users.Right.USER, "note": "", **typed},
+        "number": secrets.token_hex(8),
         "rights": list(users.Right),
     }
     return routing.Filled(template="users.html", facts=facts, status=error.status if error is not None else 200)
