@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -58,6 +59,24 @@ async def test_a_change_is_seen_before_it_is_made(rig: browsers.WebRig) -> None:
     assert (made.status_code, made.headers["location"]) == (303, "/pools")
     stored = (await test_pools.by_name(rig))["research"]["pool"]
     assert (stored["limit"], stored["share"]["gpus"]) == ({"gpus": 2.0}, 2.0)
+
+
+async def test_what_was_not_typed_is_not_changed(rig: browsers.WebRig) -> None:
+    amounts = {"cpus": 1000.125, "gpus": 1234567}
+    share = {"gpus": 1 / 3, "cpus": 1234567.5, "memory": 0.0000001}
+    await test_pools.change(rig, "research", limit=amounts, share=share, reserve={"memory": 1000000001})
+    before = (await test_pools.by_name(rig))["research"]["pool"]
+    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', await page(rig, "/pools/edit?pool=research")))
+    assert form["limit"] == "gpus=1234567, cpus=1000.125"
+    assert form["share"].endswith("cpus=1234567.5, memory=0.0000001")
+    assert (await send(rig, **{**form, "policy": "fifo", "action": "apply"})).status_code == 303
+    after = (await test_pools.by_name(rig))["research"]["pool"]
+    assert after == {**before, "policy": "fifo", "version": after["version"]}
+    changed = form["share"].replace("1234567.5", "3")
+    assert (
+        await send(rig, **{**form, "version": "2", "share": changed, "policy": "fifo", "action": "apply"})
+    ).status_code == 303
+    assert (await test_pools.by_name(rig))["research"]["pool"]["share"] == {**share, "cpus": 3.0}
 
 
 async def test_what_is_left_out_of_the_form_is_removed(rig: browsers.WebRig) -> None:

@@ -11,6 +11,7 @@ A refusal gives the numbers, and the command that would let the change pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from oarlock.spec import errors
 from oarlock.spec.cluster import pools
@@ -102,12 +103,17 @@ def line(name: str, known: Mapping[str, pools.Pool]) -> list[str]:
 
 
 def typed(resource: str, value: float) -> str:
-    """Return an amount as one types it: `8`, `0.5`, `64Gi`."""
+    """Return an amount as one types it: `8`, `0.5`, `64Gi`. It reads back as the same amount."""
     if resource == "memory" and value:
         for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
             if value % (size / 4) == 0 and value >= size:
-                return f"{value / size:g}{unit}"
-    return f"{value:.0f}" if value == int(value) else f"{value:g}"
+                return f"{exact(value / size)}{unit}"
+    return exact(value)
+
+
+def exact(value: float) -> str:
+    """Return the number with all its digits and without an exponent: `8`, `0.5`, `1234567`."""
+    return f"{value:.0f}" if value == int(value) else format(Decimal(repr(value)), "f")
 
 
 def shown(resource: str, value: float) -> str:

@@ -1,7 +1,8 @@
 """The tree of pools with its bars; for administrators the change of a pool, which shows its effects before it is made.
 
-A form holds the whole pool. A resource that is missing in it is removed from the pool, and the version that the form
-was made from goes with it: a change that another administrator made meanwhile is shown, and not overwritten.
+A form holds the whole pool. A resource that is missing in it is removed from the pool, one that stands there as it was
+shown is left alone, and the version that the form was made from goes with it: a change that another administrator made
+meanwhile is shown, and not overwritten.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ async def change(visit: visits.Visit) -> routing.Filled | responses.Response:
     version = visits.one(form, "version")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 18 else 0
     try:
-        fields = {**_fields(typed), "version": number}
+        tree = await visit.client.pools()
+        shown = next((_typed(one.pool) for one in tree if (one.pool.name, one.pool.version) == (name, number)), {})
+        fields = {**_fields(typed, shown), "version": number}
         if visits.one(form, "action") == "apply":
             await visit.client.set_pool(name, **fields)
             return routing.to("/pools")
@@ -103,27 +106,31 @@ def _typed(pool: pools.Pool) -> dict[str, str]:
 
 
 def _amount(field: str, resource: str, value: float) -> str:
-    return f"{value:g}" if field == "share" else pooltrees.typed(resource, value)
+    return pooltrees.exact(value) if field == "share" else pooltrees.typed(resource, value)
 
 
-def _fields(typed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of the change. Raises InvalidInput."""
+def _fields(typed: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of the change, without the amounts that are as they were shown. Raises InvalidInput."""
     return {
         "parent": typed["parent"] or None,
         "policy": typed["policy"] or None,
-        **{field: _amounts(field, typed[field]) for field in AMOUNTS},
+        **{field: _amounts(field, typed[field], shown.get(field, "")) for field in AMOUNTS},
         "static": tuple(_parts(typed["static"])),
     }
 
 
-def _amounts(field: str, text: str) -> dict[str, str | None]:
-    """Return the amount of every resource, None for those that are not in the text."""
+def _amounts(field: str, text: str, shown: str) -> dict[str, str | None]:
+    """Return the amount of each resource that has changed, None for those that are not in the text."""
+    same = set(_parts(shown))
     found: dict[str, str | None] = dict.fromkeys(pools.RESOURCES)
     for part in _parts(text):
         resource, equals, value = part.partition("=")
         if not equals or not value.strip():
             raise errors.InvalidInput(f"{part[:40]!r} is not a resource with its amount", path=field, hint="gpus=8")
-        found[resource.strip()] = value.strip()
+        if part in same:
+            found.pop(resource, None)
+        else:
+            found[resource.strip()] = value.strip()
     return found
 
 

@@ -143,10 +143,13 @@ def remove(client: clients.Client, name: str, as_json: bool) -> None:
 
 def told(of: nouns.Pool) -> str:
     """Return the fields of the pool: `research: reserves gpus=8, limited to gpus=16, share gpus=2`."""
+    from oarlock.spec.cluster import pooltrees
+
     parts = [f"below {of.parent}"] if of.parent else []
     for word, amounts in (("reserves", of.reserve), ("limited to", of.limit)):
         parts += [f"{word} {_typed(amounts)}"] if amounts else []
-    parts += [f"share {' '.join(f'{name}={value:g}' for name, value in of.share.items())}"] if of.share else []
+    share = {name: pooltrees.exact(value) for name, value in of.share.items()}
+    parts += [f"share {' '.join(f'{name}={value}' for name, value in share.items())}"] if of.share else []
     parts += [f"static {' '.join(of.static)}"] if of.static else []
     parts += [f"policy {of.policy}"] if of.policy else []
     return terminal.clean(f"{of.name}: {', '.join(parts) or 'no reservation, no limit'}")
