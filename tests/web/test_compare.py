@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.web import browsers
 from oarlock.client import answers
 from oarlock.data import storage
 from oarlock.spec import jobs
+from oarlock.web import texts
 from oarlock.web.drawing import curves
 from oarlock.web.pages import compare
 
@@ -71,7 +74,7 @@ async def two(rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch) -> tuple[jo
     second = await rig.launch(
         await rig.submit("ann", name="second", command="python train.py --lr 0.2", env={"SEED": "7"})
     )
-    names = {first.id: ["epoch", "loss"], second.id: ["loss", "only/here"]}
+    names = defaultdict(lambda: ["loss"], {first.id: ["epoch", "loss"], second.id: ["loss", "only/here"]})
 
     async def told(job_id: str, wanted: list[str] | None = None, **asked: Any) -> list[storage.Series]:
         low, high = asked.get("steps", storage.ALL_STEPS)
@@ -148,6 +151,41 @@ async def test_a_curve_is_the_same_whatever_else_is_shown(
         rows = list(csv.DictReader(io.StringIO(points)))
         assert len(rows) == 30, "each rank of each job"
         assert rows[0]["value"] == rows[0]["greatest"] == "1.0"
+
+
+async def test_files_are_bounded_and_written_away_from_the_event_loop(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(rig, monkeypatch)
+    asked: list[tuple[str, int]] = []
+    series = rig.metrics.series
+
+    async def watched(job_id: str, wanted: list[str] | None = None, **more: Any) -> list[storage.Series]:
+        asked.append((job_id, more.get("points", 0)))
+        return await series(job_id, wanted, **more)
+
+    threads: set[int] = set()
+    cell = texts.cell
+
+    def written(value: Any) -> str:
+        if value == "loss":
+            threads.add(threading.get_ident())
+        return cell(value)
+
+    monkeypatch.setattr(rig.metrics, "series", watched)
+    monkeypatch.setattr(texts, "cell", written)
+    monkeypatch.setattr(compare, "ROWS_IN_FILE", 30, raising=False)
+    monkeypatch.setattr(compare, "NAMES_IN_FILE", 1, raising=False)
+    ranks = await rig.launch(await rig.submit("ann", name="ranks", roles={"worker": {"count": 2, "nproc": 3}}))
+    chosen = {"job": [first.id, ranks.id], "name": "loss"}
+    async with rig.browser("ann") as browser:
+        rows = list(csv.reader(io.StringIO((await browser.get("/compare/points.csv", params=chosen)).text)))
+        assert asked == [(first.id, 30), (ranks.id, 5)], "a job has so many points, however many ranks it has"
+        table = (await browser.get("/compare.csv", params={"job": [first.id, second.id]})).text
+    assert len(rows) > 10
+    assert threads
+    assert threading.get_ident() not in threads
+    assert table.rstrip().endswith("cut after 1 metrics")
 
 
 async def test_the_jobs_of_an_address(rig: browsers.WebRig) -> None:

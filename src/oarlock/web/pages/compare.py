@@ -10,7 +10,7 @@ import asyncio
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,12 @@ MOST_ROWS = 50
 MOST_FIELDS = 200
 POINTS = 250
 POINTS_IN_FILE = 10_000
+"""The most points of a rank in a file."""
+
+ROWS_IN_FILE = 200_000
+"""The most points of a job in a file: those of many ranks are fewer for each."""
+
+NAMES_IN_FILE = 1000
 BESTS = ("least", "greatest")
 
 
@@ -108,27 +114,47 @@ async def table(visit: visits.Visit) -> responses.Response:
     found, _ = await _jobs(visit)
     names = _shared(await asyncio.gather(*(visit.client.metric_names(job.id) for job in found)))
     wanted = [name for name in names if visit.asked("q").casefold() in name.casefold()]
-    told = await _lasts(visit, found, wanted)
+    told = await _lasts(visit, found, wanted[:NAMES_IN_FILE])
+    return await asyncio.to_thread(_table, found, wanted, told)
+
+
+def _table(found: Sequence[jobs.Job], names: Sequence[str], told: Sequence[Mapping[str, Last]]) -> responses.Response:
     rows: list[Sequence[object]] = [["", *(job.name for job in found)], ["id", *(job.id for job in found)]]
     rows += [[name, *values] for name, values in differences(found)]
-    for name in wanted:
+    for name in names[:NAMES_IN_FILE]:
         cells = [one.get(name) for one in told]
         for field in ("last", *BESTS):
             rows.append([f"{name} ({field})", *(getattr(cell, field) if cell is not None else "" for cell in cells)])
-    return _file("compare.csv", rows)
+    if len(names) > NAMES_IN_FILE:
+        rows.append([f"cut after {NAMES_IN_FILE} metrics"])
+    return responses.Response(_lines(rows), media_type="text/csv", headers=_headers("compare.csv"))
 
 
-async def points(visit: visits.Visit) -> responses.Response:
-    """Return the points of one name of each rank of each job as CSV."""
+async def points(visit: visits.Visit) -> responses.StreamingResponse:
+    """Send the points of one name of each rank of each job as CSV, one job after another."""
     found, _ = await _jobs(visit)
     name = visit.asked("name")
-    rows: list[Sequence[object]] = [
-        ("job", "id", "task", "process", "metric", "step", "time", "value", "least", "greatest")
-    ]
-    for job in found if name else ():
-        told = await visit.client.metrics(job.id, [name], points=POINTS_IN_FILE)
-        rows += await asyncio.to_thread(_points, job, told)
-    return _file("points.csv", rows)
+    return responses.StreamingResponse(
+        _sheet(visit, found if name else [], name), media_type="text/csv", headers=_headers("points.csv")
+    )
+
+
+async def _sheet(visit: visits.Visit, found: Sequence[jobs.Job], name: str) -> AsyncIterator[str]:
+    try:
+        yield _lines([("job", "id", "task", "process", "metric", "step", "time", "value", "least", "greatest")])
+        for job in found:
+            most = max(1, min(POINTS_IN_FILE, ROWS_IN_FILE // _ranks(job)))
+            told = await visit.client.metrics(job.id, [name], points=most)
+            yield await asyncio.to_thread(_lines, _points(job, told))
+    except errors.OarlockError as error:
+        yield _lines([[f"cut: {error.message}"]])
+    finally:
+        await visit.close()
+
+
+def _ranks(job: jobs.Job) -> int:
+    """Return the most processes that the job has at a time."""
+    return max(1, sum((role.max or role.count) * role.nproc for role in job.spec.roles.values()))
 
 
 def differences(found: Sequence[jobs.Job]) -> list[tuple[str, list[str]]]:
@@ -252,21 +278,22 @@ async def _drawn(visit: visits.Visit, found: Sequence[jobs.Job]) -> list[charts.
     return drawn
 
 
-def _points(job: jobs.Job, told: answers.Metrics) -> list[Sequence[object]]:
-    rows: list[Sequence[object]] = []
+def _points(job: jobs.Job, told: answers.Metrics) -> Iterator[Sequence[object]]:
     for one in told.series:
         for place, point in enumerate(one.points):
             ends = (one.low[place], one.high[place]) if one.low and one.high else (point.value, point.value)
             value = "NaN" if point.value is None else point.value
-            rows.append((job.name, job.id, one.task, one.process, one.name, point.step, point.at, value, *ends))
-    return rows
+            yield job.name, job.id, one.task, one.process, one.name, point.step, point.at, value, *ends
 
 
-def _file(name: str, rows: Sequence[Sequence[object]]) -> responses.Response:
+def _lines(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     csv.writer(text).writerows([texts.cell(value) for value in row] for row in rows)
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return responses.Response(text.getvalue(), media_type="text/csv", headers=headers)
+    return text.getvalue()
+
+
+def _headers(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 PAGES: tuple[routing.Page, ...] = (
