@@ -110,6 +110,15 @@ def test_a_shared_device_is_split_and_apart_devices_are_apart() -> None:
     assert [(one.y, one.height) for one in found.bars[:2]] == [(0, 2 * lane), (3 * lane, lane)]
 
 
+def test_jobs_without_devices_lie_below_those_with_some() -> None:
+    found = row(held("gpu", (0, 1, 2, 3), 5, None), *(held(f"cpu{number}", (), 10, None) for number in range(4)))
+    devices, *others = sorted(found.bars, key=lambda one: one.y)
+    assert (devices.y, devices.height) == (0, 4 * clustermap.LANE)
+    assert [one.y for one in others] == [32, 36, 40, 44], "each has a lane, and none covers a device"
+    assert all(one.y + one.height <= found.height for one in found.bars)
+    assert row(held("gpu", (0,), 5, None)).height == 32
+
+
 def test_a_bar_ends_at_its_end_now_or_the_border() -> None:
     found = row(held("a", (0,), -50, 50), held("b", (1,), 60, None))
     scale = clustermap.WIDTH / 150

@@ -84,17 +84,18 @@ class Map:
 
     def row(self, state: bodies.NodeState) -> Row:
         node = state.node
-        lanes = max(1, len(node.devices))
-        height = max(LEAST_HEIGHT, min(lanes, MOST_LANES) * LANE // (2 if lanes > 4 else 1))
+        count = max(1, len(node.devices))
+        lanes = _Lanes(node, max(LEAST_HEIGHT, min(count, MOST_LANES) * LANE // (2 if count > 4 else 1)))
+        bars = tuple(self._bars(node, lanes))
         return Row(
             name=node.name,
             ready=node.ready,
             state=_state(node),
             used=_used(state),
             cells=tuple(self._cells(node)),
-            cells_width=CELL * lanes,
-            bars=tuple(self._bars(node, height)),
-            height=height,
+            cells_width=CELL * count,
+            bars=bars,
+            height=lanes.height,
         )
 
     def colour(self, one: bodies.Tenant, phase: str = "") -> str:
@@ -133,8 +134,8 @@ class Map:
             return f"{words}, until {self._say(end.latest)} at the latest"
         return f"{words}; its end is not known"
 
-    def _bars(self, node: nodes.Node, height: int) -> Iterator[Box]:
-        window, lanes = self._window, _Lanes(node, height)
+    def _bars(self, node: nodes.Node, lanes: _Lanes) -> Iterator[Box]:
+        window = self._window
         for one, devices in sorted(self._held.get(node.name, ()), key=lambda pair: pair[0].started_at):
             stop = window.now if one.ended_at is None else one.ended_at
             colour = self.colour(one, self._phases.get(key(one), "") if one.ended_at is None else "COMPLETED")
@@ -163,20 +164,27 @@ class Map:
 
 
 class _Lanes:
-    """The heights at which bars lie: those of their devices, or the first free one on a node without devices."""
+    """The heights at which bars lie: those of their devices; for jobs without devices the first free lane below them.
+
+    `height` is that of the row, and grows with the first job without devices on a node that has some.
+    """
 
     def __init__(self, node: nodes.Node, height: int) -> None:
         self._index = {device.index: place for place, device in enumerate(node.devices)}
-        self._tall = height / max(1, len(node.devices)) if node.devices else height / 4
+        self._tall = height / max(1, len(node.devices))
+        self._below = height if node.devices else 0
         self._until = [0.0] * 4
+        self.height = height
 
     def places(self, devices: Iterable[int], first: float, last: float) -> Iterator[tuple[float, float]]:
         """Yield position and height for each stretch of neighbouring devices."""
         held = sorted(self._index[device] for device in devices if device in self._index)
         if not held:
+            self.height = self._below + LEAST_HEIGHT
             lane = next((number for number, until in enumerate(self._until) if until <= first), 3)
             self._until[lane] = max(self._until[lane], last)
-            yield lane * self._tall, self._tall
+            tall = LEAST_HEIGHT / len(self._until)
+            yield self._below + lane * tall, tall
             return
         begin = before = held[0]
         for place in held[1:]:
