@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.api.cluster import test_history
 from tests.web import browsers
 
@@ -30,6 +31,15 @@ async def test_days_have_their_parts_and_users_their_sums(rig: browsers.WebRig) 
     mine = browsers.text(await page(rig, "/usage?by=user", "bob"))
     assert "ann" not in mine
     assert "2.00" in mine
+
+
+async def test_the_sum_of_a_span_is_the_same_by_day_user_and_pool(rig: browsers.WebRig) -> None:
+    rig.clock.now = (rig.clock.now // DAY_S + 1) * DAY_S - 2 * 3600
+    await test_history.ran(rig, "long", 3 * 3600)
+    for by in ("day", "user", "pool"):
+        rows = (await page(rig, f"/usage.csv?span=1d&by={by}")).splitlines()[1:]
+        told = [sum(float(row.split(",")[column]) for row in rows) for column in (1, 2, 3)]
+        assert told == pytest.approx([2.0, 1.0, 36.0]), "two GPUs for the hour of today"
 
 
 async def test_the_rows_as_csv_and_unknown_choices(rig: browsers.WebRig) -> None:

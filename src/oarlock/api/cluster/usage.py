@@ -1,7 +1,6 @@
 """Device-hours, CPU-hours and cost by user, pool or day: of ended attempts, from the store, and of running ones.
 
-By user and pool the whole attempts count that ended after `since`. A day gets the part of each attempt that lies within
-it; days are those of UTC.
+Each attempt counts by its part that lies within the asked time. Days are those of UTC.
 """
 
 from __future__ import annotations
@@ -41,13 +40,10 @@ async def show(call: routes.Call) -> bodies.UsageList:
     if query.by is By.DAY:
         return await _days(call, query.since, now)
     since = query.since or 0.0
-    ended, running = await call.access.usage(since)
+    ended, running = await call.access.usage_between(since, now)
     sums = _Sums()
-    for row in ended:
-        sums.count(row.owner if query.by is By.USER else row.pool, row.device_seconds, row.cpu_seconds, row.cost)
-    for one in await _running(call, running, now):
-        part = _part(one, since, now)
-        sums.count(one.owner if query.by is By.USER else one.pool, *part)
+    for one in [*ended, *await _running(call, running, now)]:
+        sums.count(one.owner if query.by is By.USER else one.pool, *_part(one, since, now))
     return sums.told()
 
 

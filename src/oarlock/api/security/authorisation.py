@@ -99,15 +99,6 @@ class Access:
         """Read the parts that all users may see: nodes, pools and holdings."""
         return await self._store.read(look)
 
-    async def usage(self, since: float) -> tuple[list[stores.Usage], list[jobs.Job]]:
-        """Return the use that ended after `since`, and the running jobs: the user's, or all for an administrator."""
-
-        def look(view: stores.View) -> tuple[list[stores.Usage], list[jobs.Job]]:
-            ended = [row for row in view.usage(since=since) if self.admin or row.owner == self.user.name]
-            return ended, [job for job in view.active() if job.live is not None and self.sees(job)]
-
-        return await self._store.read(look)
-
     async def usage_between(self, since: float, until: float) -> tuple[list[stores.Usage], list[jobs.Job]]:
         """Return the attempts that were held between, and the running jobs: the user's, or all for an administrator."""
         owner = None if self.admin else self.user.name

@@ -61,9 +61,9 @@ class AsyncClusterVerbs(caller.AsyncCaller):
         await self._sender.send(requests.remove_pool(name))
 
     async def usage(self, *, since: float | None = None, by: str = "user") -> list[bodies.UsageRow]:
-        """Return the hours and the cost by `user`, `pool` or `day`, of attempts that run or ended after `since`.
+        """Return the hours and the cost by `user`, `pool` or `day`, of the parts of attempts after `since`.
 
-        A day has the part of each attempt that lies within it; the last 30 days are told where no time is given.
+        By day, the last 30 days are told where no time is given.
         """
         page = await self._sender.send(requests.usage(since, by))
         return list(page.items)
