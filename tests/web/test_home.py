@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 
@@ -27,6 +28,24 @@ async def test_a_waiting_job_has_its_expected_start(rig: browsers.WebRig, monkey
     text = browsers.text(page)
     assert text.index("high") < text.index("low"), "in the order of the queue"
     assert text.count("It should start") == 2
+
+
+async def test_the_links_to_more_jobs_lead_to_those_that_are_counted(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "SHOWN", 1)
+    monkeypatch.setattr(home, "WAITING", 1)
+    for name in ("alpha", "beta"):
+        await rig.launch(await rig.submit("ann", name=name))  # both are deploying
+    for name in ("gamma", "delta"):
+        await rig.submit("ann", name=name, roles={"worker": {"gpus": 2}})
+    async with rig.browser("ann") as browser:
+        page = (await browser.get("/")).text
+        browsers.elements(page)
+        found = re.findall(r'href="(/jobs\?[^"]*)">1 more(?: wait)?</a>', page)
+        told = [browsers.text((await browser.get(html.unescape(path))).text) for path in found]
+    named = [[name for name in ("alpha", "beta", "gamma", "delta") if name in text] for text in told]
+    assert named == [["alpha", "beta"], ["gamma", "delta"]]
 
 
 async def test_nothing_waits(rig: browsers.WebRig) -> None:

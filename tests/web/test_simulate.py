@@ -57,6 +57,25 @@ async def test_a_simulation_is_a_plain_job_of_the_lowest_priority(rig: browsers.
     assert f"/simulate/{job.id}" in page
 
 
+@pytest.mark.parametrize("faults", ["abc", "[1]", "3"])
+async def test_faults_that_are_not_a_mapping_are_refused_at_their_field(rig: browsers.WebRig, faults: str) -> None:
+    text = f"faults: {faults}\njobs: []\n"
+    answer = await send(rig, workload=simulate.PASTED, text=text, node_mtbf_s="3d")
+    assert answer.status_code == 422
+    assert "faults: the faults are not a mapping" in browsers.text(answer.text)
+    assert text in answer.text, "the typed text is kept"
+
+
+@pytest.mark.parametrize("field", ["devices", "hidden_rows", "hidden_bars"])
+def test_numbers_without_an_end_are_refused(field: str) -> None:
+    curves = {"run": "a", "devices": 1, "over": 1, "completion": [[1, 1]], "held": [[0, 1]], "useful": [], "rows": []}
+    told = {"reports": [], "titles": [], "lines": [], "curves": [{**curves, "bars": [], field: 7}]}
+    good = json.dumps(told)
+    assert simulated.pictures(msgspec.json.decode(good, type=simulate.Outcome).curves).runs
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(good.replace("7", "7" + "0" * 400), type=simulate.Outcome)
+
+
 async def show(rig: browsers.WebRig, path: str, who: str = "ann", status: int = 200) -> str:
     async with rig.browser(who) as browser:
         answer = await browser.get(path)

@@ -44,6 +44,7 @@ async def show(visit: visits.Visit) -> routing.Filled:
                 {**listed.row(one, running.now), "spark": spark, "facts": _facts(one)}
                 for one, spark in zip(running.items, sparks, strict=True)
             ],
+            "phases_running": [one for one in phases.FORWARD if one in phases.RUNNING],
             "hidden_running": sum(running.phases.get(one, 0) for one in phases.RUNNING) - len(running.items),
             "waiting": [
                 {"row": one, "reason": own.get(one.job, ""), "expected": words.get(_key(one), "")}

@@ -148,7 +148,14 @@ async def _files(visit: visits.Visit, typed: dict[str, str]) -> dict[str, bytes]
     raw["seed"] = int(seed)
     faults = {name: typed[name].strip() for name in FAULTS if typed.get(name, "").strip()}
     if faults:
-        raw["faults"] = {**(raw.get("faults") or {}), **faults}
+        known = raw.get("faults") or {}
+        if not isinstance(known, dict):
+            raise errors.InvalidInput(
+                "the faults are not a mapping",
+                path="faults",
+                hint=f"Write them as {', '.join(FAULTS)}, or leave them out.",
+            )
+        raw["faults"] = {**known, **faults}
     return {SCENARIO: msgspec.yaml.encode({"name": "simulation", **raw}), **files}
 
 
