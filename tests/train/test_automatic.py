@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -294,6 +295,39 @@ def test_a_resumed_run_goes_on_with_its_servers(tmp_path: Path) -> None:
     assert one["choice"] == other["choice"] == {"exchange": "ps"}
     for name, tensor in one["model"].items():
         assert torch.equal(tensor, other["model"][name]), name
+
+
+@pytest.mark.parametrize(
+    ("kinds", "chosen"),
+    [
+        (kinds, chosen)
+        for kinds in [("ps",), automatic.LOSSY, ("ps", "bf16"), ()]
+        for chosen in [*automatic.CANDIDATES, "of another version"]
+        if not ("ps" in kinds and chosen == "ps")  # test_a_resumed_run_goes_on_with_its_servers
+    ],
+)
+def test_a_choice_of_a_checkpoint_is_kept_only_with_permission(
+    kinds: tuple[str, ...], chosen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The permission may have changed since the checkpoint. A lossy exchange without it would change the result."""
+    named = choices.Choice("allreduce")
+
+    def make(name: str) -> automatic.Exchange:
+        return choices._exchange(dataclasses.replace(named, compression=name), False, 1 << 20)
+
+    model = nn.Linear(4, 4)
+    strategy = automatic.Automatic(make, kinds)
+    strategy.attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    strategy.keep_choice({"exchange": chosen})
+    kept = chosen if chosen in kinds else "none"
+    assert type(strategy._present) is type(make(kept))
+    said = capsys.readouterr().err
+    if chosen in ("none", "ps") or chosen in kinds:
+        assert strategy.choice() == {"exchange": kept}
+        assert "as chosen before" in said
+    else:
+        assert strategy.choice() == {}, "it measures anew"
+        assert f"compression {chosen}, which is not permitted now" in said
 
 
 def test_an_unknown_name_is_refused() -> None:

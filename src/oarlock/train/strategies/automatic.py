@@ -9,7 +9,8 @@ then
     the longest step of any rank without its waiting for gradients  +  the seconds of the candidate's exchange
 
 All ranks know all measurements, so they choose the same candidate. It takes part from the next backward pass on. A
-checkpoint holds the choice, and a resumed run keeps it. A run that is resumed from before the choice measures anew.
+checkpoint holds the choice, and a resumed run keeps it where it is still permitted. A run that is resumed from before
+the choice, or without permission for it, measures anew.
 
 Without servers and without that permission there is nothing to measure: allreduce is then the only strategy that
 computes the update of dense synchronous training.
@@ -122,9 +123,16 @@ class Automatic(Strategy):
         return {"exchange": self._chosen} if self._chosen else {}
 
     def keep_choice(self, choice: Mapping[str, Any]) -> None:
-        """Go on with this choice. Parameter servers that the job no longer has are allreduce, which does the same."""
+        """Go on with this choice, if it is permitted. Parameter servers that the job no longer has are allreduce, which
+        does the same.
+        """
         chosen = str(choice["exchange"])
-        self._chosen = DENSE if chosen == SERVERS and SERVERS not in self._kinds else chosen
+        if chosen == SERVERS and SERVERS not in self._kinds:
+            chosen = DENSE
+        if chosen not in (DENSE, *self._kinds):
+            self._say(f"the checkpoint was made with {_words(chosen)}, which is not permitted now: measuring anew")
+            return
+        self._chosen = chosen
         self._say(f"{_words(self._chosen)}, as chosen before")
         self._change()
 
