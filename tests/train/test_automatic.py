@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import time
@@ -18,7 +19,7 @@ from torch import distributed, nn
 from oarlock import train
 from oarlock.train import errors
 from oarlock.train.servers import addresses
-from oarlock.train.strategies import automatic, choices, dataparallel
+from oarlock.train.strategies import automatic, choices, dataparallel, parameterservers
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.automatic import Measured
 
@@ -263,6 +264,76 @@ def test_beside_servers_the_weights_are_those_of_allreduce(tmp_path: Path) -> No
     with farm.running(2) as servers, farm.running() as others:
         env = {**farm.variables(servers), "OTHERS": others.servers[0], choices.VARIABLE: '{"kind": "auto"}'}
         assert crew.run(beside_servers, folder=tmp_path, env=env) == [0, 0], crew.output(tmp_path)
+
+
+def pairs_of_models(folder: Path) -> None:
+    """Two models of one script: other shapes, or equal ones with other weights. The servers seem fast to each."""
+    automatic.predict = lambda ranks: {kind: 1.0 if kind == "ps" else 2.0 for kind in ("none", *ranks[0].exchange_s)}  # type: ignore[assignment]
+    for width in (6, 3):
+        results = []
+        for kind in ("auto", "allreduce"):
+            os.environ[choices.VARIABLE] = json.dumps({"kind": kind})
+            torch.manual_seed(1)
+            pair = [nn.Linear(6, 6).double(), nn.Linear(6, width).double()]
+            optimizers = [torch.optim.SGD(model.parameters(), 0.05) for model in pair]
+            for model, optimizer in zip(pair, optimizers, strict=True):
+                train.data_parallel(model, optimizer)
+            x = torch.ones(2, 6).double() + train.rank()
+            for _ in range(14):
+                for model, optimizer in zip(pair, optimizers, strict=True):
+                    optimizer.zero_grad()
+                    (model(x) - 1).square().mean().backward()
+                    optimizer.step()
+            results.append(torch.cat([each.detach().flatten() for model in pair for each in model.parameters()]))
+            if kind == "auto":
+                chosen = [dataparallel.strategy_of(model).choice()["exchange"] for model in pair]  # type: ignore[union-attr]
+                assert chosen == ["ps", "none"], chosen
+        assert torch.equal(*results), "each model has its own weights"
+        os.environ[addresses.VARIABLE] = os.environ["OTHERS"]  # for the next pair
+    train.shutdown()
+
+
+def test_the_servers_hold_one_of_two_models(tmp_path: Path) -> None:
+    with farm.running() as servers, farm.running() as others:
+        env = {**farm.variables(servers), "OTHERS": others.servers[0]}
+        env[choices.VARIABLE] = '{"kind": "auto"}'
+        assert crew.run(pairs_of_models, tmp_path, folder=tmp_path, env=env, timeout_s=120) == [0, 0], crew.output(
+            tmp_path
+        )
+    assert "parameter servers cannot be used: parameter servers hold one model" in crew.output(tmp_path)
+
+
+def refused_by_the_servers() -> None:
+    """On one rank alone: while it connects, then while it exchanges."""
+    for broken in ("open", "take"):
+        sound = getattr(parameterservers._Remote, broken)
+
+        def fails(self: Any, *args: Any) -> None:
+            raise errors.ServerError("the server is not there")
+
+        if train.rank() == 1:
+            setattr(parameterservers._Remote, broken, fails)
+        torch.manual_seed(1)
+        model = nn.Linear(6, 6)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        train.data_parallel(model, optimizer)
+        some_steps(model, optimizer, 6, 14)
+        setattr(parameterservers._Remote, broken, sound)
+        assert dataparallel.strategy_of(model).choice() == {"exchange": "none"}  # type: ignore[union-attr]
+        assert len(set(map(tuple, train.init().gather(model.weight.flatten().tolist())))) == 1
+        os.environ[addresses.VARIABLE] = os.environ["OTHERS"]
+    train.shutdown()
+
+
+def test_servers_that_one_rank_cannot_use_are_no_choice(tmp_path: Path) -> None:
+    """Training goes on with dense allreduce, on all ranks."""
+    with farm.running() as servers, farm.running() as others:
+        env = {**farm.variables(servers), "OTHERS": others.servers[0]}
+        env[choices.VARIABLE] = '{"kind": "auto"}'
+        assert crew.run(refused_by_the_servers, folder=tmp_path, env=env, timeout_s=120) == [0, 0], crew.output(
+            tmp_path
+        )
+    assert crew.output(tmp_path).count("parameter servers cannot be used: the server is not there") == 2
 
 
 def test_servers_are_a_choice_only_where_the_job_has_them() -> None:

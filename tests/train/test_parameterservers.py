@@ -13,6 +13,7 @@ from tests.train import crew, farm
 from torch import nn
 
 from oarlock import train
+from oarlock.train import errors
 from oarlock.train.servers import addresses, sharding
 
 WIDTH = 300  # a matrix of 300 x 100 doubles is large enough to be cut
@@ -135,3 +136,30 @@ def test_each_optimizer_gives_the_bits_of_allreduce(tmp_path: Path) -> None:
             equal(torch.load(tmp_path / f"{kind}-ps-{rank}.pt", weights_only=True), dense, kind)
         for name, value in alone(kind).items():
             torch.testing.assert_close(dense["model"][name], value, rtol=1e-6, atol=1e-9)
+
+
+def two_models() -> None:
+    def given() -> tuple[nn.Linear, torch.optim.Optimizer]:
+        model = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        train.data_parallel(model, optimizer, strategy="ps")
+        return model, optimizer
+
+    model, optimizer = given()
+    with pytest.raises(errors.StateError, match="servers hold one model"):
+        given()
+    with train.Session(model=model, optimizer=optimizer, total_steps=1) as session:
+        for _ in session.steps():
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+    given()
+    again = train.Session(model=model, optimizer=optimizer, total_steps=1)
+    with pytest.raises(errors.StateError, match="servers hold one model"), again:
+        pass
+
+
+def test_the_servers_hold_one_model_at_a_time(tmp_path: Path) -> None:
+    """Two models with equal names and shapes would share their weights."""
+    with farm.running() as servers:
+        codes = crew.run(two_models, folder=tmp_path, world_size=1, env=farm.variables(servers))
+    assert codes == [0], crew.output(tmp_path)

@@ -29,7 +29,7 @@ import torch
 from torch import nn, optim
 
 from oarlock.train import errors, worlds
-from oarlock.train.strategies import backward, replicas
+from oarlock.train.strategies import backward, parameterservers, replicas
 from oarlock.train.strategies.allreduce import AllReduce
 from oarlock.train.strategies.parameterservers import ParameterServers
 from oarlock.train.strategies.strategy import Strategy
@@ -123,11 +123,11 @@ class Automatic(Strategy):
         return {"exchange": self._chosen} if self._chosen else {}
 
     def keep_choice(self, choice: Mapping[str, Any]) -> None:
-        """Go on with this choice, if it is permitted. Parameter servers that the job no longer has are allreduce, which
-        does the same.
+        """Go on with this choice, if it is permitted. Parameter servers that the job no longer has, or that have
+        another model, are allreduce, which does the same.
         """
         chosen = str(choice["exchange"])
-        if chosen == SERVERS and SERVERS not in self._kinds:
+        if chosen == SERVERS and not (SERVERS in self._kinds and parameterservers.are_free()):
             chosen = DENSE
         if chosen not in (DENSE, *self._kinds):
             self._say(f"the checkpoint was made with {_words(chosen)}, which is not permitted now: measuring anew")
@@ -188,26 +188,42 @@ class Automatic(Strategy):
 
     @torch.no_grad()
     def _try(self, kind: str) -> float | None:
-        """Return the seconds of one exchange; None for a compression that does not fit the optimizer."""
+        """Return the seconds of one exchange; None for a candidate that this rank, or all ranks, cannot use."""
         made = self._of(kind)
         held = [(parameter, parameter.grad) for _, parameter in self._named]
+        took = []
         try:
-            made.try_on(self._named, self._optimizer)
-            took = []
-            for _ in range(TRIES):
-                for parameter, gradient in held:
-                    copied = torch.zeros_like(parameter) if gradient is None else gradient.clone()
-                    parameter.grad = copied.contiguous()
-                began = self._now()
-                made.rehearse()
-                took.append(self._now() - began)
-            return min(took)
-        except errors.StateError:
-            return None
+            if self._is_ready(kind, made):
+                for _ in range(TRIES):
+                    for parameter, gradient in held:
+                        copied = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+                        parameter.grad = copied.contiguous()
+                    began = self._now()
+                    made.rehearse()
+                    took.append(self._now() - began)
+        except (errors.StateError, errors.ServerError) as cause:
+            sys.stderr.write(f"oarlock.train: {_words(kind)} cannot be used: {cause}\n")
+            took.clear()
         finally:
             for parameter, gradient in held:
                 parameter.grad = gradient
             made.drop()
+        if not took and isinstance(made, ParameterServers):
+            made.abandon()  # other ranks may wait for this one's gradient
+            self._servers = None
+        return min(took, default=None)
+
+    def _is_ready(self, kind: str, made: Exchange) -> bool:
+        """Prepare a candidate. Return whether all ranks could: none may begin an exchange that another one lacks."""
+        failed = None
+        try:
+            made.try_on(self._named, self._optimizer)
+        except (errors.StateError, errors.ServerError) as cause:
+            failed = str(cause)
+        reasons = [reason for reason in self._world.gather(failed) if reason is not None]
+        if reasons:
+            self._say(f"{_words(kind)} cannot be used: {reasons[0]}")
+        return not reasons
 
     def _now(self) -> float:
         if self._world.device.type == "cuda":

@@ -66,6 +66,7 @@ class ParameterServers(Strategy):
         self._done = False
         self._count, self._way = servers, sharding
         self._servers: list[_Remote] = []
+        self._found: addresses.Addresses | None = None
         self._named: list[tuple[str, nn.Parameter]] = []
         self._optimizer: optim.Optimizer | None = None
         self._held: list[tuple[nn.Parameter, torch.Tensor | None]] = []
@@ -80,11 +81,13 @@ class ParameterServers(Strategy):
         return model
 
     def try_on(self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None) -> None:
-        """Get ready for `rehearse`, with these parameters of a model that another strategy trains."""
-        self._connect(named, optimizer)
+        """Get ready for `rehearse`, with these parameters of a model that another strategy trains.
+
+        No rank may rehearse before all are ready: the chief gives the weights.
+        """
         self._weights = [parameter.detach().clone() for _, parameter in named]
+        self._connect(named, optimizer)
         self._give()
-        self._world.gather(None)
 
     def rehearse(self) -> None:
         """Make one exchange of the present gradients. The weights are those before once `drop` was called."""
@@ -97,6 +100,13 @@ class ParameterServers(Strategy):
         for (_, parameter), weight in zip(self._named, self._weights):
             parameter.copy_(weight)
         self._weights.clear()
+
+    def abandon(self) -> None:
+        """Break the connections, so that no other worker waits for this one. This strategy is of no use any more."""
+        for server in self._servers:
+            server.link.close()
+        self._servers.clear()
+        self._release()
 
     def take_over(
         self, named: list[tuple[str, nn.Parameter]], optimizer: optim.Optimizer | None, figures: Figures | None = None
@@ -121,6 +131,7 @@ class ParameterServers(Strategy):
         for _, parameter in self._named:
             parameter.data = parameter.data.contiguous()  # the parts are cut from, and received into, flat memory
         tensors = self._described(optimizer)
+        self._reserve(found)
         way = self._way if kind in optimizers.ELEMENTWISE or self._way != "partition" else "greedy"
         incarnation = int(os.environ.get("OARLOCK_INCARNATION") or 1)
         place = handshake.Place(self._world.rank, self._world.world_size, incarnation, "step")
@@ -128,6 +139,8 @@ class ParameterServers(Strategy):
             link = links.Link(found, number, place)
             opening = openings.Opening(_pieces(parts, tensors), kind, self._mode)
             self._servers.append(_Remote(link, self._world.rank, parts, tensors, self._named, opening))
+        for server in self._servers:
+            server.open()
         self._steps = self._servers[0].steps
         for server in self._servers:
             server.watch = self._watch
@@ -157,6 +170,8 @@ class ParameterServers(Strategy):
         if not self._servers or self._optimizer is None:
             return
         if self._done:  # a second session
+            assert self._found is not None
+            self._reserve(self._found)
             self._done = False
             for server in self._servers:
                 server.open()
@@ -216,6 +231,7 @@ class ParameterServers(Strategy):
                 server.ask(Kind.DONE, {"wish": wish, "wait": True})
         if not self.lockstep:
             self._pull()
+        self._release()
 
     def _watch(self) -> None:
         """Look after all connections, while this worker waits for an answer."""
@@ -308,6 +324,33 @@ class ParameterServers(Strategy):
         for server in self._servers:
             server.link.close()
         self._servers.clear()
+        self._release()
+
+    def _reserve(self, found: addresses.Addresses) -> None:
+        """Reserve the servers for this model. StateError where another model of this process has them.
+
+        A server would take two models with equal names and shapes for one: a worker has one connection for its steps.
+        """
+        if _users.setdefault(found.servers, self) is not self:
+            raise errors.StateError(
+                "parameter servers hold one model, and another model of this script has them until its session ends: "
+                'give one of the two to data_parallel() with strategy="allreduce"'
+            )
+        self._found = found
+
+    def _release(self) -> None:
+        if self._found is not None and _users.get(self._found.servers) is self:
+            del _users[self._found.servers]
+
+
+_users: dict[tuple[str, ...], ParameterServers] = {}
+"""The strategy that trains with these servers."""
+
+
+def are_free() -> bool:
+    """Return whether no model of this process has the job's servers."""
+    found = addresses.given(os.environ)
+    return found is None or found.servers not in _users
 
 
 class _Remote:
@@ -334,7 +377,6 @@ class _Remote:
         self.watch: Callable[[], None] = lambda: None  # called again and again while this worker waits for an answer
         self.version = self.steps = 0
         self.began_at: int | None = None
-        self.open()
 
     def open(self) -> None:
         """Take part in the training from now on."""
