@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from oarlock.train.servers.exchanges import Exchanges
 
 TIMEOUT_S = 1800.0
+WATCH_S = 0.2
 SHARED_BACKEND = "gloo"
 """The backend for shared GPUs. Two processes of a gang may share a GPU, which NCCL refuses."""
 
@@ -64,14 +65,8 @@ class World:
                 "this process joins others that train already, and they do not repeat what a script exchanges before "
                 "its session: exchange it after the session has begun, or give it to the session as state"
             )
-        from torch import distributed
-
-        if rounds is not None:
-            with exchanging():
-                return _gather(value, self.world_size)
-        values: list[Any] = [None] * self.world_size
-        distributed.all_gather_object(values, value, group=_control)
-        return values
+        with exchanging():
+            return _gather(value, self.world_size)
 
     def start_largest(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
         """Start to find, for each of these integers, the largest over all ranks. Return a function that waits for them.
@@ -91,7 +86,7 @@ class World:
 
         def wait() -> list[int]:
             with exchanging():
-                finish(work)
+                finish(work, control=True)
             return [int(number) for number in tensor.tolist()]
 
         return wait
@@ -104,6 +99,10 @@ exchanges: Exchanges | None = None
 """The exchanges by way of the first parameter server, in the place of a process group."""
 rounds: Rounds | None = None
 """The rounds of an elastic job."""
+watch: Callable[[], None] | None = None
+"""Called again and again while this process waits for an exchange of the process group: parameter servers may need it
+meanwhile.
+"""
 _ours = False
 """Whether this module made the default process group. If not, the code that made it ends it."""
 _failed = False
@@ -144,26 +143,39 @@ def exchanging() -> contextlib.AbstractContextManager[None]:
     return rounds.exchanging() if rounds is not None else contextlib.nullcontext()
 
 
-def finish(work: Any) -> None:
-    """Wait for an exchange that was started within `exchanging`. In an elastic job it ends even if gloo forgets it."""
+def finish(work: Any, *, control: bool = False) -> None:
+    """Wait for an exchange that was started within `exchanging`. In an elastic job it ends even if gloo forgets it.
+    `control`: it is one of the small exchanges.
+    """
     if rounds is not None:
         rounds.finish(work)
-    else:
-        work.wait()
+        return
+    from torch import distributed
+
+    soon = dt.timedelta(seconds=WATCH_S)
+    while watch is not None and (control or "nccl" not in distributed.get_backend()):  # NCCL aborts after a timeout
+        try:
+            work.wait(soon)
+            return
+        except RuntimeError:
+            if work.is_completed():
+                break  # it has failed, or ended just now
+        watch()
+    work.wait()
 
 
 def _gather(value: object, world_size: int) -> list[Any]:
-    """Do the work of `all_gather_object`, with exchanges that end if a process dies."""
+    """Do the work of `all_gather_object`, with exchanges for `finish`."""
     import torch
     from torch import distributed
 
     packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
-    finish(distributed.all_gather(sizes, torch.tensor([packed.numel()]), group=_control, async_op=True))
+    finish(distributed.all_gather(sizes, torch.tensor([packed.numel()]), group=_control, async_op=True), control=True)
     most = max(int(size) for size in sizes)
     rows = [torch.empty(most, dtype=torch.uint8) for _ in range(world_size)]
     own = torch.cat([packed, torch.zeros(most - packed.numel(), dtype=torch.uint8)])
-    finish(distributed.all_gather(rows, own, group=_control, async_op=True))
+    finish(distributed.all_gather(rows, own, group=_control, async_op=True), control=True)
     told = (row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes))
     return [pickle.loads(one) for one in told]  # noqa: S301  (from the processes of this job, as in all_gather_object)
 
@@ -209,7 +221,7 @@ def is_chief() -> bool:
 
 def shutdown() -> None:
     """Leave the process group. Optional: a script leaves it at its end. But NCCL warns without it."""
-    global _world, _control, exchanges, rounds
+    global _world, _control, exchanges, rounds, watch
     if exchanges is not None:
         exchanges.close()
         exchanges = None
@@ -218,7 +230,7 @@ def shutdown() -> None:
 
         if distributed.is_initialized():
             distributed.destroy_process_group()
-    _world = _control = rounds = None
+    _world = _control = rounds = watch = None
 
 
 def fail() -> None:

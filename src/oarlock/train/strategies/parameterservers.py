@@ -144,14 +144,16 @@ class ParameterServers(Strategy):
         self._steps = self._servers[0].steps
         for server in self._servers:
             server.watch = self._watch
-        if worlds.exchanges is not None:
-            worlds.exchanges.watch = self._look_after
         atexit.register(self._leave)
         return True
 
     def _take_part(self) -> None:
         """Do the work of the optimizer's step from now on."""
         assert self._optimizer is not None
+        if worlds.exchanges is not None:
+            worlds.exchanges.watch = self._look_after
+        else:
+            worlds.watch = self._look_after
         self._optimizer.register_step_pre_hook(self._before_step)
         self._optimizer.register_step_post_hook(self._after_step)
         self._optimizer.register_state_dict_pre_hook(self._fetch_state)
