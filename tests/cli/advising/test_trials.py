@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from oarlock.cli.advising import trials
+from oarlock.cli.verbs.jobs import advise
 from oarlock.spec import errors
 
 SCRIPT = """
@@ -82,8 +86,83 @@ def test_advise_measures_a_real_script_and_leaves_nothing(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"], "its checkpoints went into the trials' folders"
 
 
-def test_a_trial_ends_with_its_command(tmp_path: Path) -> None:
-    """SIGTERM to `oarlock advise` leaves no process of the script behind."""
+TELLS_BY_STRATEGY = """
+import json, os
+told = json.loads(os.environ["OARLOCK_STRATEGY"])
+wait_s = (0.1 if told.get("compression") == "none" else 0.001) if os.environ["WORLD_SIZE"] != "1" else 0.0
+with open(os.environ["OARLOCK_REPORT"] + "/events-" + os.environ["RANK"] + ".jsonl", "w") as file:
+    for step in (10, 20):
+        event = {"event": "progress", "step": step, "step_s": 0.05 + wait_s, "sync_s": wait_s, "sent_bytes": 1e6}
+        file.write(json.dumps(event) + chr(10))
+"""
+
+
+def test_a_check_runs_the_strategy_that_was_predicted() -> None:
+    """The script has a compression of its own, so that it is faster than dense allreduce."""
+    script = [sys.executable, "-c", TELLS_BY_STRATEGY]
+    words = ["--json", "--no-threads", "--seconds", "1", "--strategy", "allreduce", "--check", "2"]
+    done = CliRunner().invoke(advise.advise, [*words, "--", *script])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["predictions"]
+    checked = next(each for each in found if each["workers"] == 2 and each["strategy"] == "allreduce")
+    assert checked["error"] == pytest.approx(0.0, abs=0.01)
+
+
+FAILS_LATER = """
+import json, os, pathlib, time
+report = pathlib.Path(os.environ["OARLOCK_REPORT"])
+event = {"event": "progress", "step": 5, "step_s": 0.1, "sync_s": 0.0}
+(report / ("events-" + os.environ["RANK"] + ".jsonl")).write_text(json.dumps(event) + chr(10))
+while len(list(report.glob("events-*"))) < 2:
+    time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    raise SystemExit("out of memory")
+time.sleep(100)
+"""
+
+
+def test_a_process_that_fails_after_its_first_steps_is_no_trial() -> None:
+    with pytest.raises(errors.InvalidInput, match=r"(?s)process 1 of 2 ended with code 1 in the trial.*out of memory"):
+        trials.run([sys.executable, "-c", FAILS_LATER], 2, seconds=90.0)
+
+
+def test_a_script_without_steps_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did not end by itself: its trial was ended."""
+    monkeypatch.setattr(trials, "START_S", 0.5)
+    with pytest.raises(errors.InvalidInput, match=r"(?s)told of no steps within 0.5 s.*Session"):
+        trials.run([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(100)"], 1, seconds=1.0)
+
+
+TELLS_ON = """
+import json, os, time
+with open(os.environ["OARLOCK_REPORT"] + "/events-0.jsonl", "w") as file:
+    for step in range(1, 40):
+        file.write(json.dumps({"event": "progress", "step": step, "step_s": 0.1, "sync_s": 0.0}) + chr(10))
+        file.flush()
+        time.sleep(0.02)
+"""
+
+
+def test_a_trial_may_be_longer_than_the_wait_for_its_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "START_S", 0.0)
+    monkeypatch.setattr(trials, "_told", _told_at_once(trials._told))
+    assert trials.run([sys.executable, "-c", TELLS_ON], 1, seconds=60.0).steps == 38
+
+
+def _told_at_once(told: Callable[[Path, int], list[dict[str, Any]]]) -> Callable[[Path, int], list[dict[str, Any]]]:
+    """Let the first look find steps, however slow the machine starts the script."""
+
+    def wait(folder: Path, rank: int) -> list[dict[str, Any]]:
+        while not told(folder, rank):
+            time.sleep(0.01)
+        return told(folder, rank)
+
+    return wait
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_trial_ends_with_its_command(tmp_path: Path, number: int) -> None:
+    """A signal to `oarlock advise`, as that of a closed terminal, leaves no process of the script behind."""
     script = (
         "import os, pathlib, time; pathlib.Path('pid.new').write_text(str(os.getpid())); "
         "os.rename('pid.new', 'pid'); time.sleep(120)"
@@ -93,8 +172,8 @@ def test_a_trial_ends_with_its_command(tmp_path: Path) -> None:
     try:
         while running.poll() is None and not (tmp_path / "pid").exists():
             time.sleep(0.05)
-        running.terminate()
-        assert running.wait(timeout=100) == 128 + signal.SIGTERM
+        running.send_signal(number)
+        assert running.wait(timeout=100) == 128 + number
     finally:
         running.kill()
         running.wait()

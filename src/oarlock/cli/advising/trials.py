@@ -63,17 +63,21 @@ def run(
         finally:
             for process in processes:
                 _kill(process)
-        return _mean(folder, workers, [process.returncode for process in processes])
+        return _mean(folder, workers)
 
 
 @contextlib.contextmanager
 def _ending() -> Iterator[None]:
-    """Let SIGTERM end the trial with its processes, as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Let SIGTERM, and the SIGHUP of a closed terminal, end the trial with its processes, as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _environment(
@@ -98,7 +102,10 @@ def _environment(
 
 
 def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path, seconds: float) -> None:
-    """Wait until the steps were measured for long enough, then ask for the end and wait for it."""
+    """Wait until the steps were measured for long enough, then ask for the end and wait for it.
+
+    Raises InvalidInput where a process fails before that, or tells of no steps within START_S.
+    """
     began, first = time.monotonic(), None
     while any(process.poll() is None for process in processes):
         now = time.monotonic()
@@ -106,9 +113,16 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path, seconds: 
             break
         if first is None and _told(folder, 0):
             first = now
-        if now - began > START_S or (first is not None and now - first > seconds):
+        if first is None and now - began > START_S:
+            raise _refusal(folder, 0, f"the script told of no steps within {START_S:g} s, so its trial was ended")
+        if first is not None and now - first > seconds:
             break
         time.sleep(LOOK_EVERY_S)
+    for rank, process in enumerate(processes):
+        if process.poll() not in (None, 0):
+            when = "in the trial" if _told(folder, rank) else "before its steps were measured"
+            happened = f"process {rank} of {len(processes)} ended with code {process.returncode} {when}"
+            raise _refusal(folder, rank, happened)
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -137,18 +151,21 @@ def _told(folder: Path, rank: int) -> list[dict[str, Any]]:
     return []
 
 
-def _mean(folder: Path, workers: int, codes: Sequence[int]) -> scaling.Trial:
+def _refusal(folder: Path, rank: int, happened: str) -> errors.InvalidInput:
+    """Return the error of a trial that measured nothing, with the last lines of this process."""
+    said = (folder / f"output-{rank}").read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+    return errors.InvalidInput(
+        happened,
+        hint="The script needs a Session of oarlock.train, and more than ten steps. It said last:\n" + "\n".join(said),
+    )
+
+
+def _mean(folder: Path, workers: int) -> scaling.Trial:
     """Return the means over all steps but the first report's, which has the slow first ones."""
     ranks = [_told(folder, rank) for rank in range(workers)]
-    if not all(ranks):
-        wrong = next(rank for rank, told in enumerate(ranks) if not told)
-        failed = next((rank for rank, code in enumerate(codes) if code not in (0, -signal.SIGKILL, 143)), wrong)
-        said = (folder / f"output-{failed}").read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-        raise errors.InvalidInput(
-            f"process {failed} of {workers} ended with code {codes[failed]} before its steps were measured",
-            hint="The script needs a Session of oarlock.train, and more than ten steps. It said last:\n"
-            + "\n".join(said),
-        )
+    for rank, told in enumerate(ranks):
+        if not told:
+            raise _refusal(folder, rank, f"process {rank} of {workers} ended before its steps were measured")
     means = [_of_rank(told) for told in ranks]
     chief = means[0]
     return scaling.Trial(

@@ -81,7 +81,7 @@ def advise(
     wanted = ("allreduce", *(each for each in scaling.STRATEGIES[1:] if not strategies or each in strategies))
     one, by_threads = _alone(words, seconds, threads)
     twos, refused = _pairs(words, seconds, wanted)
-    checked = [_trial(words, workers, seconds) for workers in sorted(set(check))]
+    checked = [_trial(words, workers, seconds, strategy=_fields("allreduce")) for workers in sorted(set(check))]
     network = scaling.Link(link * 1e9 / 8 if link is not None else None)
     found = scaling.predict(one, twos, checked, network)
     if as_json:
