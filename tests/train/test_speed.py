@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -15,7 +16,8 @@ from tests.train import crew, scripts
 from torch import nn
 
 from oarlock import train
-from oarlock.train import agreement, batchsizes, environment, worlds
+from oarlock.train import agreement, batchsizes, environment, membership, worlds
+from oarlock.train import session as timed
 from oarlock.train.measuring import noise, pace, straggling
 
 
@@ -331,3 +333,58 @@ def test_the_time_that_data_takes_is_told(tmp_path: Path) -> None:
     assert crew.run(slow_data, tmp_path, folder=tmp_path, world_size=1, env=env) == [0], crew.output(tmp_path, 1)
     last = reports(tmp_path / "report")[-1]
     assert 0.03 <= last["data_s"] <= last["step_s"]
+
+
+def parts() -> None:
+    """Each look at the clock is a second later, so that the reading of a part takes one second."""
+    ticks = itertools.count()
+    timed.monotonic = lambda: float(next(ticks))  # type: ignore[assignment]
+    seen = []
+
+    class Watched(train.Session):
+        def _end_pace(self, agreeing_s: float) -> None:
+            seen.append(self._data_s)
+            super()._end_pace(agreeing_s)
+
+    batches = train.Batches((torch.randn(48, 2),), 4, seed=1)
+    with Watched(batches=batches, adapt=True, total_steps=3) as session:
+        for _ in session.steps(batches):
+            pass
+    assert seen == [1.0] * 3
+
+
+def test_the_reading_is_that_of_the_part_that_is_timed(tmp_path: Path) -> None:
+    """A step of four parts is timed in its last one, so that reading all of them may take longer than the step."""
+    env = {"OARLOCK_LOCAL_BATCH": "4", "OARLOCK_ACCUMULATE": "4"}
+    assert crew.run(parts, folder=tmp_path, world_size=1, env=env) == [0], crew.output(tmp_path)
+
+
+class NextRound:
+    """A round of one process, after the loss of the others."""
+
+    number = 2
+
+    def change(self, cause: object, here: membership.Position, *_: object) -> membership.Position:
+        return membership.Position(3)
+
+
+def test_a_straggler_is_forgotten_with_its_round() -> None:
+    """Another process may have its number now, and in a world of one nobody is compared."""
+    session = train.Session(step=State())
+    for _ in range(straggling.IN_A_ROW):
+        session._note_slowest(straggling.Slowest(1, 2.0, 1.0))
+    assert session._straggler.present is not None
+    session._membership = NextRound()  # type: ignore[assignment]
+    session._change_round(None, 3)
+    assert session._straggler.present is None
+    for _ in range(straggling.IN_A_ROW):
+        session._note_slowest(straggling.Slowest(1, 2.0, 1.0))
+    assert session._straggler.present is not None, "another process, which is named again"
+
+
+class State:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass

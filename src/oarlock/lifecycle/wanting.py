@@ -125,8 +125,8 @@ def _absent(job: jobs.Job, live: attempts.Attempt) -> str:
 
 
 def _hanging(job: jobs.Job, live: attempts.Attempt, now: float) -> attempts.Task | None:
-    """The task that has stood still for longest, where that is too long. After the loss of one, the others get the
-    same time again.
+    """Return the task that has stood still for longest, where that is too long. After the loss of one, the others get
+    the same time again.
     """
     if job.spec.hang_timeout is None:
         return None

@@ -209,6 +209,7 @@ class Session:
             while self._parts_left and stream is not None:
                 self._parts_left -= 1
                 self._pace.restart()
+                self._data_s = 0.0
                 try:
                     batch = self._next(stream)
                 except StopIteration:
@@ -271,6 +272,7 @@ class Session:
         if cause is None and not worlds.joining():
             self._agreement.finish()  # an exchange under way, cut off, may never end
         self._agreement = agreement.Agreement(self.world)
+        self._straggler = straggling.Straggler()  # its rank may be another process now
         if self._checkpoints and self._checkpoints.abandon():
             self._save_soon = True
         position = self._membership.change(here, cause, self._wish.keep_waiting)
@@ -287,6 +289,7 @@ class Session:
         if self._reports:
             self._reports.draw(self._event_file)
             self._reports.progress.ranks = self.world.world_size
+            self._reports.progress.straggler = None
             self._reports.event("round", number=self._membership.number, step=self.step, ranks=self.world.world_size)
         self._say(f"round {self._membership.number}: {self.world.world_size} ranks go on after step {self.step}")
 
