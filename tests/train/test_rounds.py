@@ -16,7 +16,8 @@ from tests.train import gang
 from torch import nn
 
 from oarlock import train
-from oarlock.train import agreement, rounds
+from oarlock.train import agreement, membership, rounds
+from oarlock.train.strategies import strategy
 
 
 @pytest.fixture
@@ -192,3 +193,28 @@ def test_a_planned_round_waits_for_the_agreement_under_way() -> None:
     assert len(ended) == 1
     agreeing.finish()
     assert len(ended) == 2
+
+
+class Exchanged(strategy.Strategy):
+    """A strategy whose exchange has not ended."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.figures = strategy.Figures(train.init())
+        self.parameters = list(model.parameters())
+
+
+def test_a_step_that_is_repeated_counts_its_batch_once_in_running_statistics() -> None:
+    """The forward pass of the lost step has changed the buffers already. Weights change after an exchange only."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    batch = torch.randn(4, 2)
+    kept = membership.Membership(None, {"model": model}, [Exchanged(model)])  # type: ignore[arg-type]
+    try:
+        kept.mark(5)
+        model(batch)
+        once = {name: value.clone() for name, value in model.named_buffers()}
+        assert kept.take_back(6) == (5, 0)
+        model(batch)
+    finally:
+        kept.close()
+    for name, value in model.named_buffers():
+        assert torch.equal(value, once[name]), name

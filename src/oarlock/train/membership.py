@@ -108,22 +108,45 @@ class Membership:
             # The step is over, or it has several exchanges and some are over: it cannot be repeated.
             return (step - 1, self._made()) if self.lost() else (step, 0)
         for name, kept in self._state.items():
-            _put_back(kept, self._mark.get(name))
+            if name in self._mark:
+                self._put_back(kept, self._mark[name])
         for strategy in self._strategies:
             for parameter in strategy.parameters:
                 parameter.grad = None
         return self._marked[0], 0
 
     def _plain(self, kept: Any) -> Any:
-        """Return a copy of the state, except weights and an optimizer's moments, which only the exchanges change."""
+        """Return a copy of the state, except weights and an optimizer's moments, which only the exchanges change. The
+        forward pass changes buffers, as those of BatchNorm.
+        """
         if isinstance(kept, optim.Optimizer):
             return [
                 {name: _copied(value) for name, value in group.items() if name != "params"}
                 for group in kept.param_groups
             ]
-        if isinstance(kept, torch.nn.Module) and any(id(parameter) in self._ours for parameter in kept.parameters()):
-            return None
+        if self._trains(kept):
+            return {name: _copied(buffer) for name, buffer in kept.named_buffers()}
         return _copied(kept.state_dict())
+
+    def _put_back(self, kept: Any, state: Any) -> None:
+        if isinstance(kept, optim.Optimizer):
+            for group, before in zip(kept.param_groups, state):
+                for name, value in before.items():
+                    if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                        group[name].copy_(value)  # a scheduler, or a compiled step, may hold this very tensor
+                    else:
+                        group[name] = value
+        elif self._trains(kept):
+            with torch.no_grad():
+                for name, buffer in kept.named_buffers():
+                    if name in state:
+                        buffer.copy_(state[name])
+        else:
+            kept.load_state_dict(state)
+
+    def _trains(self, kept: Any) -> bool:
+        """Return whether it is a model whose gradients are exchanged."""
+        return isinstance(kept, torch.nn.Module) and any(id(parameter) in self._ours for parameter in kept.parameters())
 
     def _made(self) -> int:
         """Return the number of exchanges since the mark."""
@@ -216,17 +239,3 @@ def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_copied(each) for each in value)
     return copy.deepcopy(value)
-
-
-def _put_back(kept: Any, state: Any) -> None:
-    if state is None:
-        return
-    if isinstance(kept, optim.Optimizer):
-        for group, before in zip(kept.param_groups, state):
-            for name, value in before.items():
-                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    group[name].copy_(value)  # a scheduler, or a compiled step, may hold this very tensor
-                else:
-                    group[name] = value
-    else:
-        kept.load_state_dict(state)
