@@ -401,6 +401,18 @@ def test_a_choice_of_a_checkpoint_is_kept_only_with_permission(
         assert f"compression {chosen}, which is not permitted now" in said
 
 
+def test_a_compression_s_state_that_nothing_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run with a named compression is resumed with `auto`: its checkpoint has a state, and no choice."""
+    chosen = choices.Choice("allreduce", "auto")
+    model = nn.Linear(4, 4)
+    strategy = choices.make(chosen, unused_parameters=False, bucket_bytes=1 << 20)
+    strategy.attach(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    strategy.load_state_dict({})
+    assert capsys.readouterr().err == ""
+    strategy.load_state_dict({"residual": [torch.ones(4)]})
+    assert "gradients that the compression kept back" in capsys.readouterr().err
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(errors.StateError, match="not one of auto, allreduce"):
         choices.choose("automatic", None, {})

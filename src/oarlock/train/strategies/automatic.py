@@ -140,7 +140,12 @@ class Automatic(Strategy):
         return self._present.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
+        if state and self._kind in (DENSE, SERVERS):
+            self._say(
+                "the checkpoint was made with a compression that is not in use now: the gradients that the compression "
+                "kept back are dropped"
+            )
+        elif state:
             self._present.load_state_dict(state)
 
     def inherit(self, chiefs: dict[str, Any], states: Iterable[dict[str, Any]], ranks: int) -> bool:
