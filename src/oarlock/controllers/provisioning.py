@@ -59,7 +59,7 @@ class Provisioning:
         self._last: float | None = None
         self._changed = True
         self._is_clean = False  # the cluster has no request of ours
-        self._vain: frozenset[str] = frozenset()  # jobs for whose nodes the last looks searched in vain
+        self._vain: frozenset[str] = frozenset()  # jobs: the last looks found no node class for them
         self._unsure: set[tuple[str, int]] = set()  # requests that were not made, or perhaps in part
         self._settled: int | None = None  # the epoch in which nothing was left to do, without a class of nodes
 

@@ -14,7 +14,7 @@ SITE = site.Site(namespace="jobs", image="registry.example/oarlock:1", images={"
 
 
 def test_the_rights_are_those_that_the_installation_grants() -> None:
-    asked = {(rights.JOBS if within else "cluster", verb, resource) for within, verb, resource in examining.RIGHTS}
+    asked = {(rights.JOBS if one.within else "cluster", one.verb, one.resource) for one in examining.RIGHTS}
     assert asked == {one for one in rights.granted() if one[0] != rights.NAMESPACE}, "its own pod is for a server there"
 
 

@@ -168,7 +168,11 @@ def test_a_trial_ends_with_its_command(tmp_path: Path, number: int) -> None:
         "os.rename('pid.new', 'pid'); time.sleep(120)"
     )
     command = [sys.executable, "-m", "oarlock.cli.main", "advise", "--no-threads", "--", sys.executable, "-c", script]
-    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ignored = signal.signal(number, signal.SIG_DFL)  # a child of `nohup` would inherit that it is ignored
+    try:
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(number, ignored)
     try:
         while running.poll() is None and not (tmp_path / "pid").exists():
             time.sleep(0.05)

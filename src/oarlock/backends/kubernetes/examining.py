@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,32 +20,46 @@ from oarlock.backends.kubernetes.site import Site
 from oarlock.spec import errors
 from oarlock.spec.cluster.nodes import Node
 
-RIGHTS: tuple[tuple[bool, str, str], ...] = (
-    (True, "create", "pods"),
-    (True, "get", "pods"),
-    (True, "delete", "pods"),
-    (True, "create", "pods/binding"),
-    (True, "create", "pods/exec"),
-    (True, "get", "pods/exec"),
-    (True, "create", "secrets"),
-    (True, "get", "secrets"),
-    (True, "deletecollection", "secrets"),
-    (True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
-    (True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
-    (True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
-    (True, "create", "podtemplates"),
-    (True, "deletecollection", "podtemplates"),
-    (True, "create", "events"),
-    (False, "list", "nodes"),
-    (False, "watch", "nodes"),
-    (False, "list", "pods"),
-    (False, "watch", "pods"),
-    (False, "list", "oarlockjobs.oarlock.dev"),
-    (False, "watch", "oarlockjobs.oarlock.dev"),
-    (False, "patch", "oarlockjobs/status.oarlock.dev"),
-    (False, "create", "events"),
+
+class Right(NamedTuple):
+    """A right of the server in the namespace of the jobs (`within`) or in the whole cluster.
+
+    With a `name`, it is the right to this one object.
+    """
+
+    within: bool
+    verb: str
+    resource: str
+    name: str = ""
+
+
+RIGHTS = (
+    Right(True, "create", "pods"),
+    Right(True, "get", "pods"),
+    Right(True, "delete", "pods"),
+    Right(True, "create", "pods/binding"),
+    Right(True, "create", "pods/exec"),
+    Right(True, "get", "pods/exec"),
+    Right(True, "create", "secrets"),
+    Right(True, "get", "secrets"),
+    Right(True, "deletecollection", "secrets"),
+    Right(True, "list", "provisioningrequests.autoscaling.x-k8s.io"),
+    Right(True, "create", "provisioningrequests.autoscaling.x-k8s.io"),
+    Right(True, "delete", "provisioningrequests.autoscaling.x-k8s.io"),
+    Right(True, "create", "podtemplates"),
+    Right(True, "deletecollection", "podtemplates"),
+    Right(True, "create", "events"),
+    Right(False, "list", "nodes"),
+    Right(False, "watch", "nodes"),
+    Right(False, "list", "pods"),
+    Right(False, "watch", "pods"),
+    Right(False, "list", "oarlockjobs.oarlock.dev"),
+    Right(False, "watch", "oarlockjobs.oarlock.dev"),
+    Right(False, "patch", "oarlockjobs/status.oarlock.dev"),
+    Right(False, "create", "events"),
+    Right(False, "get", "namespaces", "kube-system"),
 )
-"""Rights of the server: whether in the namespace of the jobs or in the whole cluster, the verb, and the resource."""
+"""The rights that the server needs."""
 
 PULL_S = 300.0
 """The longest time that a pull may take."""
@@ -111,7 +126,7 @@ async def examine(api: client.Client, site: Site, url: str = "") -> AsyncIterato
 
 
 async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
-    for within, verb, resource in RIGHTS:
+    for within, verb, resource, only in RIGHTS:
         kind, _, group = resource.partition(".")
         name, _, below = kind.partition("/")
         asked = {
@@ -119,6 +134,7 @@ async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
             "group": group,
             "resource": name,
             "subresource": below,
+            "name": only,
             "namespace": site.namespace if within else "",
         }
         body = {
@@ -128,7 +144,8 @@ async def _missing(api: client.Client, site: Site) -> AsyncIterator[str]:
         }
         answer = await api.create(_REVIEWS, body, _Review)
         if not answer.status.allowed:
-            yield f"{verb} {resource}{f' in {site.namespace}' if within else ' in the whole cluster'}"
+            place = f"in {site.namespace}" if within else "in the whole cluster"
+            yield f"{verb} {resource} {only} {place}" if only else f"{verb} {resource} {place}"
 
 
 def _rights(site: Site, missing: list[str]) -> Result:
