@@ -41,8 +41,11 @@ class Meta(Part, frozen=True):
     deletion_timestamp: str | None = None
 
 
-class Condition(Part, frozen=True):
-    """A fact about the object: `status` is `True` or `False`, `reason` one word, `message` a sentence."""
+class Condition(Part, frozen=True, omit_defaults=True):
+    """A fact about the object: `status` is `True` or `False`, `reason` one word, `message` a sentence.
+
+    Empty fields are left out: some builds of Kubernetes 1.20 take an empty text for `null`, and refuse it.
+    """
 
     type: str
     status: str

@@ -337,8 +337,8 @@ async def test_the_api_server_refuses_a_value_that_no_job_file_has(real_desk: Re
     desk = real_desk
     said = await desk.kubectl(
         *("a-token", "--namespace", desk.ann, "apply", "--validate=false", "--filename", "-"),
-        text="{apiVersion: oarlock.dev/v1alpha1, kind: OarlockJob, metadata: {name: bad}, "
-        "spec: {command: x, framework: caffe}}",
+        text="apiVersion: oarlock.dev/v1alpha1\nkind: OarlockJob\nmetadata: {name: bad}\n"
+        "spec: {command: x, framework: caffe}\n",
         fails=True,
     )
     assert "spec.framework: Unsupported value" in said
