@@ -215,3 +215,20 @@ def test_holdings_on_a_node_that_went_are_held_when_it_is_back() -> None:
     assert list(space.nodes["a"].devices) == [0]
     assert not space.holds([claim])
     assert space.holds([msgspec.structs.replace(claim, devices=(0,))])
+
+
+def test_a_node_that_is_declared_again_keeps_its_holdings() -> None:
+    """One device and all other resources are added to a node, one part of which a gang holds."""
+    devices = tuple(nodes.Device(index=i, type="t4") for i in (0, 1, 2))
+    before = nodes.Node(name="a", capacity=holdings.Resources(4000, 8, 2), devices=devices[:2])
+    after = msgspec.structs.replace(before, capacity=holdings.Resources(9000, 32, 3), devices=devices)
+    claim = holdings.Holding(
+        job="j", attempt=1, role="worker", index=0, node="a", amount=holdings.Resources(1000, 2, 1), devices=(1,)
+    )
+    gang = plans.Gang(job="j", name="j", pool="default", asks=(ASKED[0],), submitted_at=0.0)
+    running = (plans.Running(gang=gang, holdings=(claim,), started_at=0.0),)
+    space = freespace.FreeSpace()
+    for node, free in ((before, (3000, 6, 1)), (after, (8000, 30, 2)), (before, (3000, 6, 1))):
+        space.follow((node,), running)
+        assert space.free() == space.nodes["a"].free == holdings.Resources(*free)
+    assert list(space.nodes["a"].devices) == [0]

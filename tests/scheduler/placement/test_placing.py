@@ -304,6 +304,43 @@ def test_a_domain_is_asked_without_the_nodes_that_are_kept(keep: set[str], found
     assert (claims and [claim.node for claim in claims]) == found
 
 
+@pytest.mark.parametrize(
+    ("level", "found"), [("node", None), ("nvlink", None), ("rack", ["b", "c"]), ("zone", ["a", "b"])]
+)
+def test_a_node_without_a_rack_or_a_zone_is_in_no_such_domain(level: str, found: list[str] | None) -> None:
+    """Alone, the large node `d` would take the gang. A node is its own NVLink domain if it names none."""
+    of = [
+        nodes.Node(name=name, capacity=holdings.Resources(cpus * 1000), domains=domains)
+        for name, cpus, domains in (
+            ("a", 1, {"zone": "z"}),
+            ("b", 1, {"rack": "r", "zone": "z"}),
+            ("c", 1, {"rack": "r"}),
+            ("d", 2, {}),
+        )
+    ]
+    ask = plans.Ask(role="worker", count=2, min=2, max=2, amount=holdings.Resources(1000))
+    topology = jobfile.Topology(same=jobfile.Domain(level), required=True)
+    gang = plans.Gang(job="one", name="one", pool="default", asks=(ask,), submitted_at=0.0, topology=topology)
+    claims = placing.place(gang, freespace.FreeSpace(of))
+    assert claims is not None
+    assert sorted(claim.node for claim in claims) == (found or ["d", "d"])
+
+
+def test_tasks_for_which_the_nodes_of_their_gang_have_no_space_are_on_other_nodes() -> None:
+    """Both evaluators and one worker fill node `a`; so the other two workers are on `b`."""
+    worker, evaluator = two_roles().asks
+    gang = msgspec.structs.replace(
+        two_roles(), asks=(msgspec.structs.replace(worker, count=3, min=3, max=3), evaluator)
+    )
+    space = cpu_nodes(a=5, b=5)
+    claims = placing.place(gang, space)
+    assert claims is not None
+    assert sorted((claim.role, claim.node) for claim in claims) == [
+        ("evaluator", "a"), ("evaluator", "a"), ("worker", "a"), ("worker", "b"), ("worker", "b"),
+    ]  # fmt: skip
+    assert space.holds(claims)
+
+
 def test_the_roles_of_a_spread_gang_are_on_nodes_of_their_own() -> None:
     claims = placing.place(two_roles(SPREAD), cpu_nodes(a=2, b=4, c=5))
     assert claims is not None
