@@ -27,6 +27,7 @@ async def ask(rig: browsers.WebRig, page: routing.Page, job: jobs.Job, who: str,
     """The status of a page for a user; streams are closed after their first bytes."""
     forms = {
         "/jobs": {"action": "halt", "job": job.id},
+        "/jobs/{job}/set": {"priority": "60"},
         "/pools/edit": {"pool": "new"},
         "/simulate": {"workload": "small-first"},
         "/submit": {"text": "command: python a.py"},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from tests.api import rig as rigs
+from tests.api.jobs import test_outlook
 from tests.web import browsers
 
 from oarlock.display import stragglers
-from oarlock.spec import attempts, events, jobs, phases
+from oarlock.spec import attempts, events, jobs, phases, roles
 from oarlock.web.pages import jobsections
 
 RANKS = 512
@@ -119,6 +122,37 @@ async def test_decisions_of_one_kind(rig: browsers.WebRig) -> None:
             kind = link.partition("decision=")[2].partition("#")[0]
             one = browsers.text((await browser.get(link)).text)
             assert f"{kind} " in one
+
+
+async def test_why_it_waits_as_bars_an_axis_and_a_button_that_starts_it(
+    rig: browsers.WebRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.take_time(monkeypatch)
+    test_outlook.stretch(rig)
+    big = await test_outlook.fill(rig, "big", 1, who="bob", timeout="1h")
+    job = await rig.submit("ann", name="waits", roles={"worker": {"count": 2, "gpus": 1}})
+    async with rig.browser("ann") as browser:
+        page = (await browser.get(f"/jobs/{job.id}")).text
+        browsers.elements(page)
+        read = browsers.text(page)
+        assert "gpus: 2 GPUs needed, 1 GPU free, 1 GPU held" in read
+        assert re.search(r"big\s*bob\s*default\s*1 CPU, 1 GPU", read)
+        assert "its time-out ends it within" in read
+        assert "Expected start within 1h 00m" in read
+        assert 'action="/jobs/' + job.id + '/set"' in page
+        assert f"/jobs/{big.id}" not in page, "ann may not open it"
+        assert "oarlock set waits --min 1" in read
+        for bad in ({"min": "x"}, {"min": "-1"}, {"min": "99"}, {}):
+            answer = await browser.post(f"/jobs/{job.id}/set", data=bad, headers=browsers.OURS)
+            assert answer.status_code == 422, bad
+        answer = await browser.post(f"/jobs/{job.id}/set", data={"min": "1"}, headers=browsers.OURS)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{job.id}")
+    changed = await rig.store.read(lambda view: view.job(job.id))
+    assert changed is not None
+    assert changed.spec.roles[roles.RoleName.WORKER].min == 1
+    async with rig.browser("vera") as browser:
+        answer = await browser.post(f"/jobs/{job.id}/set", data={"min": "1"}, headers=browsers.OURS)
+        assert answer.status_code == 403
 
 
 async def test_run_again_makes_one_job_with_the_same_code(rig: browsers.WebRig) -> None:

@@ -86,13 +86,17 @@ class RecordPage(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the job is in its phase: three plain lines, and the values that they were made of."""
+    """Why the job is in its phase: three plain lines, and the values that they were made of.
+
+    `ends` has the expected end of each holder of `refusal`, in their order.
+    """
 
     phase: phases.Phase
     reason: str
     refusal: refusals.Refusal | None
     forecast: plans.Forecast | None
     lines: tuple[str, ...]
+    ends: tuple[ExpectedEnd, ...] = ()
 
 
 class What(StrEnum):

@@ -9,6 +9,7 @@ import msgspec
 
 from oarlock.spec import curves, holdings, jobfile, refusals
 from oarlock.spec.cluster import nodes, pools
+from oarlock.spec.input import edits
 
 Size = tuple[int, ...]
 """How many tasks of each ask of a gang, in the gang's order; all zero: nothing."""
@@ -266,6 +267,16 @@ class Stop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     shrinks: bool = False  # it goes on with fewer tasks, else it waits again
 
 
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was tried, and that would start the job now. `words` follow "It would start now".
+
+    `edit` makes the change (`PATCH /api/v1/jobs/JOB`), None where no edit of the job can make it.
+    """
+
+    words: str
+    edit: edits.Edit | None = None
+
+
 class When(StrEnum):
     NOW = "now"
     LATER = "later"
@@ -290,3 +301,4 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     price_per_h: float = 0.0  # of where it starts, or is expected to; 0: not known, or free
     stops: tuple[Stop, ...] = ()  # running jobs that would give way to it
     makes_way: str = ""  # the same in one sentence
+    remedies: tuple[Remedy, ...] = ()  # the tried changes of `refusal.change`

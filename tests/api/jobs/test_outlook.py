@@ -107,6 +107,31 @@ async def test_the_smallest_change_is_one_that_was_tried_out(rig: rigs.Rig) -> N
     assert found["lines"][1] == "big holds 1 GPU. It would start now with 1 worker instead of 2."
 
 
+def stretch(rig: rigs.Rig) -> None:
+    """Let the backend run jobs whose number of workers varies."""
+    about = rig.services.about
+    about = msgspec.structs.replace(about, capabilities=(*about.capabilities, "elastic"))
+    msgspec.structs.force_setattr(rig.services, "about", about)
+
+
+async def test_the_change_comes_with_its_edit_and_the_holders_with_their_ends(rig: rigs.Rig) -> None:
+    stretch(rig)
+    await fill(rig, "big", 1, timeout="1h")
+    await rig.submit(name="digits", roles={"worker": {"count": 2, "gpus": 1}})
+    found = await ask(rig, "digits/why")
+    edit = {"priority": None, "pool": None, "min": 1, "max": None}
+    assert found["forecast"]["remedies"] == [{"words": "with 1 worker instead of 2", "edit": edit}]
+    assert [(one["name"], one["end"]) for one in found["ends"]] == [("big", None)]
+    assert found["ends"][0]["latest"] == pytest.approx(rig.clock.now + 3600, abs=60)
+
+
+async def test_an_edit_that_would_be_refused_is_not_offered(rig: rigs.Rig) -> None:
+    await fill(rig, "big", 1)
+    await rig.submit(name="digits", roles={"worker": {"count": 2, "gpus": 1}})
+    found = await ask(rig, "digits/why")
+    assert [one["edit"] for one in found["forecast"]["remedies"]] == [None]
+
+
 async def test_why_a_job_runs_where_it_does(rig: rigs.Rig) -> None:
     await fill(rig, "big", 2, timeout="1h")
     rig.clock.now += 600

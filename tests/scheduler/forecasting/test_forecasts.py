@@ -15,6 +15,7 @@ from oarlock.scheduler import planning, pricing
 from oarlock.scheduler.forecasting import forecasts, remedies
 from oarlock.spec import holdings, jobfile, plans, refusals
 from oarlock.spec.cluster import nodes, pools, prices
+from oarlock.spec.input import edits
 
 NOW = 1000.0
 FIFO = plans.Rules(policy="fifo")
@@ -271,7 +272,7 @@ def test_the_order_of_the_input_changes_nothing(of: plans.Snapshot, random: st.D
 def offered(of: plans.Snapshot, one: plans.Gang, spent: Callable[[], float] = still) -> str:
     waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
     refusal = planning.plan(waiting, NOW).refusals[one.job]
-    return remedies.smallest(waiting, one, refusal, NOW, spent)
+    return remedies.smallest(waiting, one, refusal, NOW, spent).words
 
 
 BUSY = (running("r", "a", 3),)
@@ -304,6 +305,28 @@ TIGHT = msgspec.structs.replace(running("r", "a", 2), gang=gang("r", gpus=2, poo
 )
 def test_an_offered_change_would_start_it(of: plans.Snapshot, one: plans.Gang, words: str) -> None:
     assert offered(of, one) == f"It would start now {words}."
+
+
+@pytest.mark.parametrize(
+    ("of", "one", "edit"),
+    [
+        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1), edits.Edit(min=1)),
+        (snapshot(node("a"), run=BUSY), gang(tasks=4, gpus=1, least=2), edits.Edit(min=1)),
+        (snapshot(node("a"), run=(TIGHT,), tree=TREE), gang(gpus=2, pool="tight"), edits.Edit(pool="default")),
+        (snapshot(node("a"), node("old", kind="v100"), run=BUSY), gang(gpus=2, gpu_types=("h100",)), None),
+    ],
+)
+def test_the_edit_of_an_offered_change_would_start_it(of: plans.Snapshot, one: plans.Gang, edit: edits.Edit) -> None:
+    waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
+    refusal = planning.plan(waiting, NOW).refusals[one.job]
+    assert remedies.smallest(waiting, one, refusal, NOW, still).remedies[0].edit == edit
+    if edit is None:
+        return
+    least = edit.min if edit.min is not None else one.asks[0].min
+    asks = (msgspec.structs.replace(one.asks[0], min=least),)
+    edited = msgspec.structs.replace(one, asks=asks, pool=edit.pool or one.pool)
+    started = planning.plan(msgspec.structs.replace(of, waiting=(edited,)), NOW).launches
+    assert [launch.job for launch in started] == [one.job]
 
 
 def test_the_end_of_one_job_is_offered_where_that_would_be_enough() -> None:
@@ -383,7 +406,7 @@ def test_a_time_out_that_ends_before_a_kept_place_is_needed() -> None:
     one = gang("quick", gpus=1, submitted_at=1.0)
     refusal = refusals.Refusal(code=refusals.Code.RESERVED, message="", until=NOW + 3600)
     waiting = msgspec.structs.replace(of, waiting=(*of.waiting, one))
-    assert remedies.smallest(waiting, one, refusal, NOW, still).startswith(
+    assert remedies.smallest(waiting, one, refusal, NOW, still).words.startswith(
         "It would start now with a `timeout` of 60 min"
     )
 

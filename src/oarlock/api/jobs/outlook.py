@@ -8,14 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from oarlock.api import routes
-from oarlock.api.jobs import submissions
-from oarlock.api.services import forecaster
+from oarlock.api.jobs import capabilities, submissions
+from oarlock.api.services import forecaster, provided
 from oarlock.scheduler import gangs, wording
 from oarlock.scheduler.explaining import reasons
 from oarlock.scheduler.provisioning import requesting
-from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans
+from oarlock.spec import attempts, bodies, errors, intents, jobfile, phases, plans, refusals
 from oarlock.spec import jobs as nouns
 from oarlock.spec.access import users
+from oarlock.spec.input import edits, validation
 
 PLANNED = "j-planned"
 """The id of a job in manifests that are only shown."""
@@ -52,17 +53,54 @@ async def manifests(call: routes.Call) -> bodies.Manifests:
 async def why(call: routes.Call) -> bodies.Why:
     job, services = await call.access.job(call.path["job"]), call.services
     now = services.clock()
-    forecast = None
+    found = None
     if forecaster.waits(job):
-        forecast = call.access.shown_forecast(await services.forecaster.of(call.access, services.rules, now, job))
+        found = await services.forecaster.of(call.access, services.rules, now, job)
     waiting = job.phase is phases.Phase.QUEUED
+    refusal = (found.refusal if found is not None else job.refusal) if waiting else None
+    forecast = call.access.shown_forecast(_offered(services, job, found))
     return bodies.Why(
         phase=job.phase,
         reason=job.reason,
-        refusal=(forecast.refusal if forecast is not None else job.refusal) if waiting else None,
+        refusal=call.access.shown_refusal(refusal),
         forecast=forecast,
         lines=explain(job, forecast, now),
+        ends=await _ends(call, refusal, now) if refusal is not None else (),
     )
+
+
+async def _ends(call: routes.Call, refusal: refusals.Refusal, now: float) -> tuple[bodies.ExpectedEnd, ...]:
+    """Return the expected ends of the jobs that hold the missing resources, without the ids that are hidden."""
+    services, shown = call.services, call.access.shown_refusal(refusal)
+    if shown is None or not refusal.holders:
+        return ()
+    known = await services.forecaster.ends(call.access, services.rules, now)
+    return tuple(
+        bodies.ExpectedEnd(user=one.owner, pool=one.pool, name=one.name, job=one.job, end=end, latest=latest)
+        for one, (end, latest) in zip(
+            shown.holders, (known.get(holder.job, (None, None)) for holder in refusal.holders), strict=True
+        )
+    )
+
+
+def _offered(services: provided.Services, job: nouns.Job, forecast: plans.Forecast | None) -> plans.Forecast | None:
+    """Return the forecast, without the edits that the job's own file or the backend would refuse."""
+    if forecast is None:
+        return None
+    kept = tuple(
+        one if _takes(services, job, one.edit) else msgspec.structs.replace(one, edit=None) for one in forecast.remedies
+    )
+    return msgspec.structs.replace(forecast, remedies=kept)
+
+
+def _takes(services: provided.Services, job: nouns.Job, edit: edits.Edit | None) -> bool:
+    try:
+        spec = edits.edited(job.spec, edit or edits.Edit())
+        validation.judge(spec)
+        capabilities.refuse(spec, services.about.capabilities, services.about.backend)
+    except errors.OarlockError:
+        return False
+    return True
 
 
 def explain(job: nouns.Job, forecast: plans.Forecast | None, now: float) -> tuple[str, ...]:

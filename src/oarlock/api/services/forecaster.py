@@ -102,6 +102,18 @@ class Forecaster:
         """Return the forecasts of all waiting jobs, made a moment ago; None where new ones are not ready in time."""
         return await self._fresh(access, rules, now)
 
+    async def ends(
+        self, access: authorisation.Access, rules: plans.Rules, now: float
+    ) -> dict[str, tuple[float | None, float | None]]:
+        """Return the expected end of each running job, and the latest one by its time-out; none where unknown."""
+        told = await self._fresh(access, rules, now)
+        if told is None:
+            return {}
+        return {
+            one.job: (None if one.job in told.look.bounded else one.expected_end, one.latest_end)
+            for one in told.look.snapshot.running
+        }
+
     async def plan(self, access: authorisation.Access, rules: plans.Rules, now: float, job: jobs.Job) -> plans.Forecast:
         """Return the forecast of a job that is not submitted yet."""
         look = await access.shared(lambda view: self._look(view, rules, now))
@@ -141,8 +153,9 @@ class Forecaster:
         refusal = forecast.refusal
         if refusal is None or refusal.code in ADVICE:
             return forecast
-        words = await asyncio.to_thread(remedies.smallest, snapshot, gang, refusal, now, self._spent())
-        return msgspec.structs.replace(forecast, refusal=msgspec.structs.replace(refusal, change=words))
+        advice = await asyncio.to_thread(remedies.smallest, snapshot, gang, refusal, now, self._spent())
+        changed = msgspec.structs.replace(refusal, change=advice.words)
+        return msgspec.structs.replace(forecast, refusal=changed, remedies=advice.remedies)
 
     def _spent(self) -> Callable[[], float]:
         began = self._monotonic()

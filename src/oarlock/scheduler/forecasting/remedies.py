@@ -9,6 +9,7 @@ pool's limit is not the only reason, the next reason is named with it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from oarlock.scheduler import planning, sizes, wording
 from oarlock.scheduler.reuse import memos
 from oarlock.spec import plans, refusals
 from oarlock.spec.cluster import pools
+from oarlock.spec.input import edits
 
 BUDGET_S = 0.25
 OFFERED = 2
@@ -35,26 +37,30 @@ class Change(NamedTuple):
 
     words: str  # after "It would start now "
     gang: plans.Gang
+    edit: edits.Edit | None = None  # by which the owner makes it
+
+
+class Advice(NamedTuple):
+    """A sentence, and the changes that it names as values. Where no change starts the gang, there are none."""
+
+    words: str = ""
+    remedies: tuple[plans.Remedy, ...] = ()
 
 
 def smallest(
     snapshot: plans.Snapshot, gang: plans.Gang, refusal: refusals.Refusal, now: float, spent: Callable[[], float]
-) -> str:
-    """Return a sentence with the smallest changes.
+) -> Advice:
+    """Return the smallest changes, with a sentence.
 
-    Return an empty text if none was found within `BUDGET_S` of the caller's clock.
+    The sentence is empty if none was found within `BUDGET_S` of the caller's clock.
     """
     if refusal.code in refusals.NEVER:
-        return ""
+        return Advice()
     trial = Trial(snapshot, gang, now, spent)
-    found: list[str] = []
-    for words in _found(trial, gang, refusal, snapshot, now):
-        found.append(words)
-        if len(found) == OFFERED:
-            break
+    found = tuple(itertools.islice(_found(trial, gang, refusal, snapshot, now), OFFERED))
     if found:
-        return f"It would start now {', or '.join(found)}."
-    return _once_ended(trial, gang, refusal) or _past_limit(trial, gang, refusal, snapshot)
+        return Advice(f"It would start now {', or '.join(one.words for one in found)}.", found)
+    return Advice(_once_ended(trial, gang, refusal) or _past_limit(trial, gang, refusal, snapshot))
 
 
 class Trial:
@@ -92,19 +98,19 @@ class Trial:
 
 def _found(
     trial: Trial, gang: plans.Gang, refusal: refusals.Refusal, snapshot: plans.Snapshot, now: float
-) -> Iterator[str]:
+) -> Iterator[plans.Remedy]:
     for change in _small_changes(gang, refusal, snapshot, now):
         if trial.starts(change.gang):
-            yield change.words
+            yield plans.Remedy(words=change.words)
     if (fewer := _fewer_workers(trial, gang)) is not None:
         yield fewer
     for change in _other_pools(gang, snapshot):
         if trial.starts(change.gang):
-            yield change.words
+            yield plans.Remedy(words=change.words, edit=change.edit)
             break
     raised = _raised_limit(gang, refusal, snapshot)
     if raised is not None and trial.starts(gang, pools=raised.pools):
-        yield f"with a limit of {raised.limit} for the pool {raised.name}"
+        yield plans.Remedy(words=f"with a limit of {raised.limit} for the pool {raised.name}")
 
 
 class Raised(NamedTuple):
@@ -174,8 +180,11 @@ def _small_changes(
         yield Change(f"on {kind} instead of {' or '.join(wanted)}", replace(gang, asks=asks))
 
 
-def _fewer_workers(trial: Trial, gang: plans.Gang) -> str | None:
-    """Return the most workers with which the gang would start, found by bisection; None if there is no such number."""
+def _fewer_workers(trial: Trial, gang: plans.Gang) -> plans.Remedy | None:
+    """Return the most workers with which the gang would start, found by bisection; None if there is no such number.
+
+    The edit lowers the gang's least number of workers and leaves the greatest: it is tried, too.
+    """
     place = next((place for place, ask in enumerate(gang.asks) if ask.role == "worker"), None)
     if place is None:
         return None
@@ -184,7 +193,10 @@ def _fewer_workers(trial: Trial, gang: plans.Gang) -> str | None:
     if most is None:
         return None
     least = "a `min` of " if ask.min < ask.count else ""
-    return f"with {least}{wording.workers(most)} instead of {ask.min}"
+    words = f"with {least}{wording.workers(most)} instead of {ask.min}"
+    lowered = msgspec.structs.replace(ask, min=most)
+    edited = msgspec.structs.replace(gang, asks=(*gang.asks[:place], lowered, *gang.asks[place + 1 :]))
+    return plans.Remedy(words=words, edit=edits.Edit(min=most) if trial.starts(edited) else None)
 
 
 def _with_workers(gang: plans.Gang, place: int, count: int) -> plans.Gang:
@@ -198,7 +210,8 @@ def _other_pools(gang: plans.Gang, snapshot: plans.Snapshot) -> Iterator[Change]
     parents = {pool.parent for pool in snapshot.pools}
     names = {pools.DEFAULT, *(pool.name for pool in snapshot.pools)} if snapshot.pools else set()
     for name in sorted(names - parents - {gang.pool})[:TRIED_POOLS]:
-        yield Change(f"in the pool {name}", msgspec.structs.replace(gang, pool=name))
+        yield Change(f"in the pool {name}", msgspec.structs.replace(gang, pool=name), edits.Edit(pool=name))
     highest = max((other.priority for other in snapshot.waiting if other.job != gang.job), default=0)
     if highest >= gang.priority:
-        yield Change(f"with a priority of {highest + 1}", msgspec.structs.replace(gang, priority=highest + 1))
+        raised = msgspec.structs.replace(gang, priority=highest + 1)
+        yield Change(f"with a priority of {highest + 1}", raised, edits.Edit(priority=highest + 1))

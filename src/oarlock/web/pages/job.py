@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 from typing import Any
 
 import msgspec
 from starlette import responses
 
 from oarlock.client import requests
-from oarlock.display import endings, progress, stragglers
-from oarlock.spec import errors, jobs, phases, summaries
+from oarlock.display import amounts, endings, progress, stragglers
+from oarlock.spec import bodies, errors, jobs, phases, roles, summaries
 from oarlock.spec.access import users
 from oarlock.spec.cluster import prices
+from oarlock.spec.input import edits
 from oarlock.web import routing, templating, visits
-from oarlock.web.drawing import colours, timeline
+from oarlock.web.drawing import colours, startaxis, timeline
 from oarlock.web.pages import jobs as listed
 from oarlock.web.pages import jobsections
 
@@ -56,6 +58,9 @@ async def show(visit: visits.Visit) -> routing.Filled:
             "why": why,
             "refusal": why.refusal,
             "bars": _bars(why.refusal),
+            "holders": _holders(why),
+            "axis": startaxis.draw(why.forecast, why.ends, now),
+            "remedies": _remedies(job, why) if visit.may(users.Right.USER) else [],
             "timeline": drawn,
             "verdicts": [attempt for attempt in job.attempts[::-1] if attempt.verdict is not None or attempt.stacks],
             "sections": jobsections.SECTIONS,
@@ -120,6 +125,21 @@ async def again(visit: visits.Visit) -> responses.Response:
     return routing.to(templating.job_path(made.id))
 
 
+async def change(visit: visits.Visit) -> responses.Response:
+    """Change the fields that `oarlock set` changes."""
+    form = await visit.form()
+    typed = {field: text for field in edits.FIELDS if (text := visits.one(form, field).strip())}
+    changes: dict[str, Any] = {name: text if name == "pool" else _number(name, text) for name, text in typed.items()}
+    job = await visit.client.set(visit.parameters["job"], **changes)
+    return routing.to(templating.job_path(job.id))
+
+
+def _number(field: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise errors.InvalidInput(f"{text[:100]} is not a whole number.", path=field, hint="Write it with digits.")
+    return int(text)
+
+
 def actions(job: jobs.Job, short: summaries.Summary) -> list[dict[str, Any]]:
     """Return the actions that the job's phase allows, each with the command that does the same."""
     if short.terminal:
@@ -140,6 +160,33 @@ def _cost(visit: visits.Visit, job: summaries.Summary) -> str:
     currency = visit.server.currency
     hourly = f", {prices.amount_text(job.price_per_h, currency)} an hour" if job.price_per_h else ""
     return prices.amount_text(job.cost, currency) + hourly
+
+
+def _holders(why: bodies.Why) -> list[dict[str, Any]]:
+    """Return the jobs that hold the missing resources, or will, each with its amounts and its expected end."""
+    if why.refusal is None:
+        return []
+    ends = why.ends or (None,) * len(why.refusal.holders)
+    return [{"holder": one, "end": end} for one, end in zip(why.refusal.holders, ends, strict=True)]
+
+
+def _remedies(job: jobs.Job, why: bodies.Why) -> list[dict[str, Any]]:
+    """Return the tried changes that can be made by an edit, each with its fields and the command that does the same."""
+    found = []
+    for one in why.forecast.remedies if why.forecast is not None else ():
+        if one.edit is not None:
+            fields = {name: str(value) for name in edits.FIELDS if (value := getattr(one.edit, name)) is not None}
+            options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in fields.items())
+            command = f"oarlock set {job.name} {options}"
+            found.append({"words": one.words, "fields": fields, "command": command, "note": _note(job, one.edit)})
+    return found
+
+
+def _note(job: jobs.Job, edit: edits.Edit) -> str:
+    worker = job.spec.roles.get(roles.RoleName.WORKER)
+    if edit.min is None or worker is None:
+        return ""
+    return f"It grows to {amounts.counted(worker.max or worker.count, 'worker')} when there is room."
 
 
 def _bars(refusal: Any) -> list[dict[str, Any]]:
@@ -169,5 +216,6 @@ PAGES: tuple[routing.Page, ...] = (
     routing.Page(path="/jobs/{job}", handler=show),
     routing.Page(path="/jobs/{job}/ranks/{task}", handler=rank),
     routing.Page(path="/jobs/{job}/job.yaml", handler=job_file),
+    routing.Page(path="/jobs/{job}/set", handler=change, method="POST", right=users.Right.USER),
     routing.Page(path="/jobs/{job}/again", handler=again, method="POST", right=users.Right.USER),
 )

@@ -22,6 +22,7 @@ CHARTS = 24
 LOG_LINES = 100
 EVENTS = 50
 DECISIONS = 50
+MOST_DECISIONS = 5000
 FILES = 50
 ROWS = 16
 """With more ranks than that, they are a grid."""
@@ -100,12 +101,13 @@ async def _files(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
 
 async def _decisions(visit: visits.Visit, job: jobs.Job) -> dict[str, Any]:
     found = await visit.client.decisions(job.id)
-    kind = visit.asked("decision")
+    kind, every = visit.asked("decision"), visit.asked("decisions") == "all"
+    shown = MOST_DECISIONS if every else DECISIONS
     counts = {what: sum(one.what is what for one in found.items) for what in bodies.What}
     chosen = [one for one in found.items if not kind or str(one.what) == kind]
     return {
-        "decisions": chosen[-DECISIONS:][::-1],
-        "hidden": max(0, len(chosen) - DECISIONS),
+        "decisions": chosen[-shown:][::-1],
+        "hidden": max(0, len(chosen) - shown),
         "complete": found.complete,
         "kinds": [(str(what), count) for what, count in counts.items() if count],
         "kind": kind,
