@@ -1,9 +1,9 @@
 """The frames between workers and parameter servers: typed, bounded, never pickled.
 
 A frame is a head of 20 bytes (magic, version, kind, the lengths that follow), a JSON object with plain values, and a
-body of raw tensor bytes. The reader bounds both lengths before it takes memory for them: the JSON by its own limit, the
-body by the number of bytes that it expects from this kind of frame. So a foreign program that speaks to the port costs
-a refused connection and nothing else.
+body of raw tensor bytes, which may lie in shared memory. The reader bounds both lengths before it takes memory for
+them: the JSON by its own limit, the body by the number of bytes that it expects from this kind of frame. So a foreign
+program that speaks to the port costs a refused connection and nothing else.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Kind(enum.IntEnum):
     RESUME = 13  # the weights of a worker, for a server that was restored; body: the weights
     OK = 14
     ERROR = 15
+    SHARE = 16  # whether the worker sees the memory that the answer to OPEN offered
 
 
 class Refused(Exception):
@@ -48,32 +49,37 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """A frame up to its body of `body_bytes` bytes, which is still to be read."""
+    """A frame up to its body of `body_bytes` bytes, which is still to be read, or lies in `shared` memory."""
 
     kind: Kind
     fields: dict[str, Any]
     body_bytes: int
+    shared: bool = False
 
 
-def packed(kind: Kind, fields: dict[str, Any], body_bytes: int) -> bytes:
+def packed(kind: Kind, fields: dict[str, Any], body_bytes: int, *, shared: bool = False) -> bytes:
     """Return the bytes of a frame up to its body."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) > MOST_JSON_BYTES:
         raise Refused(f"a {kind.name} frame would have {len(text)} bytes of JSON, at most {MOST_JSON_BYTES} are sent")
-    return HEAD.pack(MAGIC, VERSION, kind, 0, len(text), body_bytes) + text
+    return HEAD.pack(MAGIC, VERSION, kind, int(shared), len(text), body_bytes) + text
 
 
-def lengths(head: bytes, most_json_bytes: int) -> tuple[Kind, int, int]:
-    """Return the kind, the length of the JSON and the length of the body. Raises Refused for any other bytes."""
-    magic, version, kind, reserved, json_bytes, body_bytes = HEAD.unpack(head)
-    if magic != MAGIC or reserved:
+def lengths(head: bytes, most_json_bytes: int, shared_bytes: int = 0) -> tuple[Kind, int, int, bool]:
+    """Return the kind, the length of the JSON, that of the body, and whether the body lies in the shared memory of
+    `shared_bytes` bytes. Raises Refused for any other bytes.
+    """
+    magic, version, kind, shared, json_bytes, body_bytes = HEAD.unpack(head)
+    if magic != MAGIC or shared > 1:
         raise Refused("these are not frames of a parameter server")
     if version != VERSION:
         raise Refused(f"version {version} of the protocol, but this library speaks version {VERSION}")
+    if shared and body_bytes > shared_bytes:
+        raise Refused(f"{body_bytes} bytes in shared memory, which has {shared_bytes}")
     if json_bytes > most_json_bytes:
         raise Refused(f"{json_bytes} bytes of JSON, at most {most_json_bytes} are read")
     try:
-        return Kind(kind), json_bytes, body_bytes
+        return Kind(kind), json_bytes, body_bytes, bool(shared)
     except ValueError:
         raise Refused(f"{kind} is not a kind of frame") from None
 

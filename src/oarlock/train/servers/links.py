@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from oarlock.train import errors
-from oarlock.train.servers import addresses, frames, handshake, transport
+from oarlock.train.servers import addresses, bodies, frames, handshake, transport
+from oarlock.train.sharing import segments
 
 WATCH_S = 0.2
 """While it waits for one answer, a worker looks so often after its other connections."""
@@ -32,7 +33,8 @@ class Link:
         self.number = number
         self._servers, self._place = servers, place
         self.replaced = servers.replaced
-        self._connection, self.joins = self._connect()
+        self._socket, self.joins = self._connect()
+        self._connection: transport.Connection = self._socket
 
     def start(self, kind: frames.Kind, fields: dict[str, Any], body: Sequence[memoryview] = ()) -> None:
         """Send a request. Lost if the connection breaks."""
@@ -71,6 +73,35 @@ class Link:
         self.start(kind, fields, body)
         return self.finish()
 
+    def open(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Take part in the training from now on. Bodies go by shared memory from now on, where the server has it."""
+        self._connection = self._socket  # the memory of an earlier opening is over
+        told = self.ask(frames.Kind.OPEN, {**fields, "sees": segments.place()})
+        offered = told.get("segment")
+        if offered is not None:
+            self._share(offered)
+        return told
+
+    def _share(self, offered: dict[str, Any]) -> None:
+        try:
+            opened = segments.Opened(str(offered.get("name")), str(offered.get("secret")))
+        except OSError:
+            self.ask(frames.Kind.SHARE, {"sees": False})
+            return
+        try:
+            size = self.ask(frames.Kind.SHARE, {"sees": True})["bytes"]
+            if size:
+                self._connection = bodies.Shared(self._socket, opened.map(int(size)))
+        except OSError as cause:
+            raise self._broken(cause) from cause  # the server has reserved it, and writes there
+        finally:
+            opened.close()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body of the answer cannot break off any more."""
+        return self._connection.is_whole
+
     def close(self) -> None:
         self._connection.close()
 
@@ -86,7 +117,8 @@ class Link:
         self._connection.close()
         if not self.replaced:
             raise Lost(f"parameter server {self.number} is gone: Connection closed by peer")
-        self._connection, _ = self._connect()
+        self._socket, _ = self._connect()
+        self._connection = self._socket
 
     def _refusal(self, head: frames.Head) -> errors.ServerError:
         return errors.ServerError(f"parameter server {self.number}: {head.fields.get('message')}")

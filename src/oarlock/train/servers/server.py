@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from oarlock.train.servers import frames, handshake, meeting, memory, openings, shard, snapshots, transport
+from oarlock.train.servers import bodies, frames, handshake, meeting, memory, openings, shard, snapshots, transport
+from oarlock.train.sharing import segments
 
 GREETING_S = 10.0
 MOST_STRANGERS = 64
@@ -223,11 +224,15 @@ class _Desk:
     """The requests of one worker's connection."""
 
     def __init__(self, server: Server, connection: transport.Tcp, place: handshake.Place) -> None:
-        self._server, self._connection, self._place = server, connection, place
+        self._server, self._socket, self._place = server, connection, place
+        self._connection: transport.Connection = connection
+        self._offer: segments.Offer | None = None  # memory that the worker may share
         self._shard: shard.Shard | None = None
-        self._buffers: shard.Flats = []
+        self._buffers: shard.Flats = []  # in the shared memory, where there is one
+        self._spare: shard.Flats = []
         self._answers: dict[Kind, Callable[[frames.Head], None]] = {
             Kind.OPEN: self._open,
+            Kind.SHARE: self._share,
             Kind.LOAD: self._load,
             Kind.PULL: self._pull,
             Kind.STEP: self._step,
@@ -254,14 +259,16 @@ class _Desk:
             sys.stderr.write(f"oarlock.train: a request of worker {self._place.rank} failed: {cause!r}\n")
             self._connection.send(Kind.ERROR, {"message": f"the request is not valid: {cause!r}"})
         finally:
-            self._server.lost(self._place, self._connection)
+            self._withdraw()
+            self._server.lost(self._place, self._socket)
 
     def _open(self, head: frames.Head) -> None:
         _expect(head, 0)
         self._shard = self._server.opened(openings.read(head.fields))
         if self._shard.opening.mode.workers != self._place.workers:
             raise frames.Refused("the mode is for another number of workers")
-        self._buffers = self._shard.buffers()
+        self._connection = self._socket
+        self._buffers, self._spare = self._shard.buffers(), []
         self._server.trains(self._place.rank)
         steps = self._shard.join(self._place.rank)
         self._answer(
@@ -271,8 +278,41 @@ class _Desk:
                 "steps": steps,
                 "taken": self._shard.taken(),
                 "began_at": self._server.began_at,
+                "segment": self._offered(self._shard.opening.bytes, head.fields.get("sees")),
             }
         )
+
+    def _offered(self, size: int, sees: object) -> dict[str, str] | None:
+        """Offer memory for the bodies to a worker that sees the same /dev/shm."""
+        self._withdraw()
+        if size < bodies.LEAST_BYTES or not sees or sees != segments.place():
+            return None
+        try:
+            self._offer = segments.Offer(size)
+        except OSError:
+            return None
+        return {"name": self._offer.name, "secret": self._offer.secret}
+
+    def _share(self, head: frames.Head) -> None:
+        """The worker has looked at the offered memory. Use it where the worker sees it, and there is enough."""
+        _expect(head, 0)
+        offer = self._offer
+        if offer is None:
+            raise frames.Refused("no memory was offered")
+        with_memory: bodies.Shared | None = None
+        if head.fields["sees"] is True:
+            with contextlib.suppress(OSError, ValueError):
+                offer.reserve()
+                with_memory = bodies.Shared(self._socket, offer.map())
+                self._buffers = with_memory.tensors(self._buffers)
+        self._withdraw()
+        self._answer({"bytes": 0 if with_memory is None else offer.size})
+        self._connection = with_memory or self._socket
+
+    def _withdraw(self) -> None:
+        if self._offer is not None:
+            self._offer.close()
+        self._offer = None
 
     def _begin(self, head: frames.Head) -> None:
         _expect(head, 0)
@@ -314,12 +354,14 @@ class _Desk:
         if any(each >= len(pieces) for each in absent):
             raise frames.Refused("a piece that is not here is absent")
         _expect(head, held.opening.bytes - sum(pieces[each].bytes for each in absent))
-        if absent:
-            for flat in self._buffers:
+        received = self._buffers
+        if absent:  # the others are not in their places: the buffers may be the memory that they came by
+            received = self._spare = self._spare or held.buffers()
+            for flat in received:
                 flat.zero_()
-        self._connection.body(held.views(self._buffers, absent))
+        self._connection.body(held.views(received, absent))
         number = _whole(head.fields["number"])
-        push = shard.Push(_whole(head.fields["base"]), self._buffers, absent, _settings(head), number)
+        push = shard.Push(_whole(head.fields["base"]), received, absent, _settings(head), number)
         version, taken = held.push(self._place.rank, push, self._buffers)
         wish = self._server.wished(_whole(head.fields["wish"]))
         self._answer({"version": version, "taken": taken, "wish": wish}, held.views(self._buffers))

@@ -294,15 +294,14 @@ class Shard:
         if self._optimizer is not None and settings and settings != self._settings:
             optimizers.change(self._optimizer, [settings[number] for number in self._here])
             self._settings = list(settings)
-        for number, mean in enumerate(self._means):
-            if len(pushes) == 1:
-                mean.copy_(pushes[0].gradients[number])
-                continue
+        alone = len(pushes) == 1 and self.device.type == "cpu"
+        for number, mean in enumerate([] if alone else self._means):
             torch.div(pushes[0].gradients[number].to(mean.device), len(pushes), out=mean)
             for push in pushes[1:]:
                 mean.add_(push.gradients[number].to(mean.device).div_(len(pushes)))
         nowhere = frozenset.intersection(*(push.absent for push in pushes))
-        for index, (parameter, gradient) in enumerate(zip(self._parameters, self._gradients)):
+        gradients = self._pieces(pushes[0].gradients) if alone else self._gradients
+        for index, (parameter, gradient) in enumerate(zip(self._parameters, gradients)):
             parameter.grad = None if index in nowhere else gradient
         if self._optimizer is not None:
             self._optimizer.step()

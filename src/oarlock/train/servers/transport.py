@@ -1,6 +1,7 @@
 """The transport of frames between a worker and a parameter server, and its form over TCP.
 
-Bodies are sent from the tensors' own memory and received into place: no copy, no buffer of the transport.
+Bodies are sent from the tensors' own memory and received into place: no copy, no buffer of the transport. Within one
+host they lie in shared memory (bodies.py).
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Connection(Protocol):
 
     def body(self, into: Sequence[memoryview]) -> None:
         """Receive the body into this memory, which is as large as the head said."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body of the last head is there as a whole, and cannot break off any more."""
 
     def waits(self, within_s: float) -> bool:
         """Return whether something arrives, or the connection breaks, within this time."""
@@ -71,13 +76,19 @@ class Tcp:
             if sent:
                 pieces[-1] = pieces[-1][sent:]
 
-    def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES) -> frames.Head:
+    def announce(self, kind: frames.Kind, fields: dict[str, Any], body_bytes: int) -> None:
+        """Send a frame whose body lies in shared memory."""
+        self._socket.sendall(frames.packed(kind, fields, body_bytes, shared=True))
+
+    def head(self, most_json_bytes: int = frames.MOST_JSON_BYTES, *, shared_bytes: int = 0) -> frames.Head:
         head = bytearray(frames.HEAD.size)
         self._receive(memoryview(head))
-        kind, json_bytes, body_bytes = frames.lengths(bytes(head), most_json_bytes)
+        kind, json_bytes, body_bytes, shared = frames.lengths(bytes(head), most_json_bytes, shared_bytes)
         text = bytearray(json_bytes)
         self._receive(memoryview(text))
-        return frames.Head(kind, frames.parsed(bytes(text)), body_bytes)
+        return frames.Head(kind, frames.parsed(bytes(text)), body_bytes, shared)
+
+    is_whole = False
 
     def body(self, into: Sequence[memoryview]) -> None:
         for piece in into:

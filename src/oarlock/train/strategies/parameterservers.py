@@ -382,7 +382,7 @@ class _Remote:
 
     def open(self) -> None:
         """Take part in the training from now on."""
-        told = self.link.ask(Kind.OPEN, self._opening.fields())
+        told = self.link.open(self._opening.fields())
         self.version, self.steps, self.began_at = int(told["version"]), int(told["steps"]), told["began_at"]
         self._taken = list(told["taken"])
 
@@ -512,7 +512,7 @@ class _Remote:
         """Connect to the server's successor, and bring it up to the version of this worker."""
         self.link.reconnect()
         version = self.version
-        told = self.link.ask(Kind.OPEN, self._opening.fields())
+        told = self.link.open(self._opening.fields())
         newer = version > int(told["version"]) or not told["loaded"]
         weights = [self._cut(part, self._named[part.tensor][1].detach()) for part in self._parts] if newer else []
         known = {"version": version, "taken": self._taken, "began_at": self.began_at}
@@ -520,13 +520,16 @@ class _Remote:
         self.link.ask(Kind.RESUME, fields, [memory.view(each) for each in weights])
 
     def _places(self, head: frames.Head) -> list[memoryview]:
-        """Return the memory that receives the weights: the model's own where a transport can write there, and where no
-        server takes the place of one that dies within an answer. Its successor needs weights of one version.
+        """Return the memory that receives the weights: the model's own where a transport can write there. But a server
+        may die within an answer, and its successor needs weights of one version.
         """
         into = []
+        at_once = self.link.is_whole or not self.link.replaced
         for number, part in enumerate(self._parts):
             place = self._place(part)
-            if self.link.replaced or place.device.type != "cpu":
+            if at_once and place.device.type == "cpu":
+                self._staged.pop(number, None)
+            else:
                 if number not in self._staged:
                     self._staged[number] = torch.empty(part.size, dtype=place.dtype)
                 place = self._staged[number]

@@ -1,0 +1,198 @@
+"""Shared memory between processes of one host: found safely, bounded, and gone with its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train import farm
+
+from oarlock.train import errors
+from oarlock.train.servers import addresses, bodies, frames, handshake, links, memory, openings
+from oarlock.train.sharing import segments
+
+Kind = frames.Kind
+SIZE = 50_000
+SETTINGS = [{"lr": 0.5}]
+OPENING = openings.Opening(
+    (openings.Piece("first", 0, (SIZE,), "float32", 0), openings.Piece("second", 0, (SIZE,), "float32", 0)),
+    "SGD",
+    openings.Mode(1),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of this test in the place of /dev/shm."""
+    made = tmp_path / "shm"
+    made.mkdir()
+    monkeypatch.setattr(segments, "FOLDER", made)
+    return made
+
+
+@pytest.fixture
+def servers() -> Iterator[addresses.Addresses]:
+    with farm.running() as one:
+        yield one
+
+
+def opened(servers: addresses.Addresses) -> links.Link:
+    link = links.Link(servers, 0, handshake.Place(0, 1, 1, "step"))
+    link.open(OPENING.fields())
+    weights = [torch.zeros(SIZE), torch.ones(SIZE)]
+    link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(each) for each in weights])
+    return link
+
+
+def step(link: links.Link, gradients: list[torch.Tensor | None], base: int = 0) -> list[torch.Tensor]:
+    """Make an update, and return the weights after it."""
+    absent = [number for number, each in enumerate(gradients) if each is None]
+    fields = {"base": base, "number": 0, "absent": absent, "settings": SETTINGS, "wish": 0}
+    link.start(Kind.STEP, fields, [memory.view(each) for each in gradients if each is not None])
+    weights = [torch.empty(SIZE), torch.empty(SIZE)]
+    link.finish(lambda head: [memory.view(each) for each in weights])
+    return weights
+
+
+def shares(link: links.Link) -> bool:
+    return isinstance(link._connection, bodies.Shared)
+
+
+def updated(link: links.Link) -> None:
+    """Two updates, the second without a gradient of the first tensor."""
+    first, second = torch.arange(SIZE, dtype=torch.float32), torch.full((SIZE,), 4.0)
+    weights = step(link, [first, second])
+    assert torch.equal(weights[0], -first / 2)
+    assert weights[1].unique().tolist() == [-1.0]
+    weights = step(link, [None, second], base=1)
+    assert torch.equal(weights[0], -first / 2)
+    assert weights[1].unique().tolist() == [-3.0]
+
+
+def test_bodies_go_by_shared_memory_and_leave_no_name(servers: addresses.Addresses, folder: Path) -> None:
+    link = opened(servers)
+    assert shares(link)
+    assert list(folder.iterdir()) == []
+    updated(link)
+    link.open(OPENING.fields())  # a second session
+    assert shares(link)
+    zeros = torch.zeros(2 * SIZE)
+    link.ask(Kind.LOAD, {"version": 0, "settings": SETTINGS}, [memory.view(zeros)])
+    assert [each.sum().item() for each in step(link, [torch.zeros(SIZE), torch.zeros(SIZE)])] == [0.0, 0.0]
+    link.close()
+
+
+@pytest.mark.parametrize("why", ["no folder", "other folder", "full", "secret", "reserve", "small model"])
+def test_the_socket_serves_where_memory_cannot_be_shared(
+    why: str, servers: addresses.Addresses, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "no folder":
+        folder.rmdir()
+    elif why == "other folder":  # two processes that see different files
+        monkeypatch.setattr(segments.Opened, "__init__", refuses(FileNotFoundError("it is not here")))
+    elif why == "full":
+        monkeypatch.setattr(segments, "_PART", 1 << 60)
+    elif why == "secret":
+        monkeypatch.setattr(segments.Offer, "reserve", lambda offer: None)  # not reached
+        monkeypatch.setattr(segments.os, "pread", lambda *_: b"another secret")
+    elif why == "reserve":
+        monkeypatch.setattr(segments.os, "posix_fallocate", refuses(OSError(28, "No space left on device")))
+    else:
+        monkeypatch.setattr(bodies, "LEAST_BYTES", 8 * SIZE + 1)
+    link = opened(servers)
+    assert not shares(link)
+    updated(link)
+    assert not folder.exists() or list(folder.iterdir()) == []
+    link.close()
+
+
+def refuses(cause: OSError) -> Any:
+    def refuse(*_: object) -> None:
+        raise cause
+
+    return refuse
+
+
+def test_a_body_in_memory_that_is_not_shared_or_not_there_is_refused(servers: addresses.Addresses) -> None:
+    links_of = [links.Link(servers, 0, handshake.Place(0, 1, 1, "step")), opened(servers)]
+    for link, size in zip(links_of, (8 * SIZE, 8 * SIZE + 1), strict=True):
+        assert shares(link) == (link is links_of[1])
+        link._socket.announce(Kind.STEP, {}, size)
+        with pytest.raises(errors.ServerError, match="shared memory"):
+            link.finish()
+        link.close()
+    again = opened(servers)
+    updated(again)
+    again.close()
+
+
+def test_a_worker_shares_memory_only_after_an_offer(servers: addresses.Addresses) -> None:
+    link = opened(servers)
+    with pytest.raises(errors.ServerError, match="no memory was offered"):
+        link.ask(Kind.SHARE, {"sees": True})
+    link.close()
+
+
+def test_only_the_file_with_the_secret_is_opened(folder: Path) -> None:
+    offer = segments.Offer(8192)
+    assert stat.S_IMODE((folder / offer.name).stat().st_mode) == 0o600
+    other = "oarlock-" + "0" * 32
+    for make in (
+        lambda: (folder / other).symlink_to(folder / offer.name),
+        lambda: os.mkfifo(folder / other),
+        lambda: (folder / other).mkdir(),
+        lambda: (folder / other).write_text(offer.secret[:-1]),
+        lambda: (folder / other).write_text(offer.secret + "and more"),
+    ):
+        make()
+        with pytest.raises(OSError, match=r"plain file|secret|directory|symbolic links"):
+            segments.Opened(other, offer.secret)
+        (folder / other).rmdir() if (folder / other).is_dir() else (folder / other).unlink()
+    for name in ("../" + offer.name, "/etc/passwd", "", offer.name + "\n"):
+        with pytest.raises(OSError, match="name"):
+            segments.Opened(name, offer.secret)
+    theirs = segments.Opened(offer.name, offer.secret)
+    with pytest.raises(OSError, match="smaller"):
+        theirs.map(8192)  # it is not reserved yet
+    offer.reserve()
+    offer.map()[:5] = b"hello"
+    assert theirs.map(8192)[:5] == b"hello"
+    with pytest.raises(OSError, match="smaller"):
+        theirs.map(8193)
+    theirs.close()
+    offer.close()
+    assert list(folder.iterdir()) == []
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from oarlock.train.sharing import segments
+segments.FOLDER = Path({folder!r})
+offer = segments.Offer(1 << 20)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_leaves_bytes_that_the_next_offer_removes(folder: Path) -> None:
+    (folder / "another-program").write_text("its own")
+    died = subprocess.run([sys.executable, "-c", KILLED.format(folder=str(folder))], check=False)
+    assert died.returncode == -signal.SIGKILL
+    (left,) = folder.glob("oarlock-*")
+    assert left.stat().st_size <= 4096
+    offer = segments.Offer(1 << 20)
+    assert left.exists()  # it may still be taken
+    offer.close()
+    os.utime(left, (1, 1))
+    offer = segments.Offer(1 << 20)
+    offer.reserve()
+    offer.close()
+    assert [each.name for each in folder.iterdir()] == ["another-program"]
